@@ -1,0 +1,1 @@
+"""Train a graph neural network together across organisations that share customers but not data."""

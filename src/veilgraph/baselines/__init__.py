@@ -1,0 +1,1 @@
+"""What the federation is compared with: the plaintext twin, isolated and pooled training."""

@@ -1,0 +1,1 @@
+"""Errors, names, randomness and settings that every other room may use."""

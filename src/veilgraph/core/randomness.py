@@ -1,0 +1,96 @@
+"""The two kinds of randomness, never mixed.
+
+*Learning* randomness (initial weights, dropout) comes from named streams derived from a seed: stateless, so that
+a resumed job draws exactly what an uninterrupted one would have drawn.
+
+*Protective* randomness (shares, masks, keys) is expanded from 32-byte seeds of the operating system with
+AES-256-CTR. It cancels in every result, so results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+
+import torch
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
+
+SEED_BYTES = 32
+_AES_BLOCK = 16
+_PIECE = 1 << 20
+_ZEROS = bytes(_PIECE)
+_GLOBAL_GENERATOR = threading.Lock()
+
+SecretSource = Callable[[int], bytes]
+"""Returns that many secret bytes. ``os.urandom`` in every job; tests inject a fixed one."""
+
+system_secrets: SecretSource = os.urandom
+
+
+class LearningStreams:
+    """Named, counted, stateless random streams for learning.
+
+    ``seed`` fixes all of them; ``party`` keeps the streams of different parties apart, and a party's initial
+    weights unknown to the others as long as its seed is.
+    """
+
+    def __init__(self, seed: int, party: str) -> None:
+        self._root = hashlib.sha256(f"veilgraph/{seed}/{party}".encode()).digest()
+
+    def seed(self, purpose: str, *counters: int) -> int:
+        """A 63-bit seed for ``purpose`` and the counters (epoch, round, ...)."""
+        text = "/".join([purpose, *map(str, counters)]).encode()
+        return int.from_bytes(hashlib.sha256(self._root + text).digest()[:8], "big") >> 1
+
+    def generator(self, purpose: str, *counters: int) -> torch.Generator:
+        """A fresh CPU generator for ``purpose`` and the counters."""
+        return torch.Generator().manual_seed(self.seed(purpose, *counters))
+
+    @contextmanager
+    def global_generator(self, purpose: str, *counters: int) -> Iterator[None]:
+        """Seeds torch's process-wide generator inside the block and restores it afterwards.
+
+        For code that draws from the global generator (initialisers of ``torch.nn``, dropout inside a user's own
+        module). One block at a time in a process, so that parties in threads draw what they would draw alone.
+        """
+        with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed(purpose, *counters))
+            yield
+
+
+def derive_key(secret: bytes, purpose: str) -> bytes:
+    """HKDF-SHA256 of ``secret`` for ``purpose``: 32 bytes."""
+    return HKDF(algorithm=hashes.SHA256(), length=SEED_BYTES, salt=None, info=purpose.encode()).derive(secret)
+
+
+def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
+    """Expands a seed to uniform elements of Z_2^64.
+
+    Args:
+        seed: 32 secret bytes.
+        purpose: names the mask; every (seed, purpose) has its own AES key, so no counter is used twice.
+        shape: of the result.
+        first_element: even number of elements to skip, so that a large mask can be made block by block.
+
+    Returns:
+        int64 tensor of ``shape``, AES-256-CTR keystream.
+    """
+    if first_element % 2:
+        raise ValueError(f"first_element={first_element} must be even: an AES block holds two elements")
+    length = 8 * prod(shape)
+    counter = (first_element // 2).to_bytes(_AES_BLOCK, "big")
+    stream = Cipher(algorithms.AES256(derive_key(seed, purpose)), modes.CTR(counter)).encryptor()
+    buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
+    view = memoryview(buffer.numpy())
+    zeros = memoryview(_ZEROS)
+    for start in range(0, length, _PIECE):
+        size = min(_PIECE, length - start)
+        stream.update_into(zeros[:size], view[start : start + size + _AES_BLOCK - 1])
+    return buffer[:length].view(torch.int64).reshape(shape)

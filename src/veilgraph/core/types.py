@@ -1,0 +1,89 @@
+"""Party names, message tags and the ``Link`` seam that every role speaks through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from torch import Tensor
+
+PartyId = str
+"""Name of a party, unique in a job. Data holders choose theirs; the server's is ``SERVER``."""
+
+SERVER: Final[PartyId] = "server"
+
+
+class Kind(IntEnum):
+    """What a message carries. The number is its code on the wire.
+
+    ``docs/protocol.md`` says for each kind who sends it to whom and why it may leave the sender.
+    """
+
+    HELLO = 1
+    """Public facts of the job before work: protocol version, job hash, node count."""
+    CONTROL = 2
+    """Progress of the job: stop or go on, whether the epoch was the best so far."""
+    KEY = 3
+    """An ephemeral X25519 public key."""
+    SEED = 4
+    """32 bytes from which dealer and holder expand the same masks."""
+    STATIC_DIFFERENCE = 5
+    """E = A − U: a private static matrix under a one-time mask."""
+    MASKED_OPERAND = 6
+    """F = B − V: a private changing matrix under a mask used once."""
+    CORRELATION = 7
+    """Z_i = U·ΣV − ΣZ_j: the dealer's half of a product of masks."""
+    SHARE = 8
+    """A uniformly random additive share, sent to be opened."""
+    MASKED = 9
+    """A fixed-point matrix under pairwise masks that cancel only in the sum over all holders."""
+    EMBEDDING = 10
+    """A local embedding in the clear (combine strategies that cannot be, or are asked not to be, masked)."""
+    COMBINED = 11
+    """The server's combined embedding, sent back for the next exchange round, or z_L for the label holder."""
+    GRADIENT = 12
+    """The gradient of something the receiver sent before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Identifies one message between two parties: a tag is never used twice in one direction.
+
+    ``step`` counts protocol steps of the session (training steps and inferences alike); ``round`` counts the
+    exchanges of one kind within a step.
+    """
+
+    kind: Kind
+    step: int = 0
+    round: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind.name.lower()}/step {self.step}/round {self.round}"
+
+
+class Link(Protocol):
+    """One party's connection to all others: ordered, reliable, tagged. Roles know nothing else of the wire."""
+
+    @property
+    def party(self) -> PartyId:
+        """Name of the party on this end."""
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        """Hands ``tensor`` over for ``to``. The caller never changes it afterwards.
+
+        Raises:
+            PeerFailed: the receiver is gone.
+        """
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """Waits for the message of ``sender`` that carries ``tag``.
+
+        Raises:
+            LinkTimeout: it did not come in time.
+            PeerFailed: the sender stopped.
+            ProtocolError: the sender used the tag twice or sent something that cannot be decoded.
+        """
+
+    def close(self) -> None:
+        """Ends the connection; messages not yet received are dropped."""

@@ -1,0 +1,1 @@
+"""Party graphs: what one party holds, public data sets, simulated vertical splits."""

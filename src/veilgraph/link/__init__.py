@@ -1,0 +1,1 @@
+"""The wire between parties: messages, codecs and the links that carry them."""

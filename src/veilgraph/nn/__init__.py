@@ -1,0 +1,1 @@
+"""The split network: local models, combine strategies, server layers, head."""

@@ -1,0 +1,1 @@
+"""What a job does: the vertical paradigm and the fitting loop."""

@@ -1,0 +1,1 @@
+"""The parties of a job: data holder, label holder, server, and how they are launched."""
