@@ -60,9 +60,19 @@ class LearningStreams:
         For code that draws from the global generator (initialisers of ``torch.nn``, dropout inside a user's own
         module). One block at a time in a process, so that parties in threads draw what they would draw alone.
         """
-        with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed(purpose, *counters))
+        with seeded_global(self.seed(purpose, *counters)):
             yield
+
+
+@contextmanager
+def seeded_global(seed: int) -> Iterator[None]:
+    """Seeds torch's process-wide generator with ``seed`` inside the block and restores it afterwards.
+
+    One block at a time in a process; blocks may not be nested in one thread.
+    """
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def derive_key(secret: bytes, purpose: str) -> bytes:
@@ -88,7 +98,7 @@ def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int
     counter = (first_element // 2).to_bytes(_AES_BLOCK, "big")
     stream = Cipher(algorithms.AES256(derive_key(seed, purpose)), modes.CTR(counter)).encryptor()
     buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
-    view = memoryview(buffer.numpy())
+    view = memoryview(buffer.numpy().data)
     zeros = memoryview(_ZEROS)
     for start in range(0, length, _PIECE):
         size = min(_PIECE, length - start)

@@ -44,6 +44,8 @@ class Kind(IntEnum):
     """The server's combined embedding, sent back for the next exchange round, or z_L for the label holder."""
     GRADIENT = 12
     """The gradient of something the receiver sent before."""
+    MASKED_GRADIENT = 13
+    """A gradient in fixed point under pairwise masks that cancel only in the sum over all holders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+"""Graphs that need no download: handwritten digits from scikit-learn, and a synthetic one for tests."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.neighbors import kneighbors_graph
+from torch import Tensor
+from torch_geometric.data import Data
+
+from veilgraph.core.config import DataSettings
+from veilgraph.core.errors import DataError
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import PartyGraph
+
+_IMAGE_ROWS = 8
+_NEIGHBOURS = 5
+_DIGITS_TRAIN_PER_CLASS = 10
+_DIGITS_VALIDATION = 300
+
+
+def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: int) -> dict[str, Tensor]:
+    """Disjoint masks over all nodes: so many training nodes a class, then validation nodes, the rest for testing.
+
+    Args:
+        labels: Tensor[N] int64.
+        train_per_class: training nodes of each class.
+        validation: validation nodes in all.
+        seed: fixes the draw.
+
+    Returns:
+        ``train_mask``, ``val_mask``, ``test_mask``: Tensor[N] bool each.
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    train = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(int(labels.max()) + 1):
+        train[order[labels[order] == label][:train_per_class]] = True
+    rest = order[~train[order]]
+    val, test = torch.zeros_like(train), torch.zeros_like(train)
+    val[rest[:validation]] = True
+    test[rest[validation:]] = True
+    return {"train_mask": train, "val_mask": val, "test_mask": test}
+
+
+def load_digits_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
+    """1,797 handwritten digits of 8 × 8 pixels; each holder sees a horizontal band of every image.
+
+    A holder's edges join each image with the 5 whose band is most like its own band, in both directions. The label
+    holder has 10 training labels a class and 300 validation labels, drawn by ``seed``; the rest is for testing.
+
+    Raises:
+        DataError: more holders than image rows, or proportions, which this data set does not have.
+    """
+    names = settings.names
+    if settings.feature_proportions is not None or settings.edge_proportions is not None:
+        raise DataError(
+            "data.dataset='digits' divides the images into even bands, each with its own edges, and takes no "
+            "feature_proportions or edge_proportions; remove them"
+        )
+    if len(names) > _IMAGE_ROWS:
+        raise DataError(
+            f"data.holders={len(names)}: the digits have {_IMAGE_ROWS} rows of pixels; take at most as many"
+        )
+    images, digits = load_digits(return_X_y=True)
+    pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
+    labels = torch.from_numpy(digits).long()
+    masks = random_masks(labels, _DIGITS_TRAIN_PER_CLASS, _DIGITS_VALIDATION, seed)
+    cuts = [round(index * _IMAGE_ROWS / len(names)) for index in range(len(names) + 1)]
+    parties = []
+    for name, (start, end) in zip(names, pairwise(cuts), strict=True):
+        band = pixels[:, start:end].reshape(len(pixels), -1)
+        data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest(band))
+        if name == settings.label_party:
+            data.y = labels
+            data.update(masks)
+        parties.append(PartyGraph.from_data(name, data))
+    return parties
+
+
+def _nearest(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
+    nearest = kneighbors_graph(rows, _NEIGHBOURS, mode="connectivity", include_self=False)
+    both = (nearest + nearest.T).tocoo()
+    return torch.from_numpy(np.stack([both.row, both.col]).astype(np.int64))
+
+
+def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 3, seed: int = 0) -> Data:
+    """A degree-corrected stochastic block model whose features lean towards the class.
+
+    Args:
+        num_nodes: N.
+        num_features: F.
+        classes: C, of nearly equal size.
+        seed: fixes everything.
+
+    Returns:
+        ``x`` [N, F] float32 standard normal plus a shift per class, an undirected ``edge_index`` without loops, mean
+        degree about 6, four in five edges within a class; ``y``; masks with 10 training nodes a class and a quarter
+        of the nodes for validation.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(num_nodes) % classes
+    x = torch.randn(num_nodes, num_features, generator=generator)
+    x += 0.6 * torch.randn(classes, num_features, generator=generator)[labels]
+    activity = 0.3 - torch.rand(num_nodes, generator=generator).log()
+    within = (labels[:, None] == labels[None, :]).float()
+    rate = (
+        activity[:, None] * activity[None, :] * (0.8 * within * classes + 0.2 * (1 - within) * classes / (classes - 1))
+    )
+    probability = (6 * num_nodes * rate / rate.sum()).clamp(max=1)
+    linked = torch.rand(num_nodes, num_nodes, generator=generator) < probability
+    source, target = linked.triu(1).nonzero().T
+    edge_index = torch.stack([torch.cat([source, target]), torch.cat([target, source])])
+    masks = random_masks(labels, 10, num_nodes // 4, seed)
+    return Data(x=x, edge_index=edge_index, y=labels, **masks)
+
+
+def load_synthetic_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
+    """``synthetic_data`` of 400 nodes, split vertically."""
+    return split_vertically(
+        synthetic_data(seed=seed),
+        names=settings.names,
+        feature_proportions=settings.feature_proportions,
+        edge_proportions=settings.edge_proportions,
+        label_holder=settings.label_party,
+        seed=seed,
+    )

@@ -1,0 +1,97 @@
+"""Feature matrices, dense or sparse: choosing columns, joining, scaling.
+
+Sparse matrices are ``torch.sparse_csr`` at the seams and scipy's CSR inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from veilgraph.graph.party import PartyGraph
+
+SPARSE_BELOW = 0.15
+"""Share of non-zeros under which a feature matrix is kept sparse."""
+
+
+def is_sparse(features: Tensor) -> bool:
+    """Whether ``features`` is ``torch.sparse_csr``."""
+    return features.layout == torch.sparse_csr
+
+
+def to_scipy(features: Tensor) -> sp.csr_matrix:
+    """The scipy matrix behind a ``torch.sparse_csr`` matrix."""
+    parts = features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy()
+    return sp.csr_matrix(parts, shape=(features.shape[0], features.shape[1]))
+
+
+def from_scipy(matrix: sp.csr_matrix) -> Tensor:
+    """``torch.sparse_csr`` with int64 indices; duplicates summed, zeros dropped (in ``matrix`` too)."""
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(np.ascontiguousarray(matrix.data)),
+        matrix.shape,
+    )
+
+
+def compact(features: Tensor) -> Tensor:
+    """Dense features as ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of them are non-zero."""
+    if is_sparse(features) or features.numel() == 0:
+        return features
+    if int(torch.count_nonzero(features)) / features.numel() >= SPARSE_BELOW:
+        return features
+    return from_scipy(sp.csr_matrix(features.numpy()))
+
+
+def choose_columns(features: Tensor, columns: Tensor) -> Tensor:
+    """The given columns in the given order, in the same layout."""
+    if is_sparse(features):
+        return from_scipy(to_scipy(features)[:, columns.numpy()])
+    return features[:, columns].contiguous()
+
+
+def join_columns(parts: Sequence[Tensor]) -> Tensor:
+    """All columns side by side; sparse when every part is."""
+    if all(is_sparse(part) for part in parts):
+        return from_scipy(sp.csr_matrix(sp.hstack([to_scipy(part) for part in parts])))
+    return torch.cat([part.to_dense() for part in parts], dim=1)
+
+
+def scale_features(graph: PartyGraph, scaling: Literal["none", "row", "standard"]) -> PartyGraph:
+    """A party's graph with its own columns scaled; nothing of another holder's is needed.
+
+    Args:
+        graph: features Tensor[N, F].
+        scaling: ``row`` divides a row by the sum of its absolute values and keeps sparsity; ``standard`` shifts and
+            scales a column to mean 0 and variance 1 and is dense; ``none`` changes nothing. A row of zeros, or a
+            constant column, becomes zeros.
+    """
+    if scaling == "none":
+        return graph
+    features = graph.features
+    if scaling == "row" and is_sparse(features):
+        matrix = to_scipy(features).astype(np.float64)
+        sums = np.asarray(abs(matrix).sum(axis=1)).ravel()
+        scaled = from_scipy(
+            (sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix).astype(features.values().numpy().dtype)
+        )
+        return replace(graph, features=scaled)
+    wide = features.to_dense().double()
+    if scaling == "row":
+        sums_by_row = wide.abs().sum(dim=1, keepdim=True)
+        wide = wide / torch.where(sums_by_row > 0, sums_by_row, 1.0)
+    else:
+        centred = wide - wide.mean(dim=0)
+        deviation = wide.std(dim=0, correction=0)
+        varies = wide.amax(dim=0) > wide.amin(dim=0)
+        wide = torch.where(varies, centred / torch.where(varies, deviation, 1.0), 0.0)
+    return replace(graph, features=wide.to(features.dtype))

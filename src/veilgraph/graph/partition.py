@@ -1,0 +1,174 @@
+"""Simulated vertical splits of one graph over several holders, and the way back.
+
+Every holder knows all nodes; columns and edges each belong to exactly one holder (VFGNN 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import choose_columns, compact, join_columns
+from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
+
+POOLED: PartyId = "pooled"
+
+
+def split_vertically(
+    data: Data,
+    *,
+    names: Sequence[PartyId],
+    feature_proportions: Sequence[float] | None = None,
+    edge_proportions: Sequence[float] | None = None,
+    label_holder: PartyId,
+    seed: int,
+    num_classes: int | None = None,
+) -> list[PartyGraph]:
+    """Deals the columns and edges of a graph to holders at random.
+
+    The two directions of an undirected edge (and every copy of it) stay together; where some edge lacks its
+    reverse the graph is taken as directed and every direction is dealt by itself. Weights follow their edges.
+
+    Args:
+        data: ``x`` [N, F] dense or sparse, ``edge_index``, optional weights, ``y`` and masks.
+        names: the holders.
+        feature_proportions: share of the columns per holder in any unit; default: even. At least one column each.
+        edge_proportions: share of the undirected edges per holder in any unit; default: even.
+        label_holder: the one holder that gets labels and masks.
+        seed: fixes the split; the same for every process.
+        num_classes: default: the largest label plus one.
+
+    Returns:
+        One validated graph per holder, in the order of ``names``.
+
+    Raises:
+        DataError: fewer columns than holders, proportions that do not fit, or data that breaks a party's rule.
+    """
+    whole = PartyGraph.from_data(label_holder, data, num_classes)
+    generator = torch.Generator().manual_seed(seed)
+    columns = deal_columns(whole.num_features, names, feature_proportions, generator)
+    owner = deal_edges(whole, names, edge_proportions, generator)
+    features = compact(whole.features)
+    parts = []
+    for index, name in enumerate(names):
+        mine = owner == index
+        has_labels = name == label_holder
+        parts.append(
+            PartyGraph(
+                party=name,
+                features=compact(choose_columns(features, columns[index])),
+                edge_index=whole.edge_index[:, mine],
+                edge_weight=None if whole.edge_weight is None else whole.edge_weight[mine],
+                labels=whole.labels if has_labels else None,
+                train_mask=whole.train_mask if has_labels else None,
+                val_mask=whole.val_mask if has_labels else None,
+                test_mask=whole.test_mask if has_labels else None,
+                num_classes=whole.num_classes if has_labels else None,
+            )
+        )
+    for part in parts:
+        part.validate()
+    return parts
+
+
+def deal_columns(
+    num_features: int, names: Sequence[PartyId], proportions: Sequence[float] | None, generator: torch.Generator
+) -> list[Tensor]:
+    """Column numbers per holder, ascending: a random partition in the given proportions, none of them empty."""
+    if num_features < len(names):
+        raise DataError(
+            f"features: {num_features} columns cannot be divided among {len(names)} holders, which need at least one "
+            "each; take fewer holders"
+        )
+    order = torch.randperm(num_features, generator=generator)
+    cuts = _cuts(num_features, len(names), proportions, "feature_proportions", least=1)
+    return [order[start:end].sort().values for start, end in pairwise(cuts)]
+
+
+def deal_edges(
+    graph: PartyGraph, names: Sequence[PartyId], proportions: Sequence[float] | None, generator: torch.Generator
+) -> Tensor:
+    """Which holder gets each edge: Tensor[E] int64, an index into ``names``."""
+    pair, pairs = _pairs(graph.edge_index, graph.num_nodes)
+    cuts = _cuts(pairs, len(names), proportions, "edge_proportions", least=0)
+    owner_of_pair = torch.empty(pairs, dtype=torch.int64)
+    order = torch.randperm(pairs, generator=generator)
+    for holder, (start, end) in enumerate(pairwise(cuts)):
+        owner_of_pair[order[start:end]] = holder
+    return owner_of_pair[pair]
+
+
+def _pairs(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, int]:
+    """The number of each edge's pair, Tensor[E], and how many pairs there are."""
+    source, target = edge_index
+    there, back = source * num_nodes + target, target * num_nodes + source
+    symmetric = torch.equal(there.unique(), back.unique())
+    keys, pair = torch.unique(torch.minimum(there, back) if symmetric else there, return_inverse=True)
+    return pair, len(keys)
+
+
+def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argument: str, least: int) -> list[int]:
+    shares = torch.ones(holders, dtype=torch.float64)
+    if proportions is not None:
+        if len(proportions) != holders or any(not 0 < share < float("inf") for share in proportions):
+            raise DataError(
+                f"{argument}={list(proportions)} must be {holders} finite numbers above 0, one per holder; mend it"
+            )
+        shares = torch.tensor(list(proportions), dtype=torch.float64)
+    ends = (shares.cumsum(0) / shares.sum() * total).round().long().tolist()
+    cuts = [0, *ends[:-1], total]
+    for holder in range(1, holders):  # room for those before, then for those after
+        cuts[holder] = min(max(cuts[holder], cuts[holder - 1] + least), total - least * (holders - holder))
+    return cuts
+
+
+def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
+    """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
+
+    Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once,
+    with the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'.
+
+    Args:
+        graphs: all holders' graphs.
+        label_holder: whose labels and masks the pooled graph gets.
+
+    Raises:
+        DataError: the node counts differ, or ``label_holder`` is not among the holders or has no labels.
+    """
+    check_aligned(graphs)
+    labelled = find_label_holder(graphs, label_holder)
+    edge_index, edge_weight = _unite(graphs)
+    return PartyGraph(
+        party=POOLED,
+        features=join_columns([graph.features for graph in graphs]),
+        edge_index=edge_index,
+        edge_weight=edge_weight,
+        labels=labelled.labels,
+        train_mask=labelled.train_mask,
+        val_mask=labelled.val_mask,
+        test_mask=labelled.test_mask,
+        num_classes=labelled.num_classes,
+    )
+
+
+def _unite(graphs: Sequence[PartyGraph]) -> tuple[Tensor, Tensor | None]:
+    edges = torch.cat([graph.edge_index for graph in graphs], dim=1)
+    weights = torch.cat(
+        [
+            torch.ones(graph.num_edges, dtype=torch.float64)
+            if graph.edge_weight is None
+            else graph.edge_weight.double()
+            for graph in graphs
+        ]
+    )
+    unique, place = torch.unique(edges, dim=1, return_inverse=True)
+    weighted = any(graph.edge_weight is not None for graph in graphs)
+    if not weighted and unique.shape[1] == edges.shape[1]:
+        return unique, None
+    return unique, torch.bincount(place, weights=weights, minlength=unique.shape[1]).to(torch.float32)

@@ -1,0 +1,272 @@
+"""One party's immutable graph: its own features and edges over the common nodes, and perhaps labels.
+
+A saved party graph is one safetensors file; nothing in it is executable.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch_geometric.data import Data
+
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, check_graph, refuse
+
+_FORMAT = "veilgraph-party-1"
+_SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
+_TENSORS = ("edge_index", "edge_weight", "labels", *MASKS)
+
+
+@dataclass(frozen=True, eq=False)
+class PartyGraph:
+    """A data holder's private graph over the N nodes that all holders know.
+
+    Attributes:
+        party: the holder's name.
+        features: Tensor[N, F], strided or ``torch.sparse_csr``, float32 or float64.
+        edge_index: Tensor[2, E] int64; row 0 is the source of a message, row 1 its target.
+        edge_weight: Tensor[E], floating point and at least 0, or None for weight 1 everywhere.
+        labels: Tensor[N] int64, −1 where unknown; None at holders without labels.
+        train_mask: Tensor[N] bool, with labels only.
+        val_mask: Tensor[N] bool, with labels only.
+        test_mask: Tensor[N] bool, with labels only; may be absent.
+        num_classes: number of classes, with labels only.
+    """
+
+    party: PartyId
+    features: Tensor
+    edge_index: Tensor
+    edge_weight: Tensor | None = None
+    labels: Tensor | None = None
+    train_mask: Tensor | None = None
+    val_mask: Tensor | None = None
+    test_mask: Tensor | None = None
+    num_classes: int | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return int(self.features.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """F, this holder's columns only."""
+        return int(self.features.shape[1])
+
+    @property
+    def num_edges(self) -> int:
+        """E, directed: an undirected edge counts twice."""
+        return int(self.edge_index.shape[1])
+
+    def degrees(self) -> Tensor:
+        """Sum of the incoming edges' weights (their number without weights): Tensor[N] float64."""
+        weight = None if self.edge_weight is None else self.edge_weight.double()
+        return torch.bincount(self.edge_index[1], weights=weight, minlength=self.num_nodes).double()
+
+    def validate(self) -> None:
+        """Checks every rule a party's data must satisfy.
+
+        Raises:
+            DataError: names the party, the argument, the value, the rule and the way out.
+        """
+        check_graph(self)
+
+    @classmethod
+    def from_data(cls, party: PartyId, data: Data, num_classes: int | None = None) -> PartyGraph:
+        """Takes a party's graph out of PyTorch Geometric's ``Data`` and validates it.
+
+        Args:
+            party: the holder's name.
+            data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight`` or ``edge_attr`` of one number
+                per edge; optional ``y`` and masks.
+            num_classes: default: the largest label plus one.
+
+        Raises:
+            DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
+        """
+        if not isinstance(data.x, Tensor):
+            refuse(party, "data.x", f"{type(data.x).__name__} must be a tensor of features", "give one row per node")
+        if not isinstance(data.edge_index, Tensor):
+            refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
+        labels = _labels(party, data)
+        if labels is not None and num_classes is None and labels.numel():
+            num_classes = int(labels.max()) + 1
+        masks = {name: data.get(name) for name in MASKS}
+        graph = cls(
+            party=party,
+            features=_features(data.x),
+            edge_index=data.edge_index,
+            edge_weight=_edge_weight(party, data),
+            labels=labels,
+            num_classes=None if labels is None else num_classes,
+            **masks,
+        )
+        graph.validate()
+        return graph
+
+
+def _features(x: Tensor) -> Tensor:
+    if x.layout != torch.strided:
+        x = x.to_sparse_csr()
+    x = x.detach()
+    return x if x.dtype in FEATURE_DTYPES else x.to(torch.float32)
+
+
+def _labels(party: PartyId, data: Data) -> Tensor | None:
+    labels = data.y
+    if labels is None:
+        return None
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
+    return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
+
+
+def _edge_weight(party: PartyId, data: Data) -> Tensor | None:
+    weight: Tensor | None = data.get("edge_weight")
+    if weight is None:
+        weight = data.edge_attr
+    if weight is None:
+        return None
+    if weight.dim() == 2 and weight.shape[1] == 1:
+        weight = weight.reshape(-1)
+    if weight.dim() != 1:
+        refuse(
+            party,
+            "data.edge_attr",
+            f"shape {list(weight.shape)} must be one number per edge",
+            "reduce it to one weight per edge or remove it",
+        )
+    weight = weight.detach()
+    return weight if weight.is_floating_point() else weight.to(torch.float32)
+
+
+def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
+    """Checks what must hold between the holders of one job; a single process that has all graphs may call it.
+
+    Raises:
+        DataError: fewer than two holders, a name twice, different node counts, or no labels at ``label_holder``.
+    """
+    if len(graphs) < 2:
+        raise DataError(f"holders: {len(graphs)} given, and a federation needs at least 2; add a holder")
+    names = [graph.party for graph in graphs]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
+    check_aligned(graphs)
+    find_label_holder(graphs, label_holder)
+
+
+def check_aligned(graphs: Sequence[PartyGraph]) -> None:
+    """Checks that all holders have as many nodes.
+
+    Raises:
+        DataError: names each holder's count.
+    """
+    if len({graph.num_nodes for graph in graphs}) > 1:
+        counts = ", ".join(f"{graph.party} has {graph.num_nodes}" for graph in graphs)
+        raise DataError(
+            f"holders: misaligned node counts ({counts}); row v must be the same node at every holder, so align "
+            "the tables first"
+        )
+
+
+def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
+    """The graph of the holder that has the labels.
+
+    Raises:
+        DataError: there is no such holder, or it has no labels.
+    """
+    found = next((graph for graph in graphs if graph.party == label_holder), None)
+    if found is None:
+        names = ", ".join(graph.party for graph in graphs)
+        raise DataError(f"label_holder={label_holder!r} is not one of the holders {names}; name one of them")
+    if found.labels is None:
+        refuse(
+            label_holder, "labels", "there are none, and the label holder needs them", "choose the holder that has them"
+        )
+    return found
+
+
+def save_party(graph: PartyGraph, path: Path) -> None:
+    """Writes a party's graph to one safetensors file, whole or not at all.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    if graph.features.layout == torch.sparse_csr:
+        parts = graph.features.crow_indices(), graph.features.col_indices(), graph.features.values()
+        tensors.update(zip(_SPARSE_PARTS, parts, strict=True))
+    else:
+        tensors["features"] = graph.features
+    tensors.update({name: getattr(graph, name) for name in _TENSORS if getattr(graph, name) is not None})
+    metadata = {"format": _FORMAT, "party": graph.party, "num_features": str(graph.num_features)}
+    if graph.num_classes is not None:
+        metadata["num_classes"] = str(graph.num_classes)
+    content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"{path}: the party graph cannot be written ({error}); choose a writable path") from error
+
+
+def load_party(path: Path) -> PartyGraph:
+    """Reads and validates a party graph that ``save_party`` wrote.
+
+    Raises:
+        DataError: the file is missing, damaged, of another kind, or its content breaks a rule.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
+    if metadata.get("format") != _FORMAT:
+        raise DataError(f"{path}: format is {metadata.get('format')!r}, not {_FORMAT!r}; save it with save_party")
+    allowed = {"features", *_SPARSE_PARTS, *_TENSORS}
+    if unknown := sorted(set(tensors) - allowed):
+        raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")
+    try:
+        features = _assemble(tensors, int(metadata["num_features"]))
+        classes = int(metadata["num_classes"]) if "num_classes" in metadata else None
+        graph = PartyGraph(
+            party=metadata["party"],
+            features=features,
+            num_classes=classes,
+            edge_index=tensors["edge_index"],
+            **{name: tensors.get(name) for name in _TENSORS[1:]},
+        )
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise DataError(f"{path}: not a whole party graph ({error}); save it anew") from error
+    graph.validate()
+    return graph
+
+
+def _assemble(tensors: dict[str, Tensor], num_features: int) -> Tensor:
+    if "features" in tensors:
+        return tensors["features"]
+    pointers, columns, values = (tensors[name] for name in _SPARSE_PARTS)
+    size = (len(pointers) - 1, num_features)
+    return torch.sparse_csr_tensor(pointers, columns, values, size, check_invariants=True)

@@ -1,0 +1,194 @@
+"""What a party's data must satisfy before anything is computed on it.
+
+Every rule raises ``DataError`` naming the party, the argument, the offending value with its place, the rule and
+the way out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import SERVER
+
+if TYPE_CHECKING:
+    from veilgraph.graph.party import PartyGraph
+
+FEATURE_DTYPES = (torch.float32, torch.float64)
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:
+    """Raises the ``DataError`` of a broken rule."""
+    raise DataError(f"party {party!r}: {argument}: {problem}; {way_out}")
+
+
+def check_graph(graph: PartyGraph) -> None:
+    """Applies every rule to one party's graph.
+
+    Raises:
+        DataError: the first broken rule.
+    """
+    if not graph.party or graph.party == SERVER:
+        refuse(graph.party, "party", f"a holder may be called neither '' nor {SERVER!r}", "rename it")
+    check_features(graph.party, graph.features)
+    check_edges(graph.party, graph.edge_index, graph.edge_weight, graph.num_nodes)
+    check_labels(graph)
+
+
+def check_features(party: str, features: Tensor) -> None:
+    """Floating point, two-dimensional, at least one row and column, finite everywhere."""
+    if features.layout not in (torch.strided, torch.sparse_csr):
+        refuse(party, "features", f"layout {features.layout} is neither strided nor sparse_csr", "convert them")
+    if features.dtype not in FEATURE_DTYPES:
+        refuse(party, "features", f"dtype {features.dtype} is neither float32 nor float64", "convert them")
+    if features.dim() != 2:
+        refuse(party, "features", f"shape {list(features.shape)} must be [nodes, columns]", "reshape them")
+    if features.shape[0] == 0:
+        refuse(party, "features", "0 rows, and a graph has at least one node", "give one row per node")
+    if features.shape[1] == 0:
+        refuse(
+            party,
+            "features",
+            "0 columns, and every holder needs at least one",
+            "give this holder a column (a constant one will do) or leave it out",
+        )
+    if features.layout == torch.sparse_csr:
+        _check_csr(party, features)
+        values = features.values()
+    else:
+        values = features
+    finite = torch.isfinite(values)
+    if bool(finite.all()):
+        return
+    first = tuple(int(index) for index in (~finite).nonzero()[0])
+    value = float(values[first])
+    row = first[0]
+    if features.layout == torch.sparse_csr:
+        row = int(torch.searchsorted(features.crow_indices(), torch.tensor(row), right=True)) - 1
+    refuse(party, "features", f"value {value} in row {row} is not finite", "replace or impute it")
+
+
+def _check_csr(party: str, features: Tensor) -> None:
+    pointers, columns = features.crow_indices(), features.col_indices()
+    if int(pointers[0]) != 0 or int(pointers[-1]) != len(columns) or bool((pointers.diff() < 0).any()):
+        refuse(party, "features", "the sparse row pointers do not rise from 0 to the number of values", "rebuild them")
+    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < features.shape[1]:
+        refuse(
+            party,
+            "features",
+            f"a sparse column index lies outside 0..{features.shape[1] - 1}",
+            "rebuild the sparse matrix",
+        )
+
+
+def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
+    """Existing nodes only; finite weights ≥ 0, one per edge."""
+    if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        refuse(
+            party,
+            "edge_index",
+            f"{edge_index.dtype} {list(edge_index.shape)} must be int64 [2, edges]",
+            "give source and target rows",
+        )
+    outside = (edge_index < 0) | (edge_index >= num_nodes)
+    if bool(outside.any()):
+        edge = int(outside.any(dim=0).nonzero()[0])
+        refuse(
+            party,
+            "edge_index",
+            f"edge {edge} is {edge_index[:, edge].tolist()}, and nodes are 0..{num_nodes - 1}",
+            "align the edges' node ids with the features' rows",
+        )
+    if edge_weight is None:
+        return
+    if not edge_weight.is_floating_point() or tuple(edge_weight.shape) != (edge_index.shape[1],):
+        refuse(
+            party,
+            "edge_weight",
+            f"{edge_weight.dtype} {list(edge_weight.shape)} must be floating point [{edge_index.shape[1]}]",
+            "give one weight per edge, or none at all",
+        )
+    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
+    if bool(wrong.any()):
+        edge = int(wrong.nonzero()[0])
+        refuse(
+            party,
+            "edge_weight",
+            f"value {float(edge_weight[edge])} of edge {edge} must be finite and at least 0",
+            "mend it or drop the edge",
+        )
+
+
+def check_labels(graph: PartyGraph) -> None:
+    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; training and validation nodes exist."""
+    party, nodes, labels = graph.party, graph.num_nodes, graph.labels
+    if labels is None:
+        for name in MASKS:
+            if getattr(graph, name) is not None:
+                refuse(party, name, "there is a mask but there are no labels", "give labels too, or no masks")
+        return
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (nodes,):
+        refuse(
+            party,
+            "labels",
+            f"{labels.dtype} {list(labels.shape)} must be int64 [{nodes}]",
+            "give one per node, -1 where unknown",
+        )
+    classes = graph.num_classes
+    if classes is None or classes < 2:
+        refuse(
+            party, "num_classes", f"{classes} must be at least 2 where there are labels", "give the number of classes"
+        )
+    outside = (labels < -1) | (labels >= classes)
+    if bool(outside.any()):
+        node = int(outside.nonzero()[0])
+        refuse(
+            party,
+            "labels",
+            f"value {int(labels[node])} of node {node} lies outside -1..{classes - 1}",
+            "mend it or raise num_classes",
+        )
+    _check_masks(graph, labels)
+
+
+def _check_masks(graph: PartyGraph, labels: Tensor) -> None:
+    party, nodes = graph.party, graph.num_nodes
+    seen = torch.zeros(nodes, dtype=torch.int64)
+    for name in MASKS:
+        mask: Tensor | None = getattr(graph, name)
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
+            refuse(party, name, f"{mask.dtype} {list(mask.shape)} must be bool [{nodes}]", "give one value per node")
+        unlabelled = mask & (labels < 0)
+        if bool(unlabelled.any()):
+            refuse(
+                party,
+                name,
+                f"node {int(unlabelled.nonzero()[0])} is in the mask and has no label",
+                "label it or take it out of the mask",
+            )
+        overlap = mask & (seen > 0)
+        if bool(overlap.any()):
+            refuse(
+                party,
+                name,
+                f"node {int(overlap.nonzero()[0])} is in an earlier mask too, and masks may not overlap",
+                "keep it in one of them",
+            )
+        seen += mask
+    if graph.train_mask is None or not bool(graph.train_mask.any()):
+        refuse(
+            party, "train_mask", "0 labelled training nodes, and at least 1 is needed", "mark some as training nodes"
+        )
+    if graph.val_mask is None or not bool(graph.val_mask.any()):
+        refuse(
+            party,
+            "val_mask",
+            "0 validation nodes, and the best epoch is chosen on them",
+            "move some training nodes into val_mask",
+        )

@@ -1,0 +1,96 @@
+"""Common exchanges over any link, and the text of small messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.types import Link, PartyId, Tag
+
+Shape = Sequence[int | None]
+"""Expected dims; None stands for any."""
+
+
+def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Receives a message and checks what it carries.
+
+    Raises:
+        ProtocolError: the tensor has another shape or dtype.
+        LinkError: as ``Link.receive``.
+    """
+    tensor = link.receive(sender, tag)
+    fits = len(shape) == tensor.ndim and all(want in (None, got) for want, got in zip(shape, tensor.shape, strict=True))
+    if not fits or tensor.dtype != dtype:
+        raise ProtocolError(
+            f"{link.party} got {_describe(tensor.shape, tensor.dtype)} as {tag} from {sender}, "
+            f"expected {_describe(shape, dtype)}"
+        )
+    return tensor
+
+
+def broadcast(link: Link, to: Iterable[PartyId], tag: Tag, tensor: Tensor) -> None:
+    """Sends the same message to every party of ``to``.
+
+    Raises:
+        LinkError: as ``Link.send``.
+    """
+    for receiver in to:
+        link.send(receiver, tag, tensor)
+
+
+def gather(link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype) -> dict[PartyId, Tensor]:
+    """Receives one message of every sender, in the order of ``senders``.
+
+    Raises:
+        LinkError: as ``receive_as``.
+    """
+    return {sender: receive_as(link, sender, tag, shape, dtype) for sender in senders}
+
+
+def exchange(
+    link: Link, peers: Iterable[PartyId], tag: Tag, tensor: Tensor, shape: Shape | None = None
+) -> dict[PartyId, Tensor]:
+    """Sends ``tensor`` to every peer and receives theirs, of the same dtype.
+
+    Args:
+        link: of this party.
+        peers: all of them call ``exchange`` with the same tag.
+        tag: of the messages in both directions.
+        tensor: what this party gives.
+        shape: of what the peers give; default: that of ``tensor``.
+
+    Returns:
+        Peer → its tensor, in the order of ``peers``.
+
+    Raises:
+        LinkError: as ``Link.send`` and ``receive_as``.
+    """
+    names = tuple(peers)
+    broadcast(link, names, tag, tensor)
+    return gather(link, names, tag, tensor.shape if shape is None else shape, tensor.dtype)
+
+
+def text_tensor(text: str) -> Tensor:
+    """Text as UTF-8: Tensor[bytes] uint8. For small messages."""
+    return torch.tensor(list(text.encode("utf-8")), dtype=torch.uint8)
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """The text that ``text_tensor`` made a tensor of.
+
+    Raises:
+        ProtocolError: the tensor is not a uint8 vector of valid UTF-8.
+    """
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise ProtocolError(f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8")
+    try:
+        return bytes(tensor.tolist()).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})") from error
+
+
+def _describe(shape: Shape, dtype: torch.dtype) -> str:
+    return f"[{', '.join('any' if dim is None else str(dim) for dim in shape)}] {dtype}"

@@ -1,0 +1,124 @@
+"""Where a party's received messages wait until a role asks for them by tag."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from torch import Tensor
+
+from veilgraph.core.errors import LinkError, LinkTimeout, ProtocolError
+from veilgraph.core.types import Kind, PartyId, Tag
+
+REMEMBERED_TAGS: Final = 4096
+"""How many used tags per sender and kind are remembered in order to refuse their second use."""
+
+
+class Mailbox:
+    """The messages for one party: put by the wire's threads, taken by the role's. Safe for any number of threads.
+
+    A failure of a sender ends what it may still deliver; what it delivered before can still be taken. Unread messages
+    are not bounded: the protocol decides how far a sender may run ahead.
+    """
+
+    def __init__(self, owner: PartyId, senders: Iterable[PartyId]) -> None:
+        self._owner = owner
+        self._changed = threading.Condition()
+        self._unread: dict[PartyId, dict[Tag, Tensor]] = {sender: {} for sender in senders}
+        self._used: dict[tuple[PartyId, Kind], OrderedDict[Tag, None]] = {}
+        self._failures: dict[PartyId, LinkError] = {}
+        self._closed = False
+
+    def put(self, sender: PartyId, tag: Tag, tensor: Tensor) -> None:
+        """Delivers a message.
+
+        A tag that ``sender`` used before is its failure, and takes the unread message of that tag along: which of the
+        two is meant cannot be known. Messages after a failure, or after ``close``, are dropped.
+
+        Raises:
+            ProtocolError: ``sender`` is not one of the mailbox's senders.
+        """
+        with self._changed:
+            unread = self._unread_from(sender)
+            if self._closed or sender in self._failures:
+                return
+            if tag in unread or not self._mark_used(sender, tag):
+                unread.pop(tag, None)
+                self._failures[sender] = ProtocolError(f"{sender} used the tag {tag} twice")
+            else:
+                unread[tag] = tensor
+            self._changed.notify_all()
+
+    def take(self, sender: PartyId, tag: Tag, timeout_s: float) -> Tensor:
+        """Waits for a message and removes it.
+
+        Raises:
+            LinkTimeout: it did not come within ``timeout_s`` seconds.
+            PeerFailed: ``sender`` failed before it delivered the message.
+            ProtocolError: ``sender`` broke the protocol before, or is not one of the mailbox's senders.
+            LinkError: the mailbox was closed.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            unread = self._unread_from(sender)
+            while tag not in unread:
+                self._check_open(sender, tag)
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    raise LinkTimeout(
+                        f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
+                    )
+                self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
+            return unread.pop(tag)
+
+    def fail(self, sender: PartyId | None, error: LinkError) -> None:
+        """Records that ``sender`` (None: everyone) delivers nothing more, and wakes whoever waits for it.
+
+        A sender's first failure is kept: later ones are its consequences.
+        """
+        with self._changed:
+            for name in self._unread if sender is None else (sender,):
+                self._failures.setdefault(name, error)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drops every message and wakes whoever waits with a ``LinkError``."""
+        with self._changed:
+            self._closed = True
+            for unread in self._unread.values():
+                unread.clear()
+            self._changed.notify_all()
+
+    def _unread_from(self, sender: PartyId) -> dict[Tag, Tensor]:
+        if sender not in self._unread:
+            raise ProtocolError(f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}")
+        return self._unread[sender]
+
+    def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
+        """Remembers the tag; False if it was remembered already."""
+        used = self._used.setdefault((sender, tag.kind), OrderedDict())
+        if tag in used:
+            return False
+        used[tag] = None
+        if len(used) > REMEMBERED_TAGS:
+            used.popitem(last=False)
+        return True
+
+    def _check_open(self, sender: PartyId, tag: Tag) -> None:
+        if self._closed:
+            raise LinkError(f"{self._owner} cannot receive {tag} from {sender}: its own link is closed")
+        failure = self._failures.get(sender)
+        if failure is not None:
+            # A new error for every waiter: threads must not share one traceback.
+            raise type(failure)(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
+
+
+def _summary(unread: dict[Tag, Tensor]) -> str:
+    if not unread:
+        return "nothing is unread"
+    named = ", ".join(str(tag) for tag in islice(unread, 3))
+    return f"unread: {named}{', ...' if len(unread) > 3 else ''}"

@@ -1,0 +1,280 @@
+"""Initial embeddings h^0, one holder's side of each method (DESIGN 3; VFGNN 3.2 and Algorithm 3).
+
+A method is a class here and a line in ``METHODS``. ``embed`` gives h^0 of the current weights, ``learn`` takes
+∂L/∂h^0 of the holder's own branch. Weights that a plain optimiser may train are ``parameters``; ``collaborative``
+trains its secret-shared W by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from veilgraph.core.config import InitialSettings
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import exchange
+from veilgraph.mpc import ring
+from veilgraph.mpc.dealer import Direction
+from veilgraph.mpc.mask import PairwiseMasks, open_sum
+from veilgraph.mpc.product import Prepared, SecureProduct
+from veilgraph.mpc.shares import open_shares, share_contribution
+
+SUM_BITS: Final = 40
+"""Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""
+
+_INIT_RANGE_STD: Final = 8.0
+_SCALE_REMEDY: Final = (
+    "lower model.initial.gradient_bits or model.initial.feature_bits, or scale the features (data.feature_scaling)"
+)
+_SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the learning rate"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What every method is given: the session of one holder.
+
+    ``features`` maps holder → number of columns in the job's order; ``feature_bits`` is the scale all agreed on.
+    """
+
+    link: Link
+    settings: InitialSettings
+    matrix: Tensor
+    features: Mapping[PartyId, int]
+    feature_bits: int
+    dim: int
+    masks: PairwiseMasks
+    streams: LearningStreams
+    dtype: torch.dtype
+
+    @property
+    def others(self) -> list[PartyId]:
+        """The other holders."""
+        return [holder for holder in self.features if holder != self.link.party]
+
+
+def init_std(settings: InitialSettings, columns: int, dim: int) -> float:
+    """Standard deviation of W's initial entries: given, or Glorot's √(2/(F + d))."""
+    return settings.init_std or (2.0 / (columns + dim)) ** 0.5
+
+
+def init_weight(streams: LearningStreams, owner: str, columns: int, dim: int, std: float) -> Tensor:
+    """A normal float64 [columns, dim] matrix from the party's stream for ``owner``'s block."""
+    return torch.randn(columns, dim, dtype=torch.float64, generator=streams.generator(f"initial/{owner}")) * std
+
+
+class InitialEmbedding(ABC):
+    """One holder's side of a method."""
+
+    @abstractmethod
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        """h^0 of the current weights, [N, d], without a graph; ``learns`` announces that ``learn`` follows."""
+
+    @abstractmethod
+    def learn(self, step: int, gradient: Tensor) -> None:
+        """Takes ∂L/∂h^0 [N, d] of this holder's branch: updates W, or leaves its gradient in ``parameters``."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights that the holder's own optimiser trains."""
+        return []
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The live state, by name: weights or shares, and the optimiser state kept here."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrites the live state with saved values."""
+        for name, live in self.tensors().items():
+            live.data.copy_(tensors[name])
+
+    def close(self) -> None:  # noqa: B027  (most methods have no background work)
+        """Ends background work."""
+
+
+class Individual(InitialEmbedding):
+    """h^0_i = x^i·W^i, everything local; the holders' h^0 differ."""
+
+    def __init__(self, session: Embedding) -> None:
+        self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
+        party = session.link.party
+        columns = session.features[party]
+        std = init_std(session.settings, columns, session.dim)
+        weight = init_weight(session.streams, party, columns, session.dim, std)
+        self.weight = nn.Parameter(weight.to(session.dtype))
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return self._operand.times(self.weight.detach())
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        self.weight.grad = self._operand.transposed_times(gradient)
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return [self.weight]
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}
+
+
+class SecureSum(Individual):
+    """h^0 = Σ_i x^i·W^i by a masked sum; each W^i stays in plaintext at its holder.
+
+    Only the sum, and on the way back the sum of the gradients, is opened among the holders. With two holders each
+    can subtract its own part: see docs/threat-model.md.
+    """
+
+    def __init__(self, session: Embedding) -> None:
+        super().__init__(session)
+        self._session = session
+        std = init_std(session.settings, sum(session.features.values()), session.dim)
+        party = session.link.party
+        weight = init_weight(session.streams, party, session.features[party], session.dim, std)
+        self.weight.data.copy_(weight.to(session.dtype))
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return self._sum(super().embed(step, learns=learns), Tag(Kind.MASKED, step), "h0")
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        super().learn(step, self._sum(gradient, Tag(Kind.MASKED_GRADIENT, step), "h0 gradient"))
+
+    def _sum(self, own: Tensor, tag: Tag, purpose: str) -> Tensor:
+        session = self._session
+        hidden = session.masks.hide(own, SUM_BITS, purpose, tag.step, _SUM_REMEDY)
+        pieces = exchange(session.link, session.others, tag, hidden)
+        return open_sum([hidden, *pieces.values()], SUM_BITS, session.dtype, purpose, _SUM_REMEDY)
+
+
+class Collaborative(InitialEmbedding):
+    """h^0 = Σ_i x^i·W^i with every W^i secret-shared among all holders; only h^0 is opened.
+
+    W is trained by SGD with momentum. Momentum is linear, so each holder keeps a momentum buffer of its own
+    gradient per node and multiplies once. Decoupled weight decay is exact: W = c·Ŵ with a public scalar
+    c ← (1 − η·λ)·c; shares hold Ŵ, updates are divided by c, and c is applied after opening.
+    """
+
+    def __init__(self, session: Embedding) -> None:
+        self._session = session
+        self._weight_bits = session.feature_bits + session.settings.gradient_bits
+        self._opened_bits = session.feature_bits + self._weight_bits
+        party = session.link.party
+
+        def to_ring(values: Tensor) -> Tensor:
+            return ring.encode(values, session.feature_bits, f"{party}'s features", _SCALE_REMEDY)
+
+        total = sum(session.features.values())
+        std = init_std(session.settings, total, session.dim)
+        self._check_range(std)
+        self._product = SecureProduct(
+            session.link,
+            ring.static_operand(session.matrix, to_ring),
+            ring.dense(session.matrix, to_ring),
+            session.features,
+            session.dim,
+        )
+        own_std = std / len(session.features) ** 0.5
+        self.shares = {
+            owner: share_contribution(
+                ring.encode(
+                    init_weight(session.streams, owner, columns, session.dim, own_std),
+                    self._weight_bits,
+                    "the initial W",
+                    _SCALE_REMEDY,
+                ),
+                session.masks,
+                f"W/{owner}",
+            )
+            for owner, columns in session.features.items()
+        }
+        self._momentum = torch.zeros(session.matrix.shape[0], session.dim, dtype=torch.float64)
+        self._scale = torch.ones((), dtype=torch.float64)
+        self._background = ThreadPoolExecutor(1, thread_name_prefix=f"{party} offline")
+        self._ahead: dict[tuple[Direction, int], Future[Prepared]] = {}
+
+    def _check_range(self, std: float) -> None:
+        matrix = self._session.matrix
+        if matrix.layout == torch.sparse_csr:
+            rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
+            sizes = torch.zeros(matrix.shape[0], dtype=torch.float64)
+            sizes.index_add_(0, rows, matrix.values().to(torch.float64).square())
+        else:
+            sizes = matrix.to(torch.float64).square().sum(dim=1)
+        largest = float(sizes.max().sqrt()) * _INIT_RANGE_STD * std
+        room = 63 - ring.GUARD_BITS - self._opened_bits
+        if largest >= 2.0**room:
+            raise RangeOverflow(
+                f"{self._session.link.party}'s features are too large for the ring: h^0 of about {largest:.3g} needs "
+                f"|h^0| < 2^{room} with feature_bits={self._session.feature_bits} and gradient_bits="
+                f"{self._session.settings.gradient_bits}; {_SCALE_REMEDY}"
+            )
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        session = self._session
+        prepared = self._prepared(Direction.FORWARD, step)
+        if learns:
+            self._prepare(Direction.BACKWARD, step)
+            self._prepare(Direction.FORWARD, step + 1)
+        share = self._product.forward(step, prepared, self.shares)
+        opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step), share)
+        embedding = ring.decode(opened, self._opened_bits, torch.float64, "h^0", _SCALE_REMEDY)
+        return (embedding * self._scale).to(session.dtype)
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        settings = self._session.settings
+        self._momentum.mul_(settings.momentum).add_(gradient)
+        self._scale.mul_(1 - settings.learning_rate * settings.weight_decay)
+        scaled = ring.encode(
+            self._momentum * (settings.learning_rate / self._scale),
+            settings.gradient_bits,
+            "the scaled gradient of h^0",
+            "lower model.initial.gradient_bits or model.initial.learning_rate",
+        )
+        updates = self._product.backward(step, self._prepared(Direction.BACKWARD, step), scaled)
+        for owner, update in updates.items():
+            self.shares[owner] -= update
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        shares = {f"share/{owner}": share for owner, share in self.shares.items()}
+        return {**shares, "momentum": self._momentum, "scale": self._scale}
+
+    @override
+    def close(self) -> None:
+        self._background.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, direction: Direction, step: int) -> Future[Prepared]:
+        future = self._background.submit(self._product.prepare, direction, step)
+        self._ahead[direction, step] = future
+        return future
+
+    def _prepared(self, direction: Direction, step: int) -> Prepared:
+        future = self._ahead.pop((direction, step), None) or self._background.submit(
+            self._product.prepare, direction, step
+        )
+        return future.result()
+
+
+METHODS: Final[dict[str, type[Individual] | type[Collaborative]]] = {
+    "individual": Individual,
+    "secure-sum": SecureSum,
+    "collaborative": Collaborative,
+}
+
+
+def build_embedding(session: Embedding) -> InitialEmbedding:
+    """The method that the job names, set up for this session (may exchange messages)."""
+    return METHODS[session.settings.method](session)

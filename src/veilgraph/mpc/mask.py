@@ -1,0 +1,89 @@
+"""Pairwise masks that cancel in the sum over all holders (DESIGN 5).
+
+Every pair of holders agrees on a key (X25519 → HKDF) and expands from it, for every message, a fresh uniform
+matrix that one of the two adds and the other subtracts. Whoever collects one masked matrix from each holder can
+decode their sum and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import exchange
+from veilgraph.mpc import ring
+
+
+class PairwiseMasks:
+    """One holder's ends of the keys it shares with each other holder."""
+
+    def __init__(self, party: PartyId, keys: dict[PartyId, bytes]) -> None:
+        self._party = party
+        self._keys = keys
+
+    @classmethod
+    def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> PairwiseMasks:
+        """Exchanges ephemeral public keys with the other holders; the keys live in memory for one session."""
+        peers = [holder for holder in holders if holder != link.party]
+        private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
+        public = torch.frombuffer(bytearray(private.public_key().public_bytes_raw()), dtype=torch.uint8)
+        keys = {}
+        for peer, received in exchange(link, peers, Tag(Kind.KEY), public).items():
+            try:
+                secret = private.exchange(X25519PublicKey.from_public_bytes(received.numpy().tobytes()))
+            except ValueError as error:
+                raise ProtocolError(f"{peer} sent {link.party} an invalid X25519 public key: {error}") from error
+            keys[peer] = derive_key(secret, "pairwise/" + "/".join(sorted([link.party, peer])))
+        return cls(link.party, keys)
+
+    def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
+        """This holder's mask, int64 of ``shape``: uniform by itself, zero when summed over the holders."""
+        total = torch.zeros(shape, dtype=torch.int64)
+        for peer, key in self._keys.items():
+            expanded = expand(key, f"{purpose}/{step}", shape)
+            if self._party < peer:
+                total += expanded
+            else:
+                total -= expanded
+        return total
+
+    def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+        """``values`` in fixed point under this holder's mask.
+
+        Args:
+            values: floating tensor.
+            bits: fractional bits.
+            purpose: with ``step`` names the mask; never used twice in a session.
+            step: of the session.
+            remedy: the setting to change when the values do not fit.
+
+        Raises:
+            RangeOverflow: the values do not fit with room for the sum over the holders.
+        """
+        headroom = len(self._keys).bit_length()
+        encoded = ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, headroom)
+        return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
+
+
+def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
+    """Adds one masked matrix of every holder, so that the masks cancel, and decodes the sum.
+
+    Raises:
+        RangeOverflow: the sum reached into the guard bits.
+    """
+    return ring.decode(add(pieces), bits, dtype, what, remedy)
+
+
+def add(pieces: Iterable[Tensor]) -> Tensor:
+    """The sum of ring tensors of one shape, mod 2^64."""
+    iterator = iter(pieces)
+    total = next(iterator).clone()
+    for piece in iterator:
+        total += piece
+    return total

@@ -1,0 +1,247 @@
+"""Fixed point in Z_2^64 and exact products there.
+
+Ring elements are int64 tensors in two's complement: wrap-around is the modulus. A real number ``v`` with ``b``
+fractional bits is the integer round(v·2^b).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import RangeOverflow
+
+GUARD_BITS = 2
+"""Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS)."""
+
+MAX_DETECTED_BITS = 12
+_SPARSE_BELOW = 0.2
+_MIN_ROWS_PER_THREAD = 256
+
+
+def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int = 0) -> Tensor:
+    """Real → ring: round(values·2^bits).
+
+    Args:
+        values: floating tensor of any shape.
+        bits: fractional bits.
+        what: names the values in the error.
+        remedy: says in the error which setting to change.
+        headroom_bits: further top bits to leave free, for sums of several encoded values.
+
+    Returns:
+        int64 tensor of the same shape.
+
+    Raises:
+        RangeOverflow: a value is not finite or does not fit into 63 − GUARD_BITS bits.
+    """
+    scaled = torch.ldexp(values.to(torch.float64), torch.tensor(bits))
+    room = 63 - GUARD_BITS - headroom_bits
+    if scaled.numel() and not bool(scaled.abs().max() < 2.0**room):
+        raise RangeOverflow(_overflow(what, bits, room, remedy))
+    return scaled.round_().to(torch.int64)
+
+
+def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
+    """Ring → real: elements/2^bits, refused when the guard bits are in use.
+
+    Raises:
+        RangeOverflow: an element reached into the guard bits, so the true value may have wrapped around.
+    """
+    limit = 1 << (63 - GUARD_BITS)
+    if elements.numel() and (int(elements.max()) >= limit or int(elements.min()) < -limit):
+        raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
+    return torch.ldexp(elements.to(torch.float64), torch.tensor(-bits)).to(dtype)
+
+
+def _overflow(what: str, bits: int, room: int, remedy: str) -> str:
+    return (
+        f"{what} does not fit the ring: with {bits} fractional bits its values must be finite and stay below "
+        f"2^{room - bits} in magnitude; {remedy}"
+    )
+
+
+def fractional_bits(values: Tensor, most: int = MAX_DETECTED_BITS) -> int:
+    """The fewest fractional bits that hold ``values`` exactly, at most ``most`` (then values are rounded)."""
+    numbers = _stored(values).to(torch.float64)
+    for bits in range(most):
+        scaled = torch.ldexp(numbers, torch.tensor(bits))
+        if torch.equal(scaled, scaled.round()):
+            return bits
+    return most
+
+
+def _stored(matrix: Tensor) -> Tensor:
+    return matrix.values() if matrix.layout == torch.sparse_csr else matrix
+
+
+class StaticOperand(Protocol):
+    """A matrix A [N, F] that stays the same for a whole job and is multiplied many times."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, F)."""
+
+    def times(self, right: Tensor) -> Tensor:
+        """A·right: [F, d] → [N, d]."""
+
+    def transposed_times(self, right: Tensor) -> Tensor:
+        """Aᵀ·right: [N, d] → [F, d]."""
+
+
+class DenseOperand:
+    """A dense static matrix, int64 (exact in the ring) or floating."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix.contiguous()
+        self._transposed = matrix.t().contiguous()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, F)."""
+        rows, columns = self._matrix.shape
+        return rows, columns
+
+    def times(self, right: Tensor) -> Tensor:
+        """A·right: [F, d] → [N, d]."""
+        return matmul(self._matrix, right)
+
+    def transposed_times(self, right: Tensor) -> Tensor:
+        """Aᵀ·right: [N, d] → [F, d]."""
+        return matmul(self._transposed, right)
+
+
+class SparseOperand:
+    """A sparse static matrix, int64 (exact in the ring) or floating, in row slices for the thread pool."""
+
+    def __init__(self, matrix: sp.csr_array) -> None:
+        self._shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self._slices = _row_slices(matrix)
+        self._transposed_slices = _row_slices(matrix.T.tocsr())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, F)."""
+        return self._shape
+
+    def times(self, right: Tensor) -> Tensor:
+        """A·right: [F, d] → [N, d]."""
+        return _sparse_product(self._slices, right)
+
+    def transposed_times(self, right: Tensor) -> Tensor:
+        """Aᵀ·right: [N, d] → [F, d]."""
+        return _sparse_product(self._transposed_slices, right)
+
+
+def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> StaticOperand:
+    """Wraps features for repeated products in the layout that is faster for their density.
+
+    Args:
+        matrix: [N, F], strided or sparse CSR.
+        convert: maps the stored values elementwise, zero to zero (an encoding or a change of dtype).
+    """
+    rows, columns = matrix.shape
+    if matrix.layout == torch.sparse_csr:
+        sparse = sp.csr_array(
+            (convert(matrix.values()).numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy()),
+            shape=(rows, columns),
+        )
+    else:
+        filled = int(torch.count_nonzero(matrix))
+        if filled >= _SPARSE_BELOW * max(matrix.numel(), 1):
+            return DenseOperand(convert(matrix))
+        sparse = sp.csr_array(convert(matrix).numpy())
+    if sparse.nnz >= _SPARSE_BELOW * max(rows * columns, 1):
+        return DenseOperand(torch.from_numpy(sparse.toarray()))
+    return SparseOperand(sparse)
+
+
+def dense(operand_matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
+    """The matrix of ``static_operand`` as a strided tensor."""
+    if operand_matrix.layout == torch.sparse_csr:
+        return convert(operand_matrix.to_dense())
+    return convert(operand_matrix)
+
+
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """left·right for int64 (mod 2^64) or floating matrices; rows are divided over the machine's cores."""
+    rows = left.shape[0]
+    if left.is_floating_point():
+        return left @ right
+    out = torch.empty(rows, right.shape[1], dtype=torch.int64)
+    kernel = _integer_kernel()
+    right = right.contiguous()
+    parts = min(_threads(), max(1, rows // _MIN_ROWS_PER_THREAD))
+    bounds = [rows * part // parts for part in range(parts + 1)]
+    _in_parallel([_bind(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)])
+    return out
+
+
+def _bind(
+    kernel: Callable[[Tensor, Tensor, Tensor], None], left: Tensor, right: Tensor, out: Tensor
+) -> Callable[[], None]:
+    return lambda: kernel(left, right, out)
+
+
+@cache
+def _integer_kernel() -> Callable[[Tensor, Tensor, Tensor], None]:
+    """FBGEMM's int64 kernel needs AVX-512 to be fast; without it another path of PyTorch is."""
+    if "AVX512" in torch.backends.cpu.get_cpu_capability():
+        return _direct_product
+    return _negated_product
+
+
+def _direct_product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    torch.mm(left, right, out=out)
+
+
+def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    zero = torch.zeros(1, dtype=torch.int64)
+    torch.addmm(zero, left, right, beta=0, alpha=-1, out=out).neg_()
+
+
+def _row_slices(matrix: sp.csr_array) -> list[sp.csr_array]:
+    parts = min(_threads(), max(1, matrix.shape[0] // _MIN_ROWS_PER_THREAD))
+    bounds = np.searchsorted(matrix.indptr, [matrix.nnz * part // parts for part in range(1, parts)])
+    edges = [0, *map(int, bounds), matrix.shape[0]]
+    return [matrix[a:b] for a, b in pairwise(edges)]
+
+
+def _sparse_product(slices: list[sp.csr_array], right: Tensor) -> Tensor:
+    operand = right.detach().contiguous().numpy()
+    parts: list[np.ndarray] = [np.empty(0)] * len(slices)
+
+    def one(index: int) -> Callable[[], None]:
+        def run() -> None:
+            parts[index] = slices[index] @ operand
+
+        return run
+
+    _in_parallel([one(index) for index in range(len(slices))])
+    return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool() -> Executor:
+    return ThreadPoolExecutor(_threads(), thread_name_prefix="ring")
+
+
+def _in_parallel(work: list[Callable[[], None]]) -> None:
+    if len(work) == 1:
+        work[0]()
+        return
+    for done in [_pool().submit(task) for task in work]:
+        done.result()

@@ -1,0 +1,22 @@
+"""The activations a job may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def identity(x: Tensor) -> Tensor:
+    """``x`` itself."""
+    return x
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": identity,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}
+"""Element-wise functions by the name the settings use."""

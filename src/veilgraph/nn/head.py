@@ -1,0 +1,41 @@
+"""The label holder's output layer: logits from z_L (VFGNN CG3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.config import HeadSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.nn.dropout import dropout
+from veilgraph.nn.linear import linear
+from veilgraph.nn.propagate import Adjacency
+
+
+class Head(nn.Module):
+    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's own edges.
+
+    The propagation is z ← (1 − α)·Ã·z + α·logits with Ã the mean over a node and its neighbours.
+    """
+
+    def __init__(self, in_dim: int, classes: int, settings: HeadSettings) -> None:
+        super().__init__()
+        self.output = linear(in_dim, classes, bias=True)
+        self._settings = settings
+
+    def forward(self, z: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+        """Maps z_L Tensor[N, in_dim] to logits Tensor[N, classes]; ``generator`` None means evaluation."""
+        logits: Tensor = self.output(dropout(z, self._settings.dropout, generator))
+        teleport = self._settings.logit_teleport
+        propagated = logits
+        for _ in range(self._settings.logit_hops):
+            propagated = (1 - teleport) * adjacency.self_loop_mean(propagated, 1.0) + teleport * logits
+        return propagated
+
+
+def build_head(
+    in_dim: int, classes: int, settings: HeadSettings, *, streams: LearningStreams, dtype: torch.dtype
+) -> Head:
+    """The output layer with initial weights from the stream "head"."""
+    with streams.global_generator("head"):
+        return Head(in_dim, classes, settings).to(dtype)

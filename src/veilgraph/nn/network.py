@@ -1,0 +1,93 @@
+"""The split network's parts as the parties hold them; the roles run them apart, the plaintext twin together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.config import ModelSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.nn.combine import build_combine
+from veilgraph.nn.deep import build_deep
+from veilgraph.nn.initial import InitialTransform
+from veilgraph.nn.local import build_local
+from veilgraph.nn.propagate import Adjacency
+
+CustomModel = Callable[[int], nn.Module]
+"""Makes a user's own local model for a width: any module with PyTorch Geometric's ``forward(x, edge_index)``."""
+
+
+class HolderNetwork(nn.Module):
+    """What one data holder computes between h^0 and what it publishes.
+
+    Args:
+        settings: of the model.
+        holders: P.
+        adjacency: the holder's own edges.
+        streams: the holder's.
+        dtype: of the weights.
+        custom: for ``local.model: custom``.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        holders: int,
+        adjacency: Adjacency,
+        streams: LearningStreams,
+        dtype: torch.dtype,
+        custom: CustomModel | None = None,
+    ) -> None:
+        super().__init__()
+        self._adjacency = adjacency
+        self.initial = InitialTransform(settings.initial)
+        self.local = nn.ModuleList(
+            build_local(
+                settings.local,
+                settings.dim,
+                holders,
+                last_round=round_ == settings.rounds,
+                streams=streams,
+                round=round_,
+                custom=custom,
+                dtype=dtype,
+            )
+            for round_ in range(1, settings.rounds + 1)
+        )
+        combine = build_combine(settings.combine)
+        self.contribution = combine.holder_part(settings.dim, holders, adjacency)
+        self.weight = combine.holder_weight(holders, adjacency)
+
+    def start(self, embedding: Tensor, generator: torch.Generator | None) -> Tensor:
+        """h^0 after activation and dropout: [N, d]."""
+        started: Tensor = self.initial(embedding, generator)
+        return started
+
+    def contribute(self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What the holder gives to COMBINE in a round from 1 to R: [N, d]."""
+        local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
+        contribution: Tensor = self.contribution(local)
+        return contribution
+
+
+class ServerNetwork(nn.Module):
+    """What the server computes between the holders' contributions and z_L."""
+
+    def __init__(self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.combine = build_combine(settings.combine)
+        width = self.combine.output_dim(settings.dim, holders)
+        self.deep = build_deep(width, settings.dim, settings.server, streams=streams, dtype=dtype)
+
+    def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None) -> Tensor:
+        """COMBINE: all contributions, or their sum alone where the strategy is linear."""
+        return self.combine.merge(pieces, weight_total)
+
+
+def deep_width(settings: ModelSettings, holders: int) -> int:
+    """Width of z_L, which the label holder's head must know."""
+    if settings.server.layers:
+        return settings.dim
+    return build_combine(settings.combine).output_dim(settings.dim, holders)

@@ -1,0 +1,164 @@
+"""The fitting loop of one party: epochs, model choice, checkpoints. All parties run it in lockstep.
+
+The label holder alone judges: it scores the validation nodes and tells the others two bits, whether this epoch
+was the best so far and whether to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.config import TrainSettings
+from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.paradigms.run_directory import PartyStore, Record
+from veilgraph.roles.label_holder import LabelHolder, Scores
+from veilgraph.roles.role import Role
+
+_WEIGHTS: Final = "weights/"
+_BEST: Final = "best/"
+_OPTIMIZER: Final = "optimizer/"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Early stopping: the best evaluation so far and how many have passed since."""
+
+    best_epoch: int = 0
+    best_accuracy: float = -1.0
+    best_loss: float = float("inf")
+    since_best: int = 0
+
+    def after(self, epoch: int, scores: Scores) -> Judgement:
+        """The judgement with one more evaluation: higher validation accuracy wins, then lower validation loss."""
+        new, old = (scores.val_accuracy, -scores.val_loss), (self.best_accuracy, -self.best_loss)
+        if new > old:
+            return Judgement(epoch, scores.val_accuracy, scores.val_loss)
+        return replace(self, since_best=self.since_best + 1)
+
+    def stops(self, settings: TrainSettings) -> bool:
+        """Whether patience is used up."""
+        return settings.patience is not None and self.since_best >= settings.patience
+
+
+@dataclass
+class Fitted:
+    """What a party knows at the end: when it started and, at the label holder, the judgement."""
+
+    started_at: int
+    judgement: Judgement
+
+
+def fit(
+    role: Role, store: PartyStore, *, resume: bool, begin: Callable[[int], None], log: Callable[[Record], None]
+) -> Fitted:
+    """Trains one party's part and leaves the best weights in the role, after a last inference with them.
+
+    Args:
+        role: of this party, not yet set up.
+        store: its private files.
+        resume: go on from the newest checkpoint that all parties hold.
+        begin: called with the epoch the job goes on from, 0 for a fresh start.
+        log: called by the label holder with each epoch's record.
+    """
+    settings = role.session.settings.train
+    start = role.setup(store.epochs() if resume else [])
+    begin(start)
+    judgement = Judgement()
+    best = _clone(role.weights())
+    if start:
+        tensors, facts = store.load_checkpoint(start)
+        best = _restore(role, tensors)
+        judgement = Judgement(**facts["judgement"])
+    step = 0
+    for epoch in range(start + 1, settings.epochs + 1):
+        if judgement.stops(settings):
+            break
+        started = time.perf_counter()
+        train_step(role, step, epoch)
+        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
+        step += 1
+        stop = False
+        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
+            infer(role, step)
+            step += 1
+            before = judgement.best_epoch
+            judgement, stop = _judge(role, epoch, judgement, record)
+            if judgement.best_epoch != before:
+                best = _clone(role.weights())
+        if isinstance(role, LabelHolder):
+            log({**record, "loss": role.loss})
+        if epoch % settings.checkpoint_every == 0:
+            store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement)})
+        if stop:
+            break
+    role.load_weights(best)
+    role.infer_only()
+    infer(role, step)
+    return Fitted(start, judgement)
+
+
+def train_step(role: Role, step: int, epoch: int) -> None:
+    """One forward and backward pass and one update of this party's weights."""
+    role.zero_grad()
+    role.forward(step, epoch)
+    role.backward(step)
+    role.update()
+
+
+def infer(role: Role, step: int) -> None:
+    """One forward pass without dropout or gradients."""
+    with torch.no_grad():
+        role.forward(step, None)
+
+
+def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
+    """The judgement after this evaluation; parties without labels learn two bits of it."""
+    session, settings = role.session, role.session.settings
+    tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
+    if isinstance(role, LabelHolder):
+        scores = role.scores()
+        record.update(asdict(scores))
+        judgement = judgement.after(epoch, scores)
+        improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
+        others = [party for party in (*session.holders, SERVER) if party != label_party]
+        broadcast(session.link, others, tag, torch.tensor([improved, stop]))
+        return judgement, stop
+    bits = receive_as(session.link, label_party, tag, (2,), torch.bool)
+    return (replace(judgement, best_epoch=epoch) if bits[0] else judgement), bool(bits[1])
+
+
+def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    state = {_WEIGHTS + name: tensor for name, tensor in role.weights().items()}
+    state.update({_BEST + name: tensor for name, tensor in best.items()})
+    if role.optimizer is not None:
+        for index, values in role.optimizer.state_dict()["state"].items():
+            state.update({f"{_OPTIMIZER}{index}/{key}": value for key, value in values.items()})
+    return state
+
+
+def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Puts a checkpoint into the role and returns its best weights."""
+    role.load_weights(_under(state, _WEIGHTS))
+    if role.optimizer is not None:
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under(state, _OPTIMIZER).items():
+            index, key = name.split("/")
+            moments.setdefault(int(index), {})[key] = value
+        groups = role.optimizer.state_dict()["param_groups"]
+        role.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    return _under(state, _BEST)
+
+
+def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

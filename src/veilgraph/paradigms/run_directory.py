@@ -1,0 +1,193 @@
+"""The directory of a run: what is written where, whole or not at all.
+
+job.yaml                       the job as run, every default spelled out
+metrics.jsonl                  one line per epoch, by the label holder
+summary.json                   the result, once the run is complete
+traffic.json                   messages and bytes by party, peer and kind
+curves.png                     loss and accuracy over epochs
+parties/<name>/                private to that party
+    graph.safetensors          its data
+    checkpoints/epoch-*.safetensors   its part of the state, the two newest
+    model.safetensors          its part of the best model, once the run is complete
+    predictions.csv            at the label holder only
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from veilgraph.core.config import JobSettings, read_job, write_job
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import PartyId
+
+_KEPT_CHECKPOINTS: Final = 2
+Record = dict[str, Any]
+
+
+class RunDirectory:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, settings: JobSettings) -> RunDirectory:
+        """A fresh run.
+
+        Raises:
+            RunError: the directory exists and is not empty, or cannot be written.
+        """
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
+            path.mkdir(parents=True, exist_ok=True)
+            temporary = path / ".job.yaml"
+            write_job(settings, temporary)
+            temporary.replace(path / "job.yaml")
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run.
+
+        Raises:
+            RunError: there is no readable run at ``path``.
+        """
+        if not (path / "job.yaml").is_file():
+            raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
+        return cls(path)
+
+    @property
+    def settings(self) -> JobSettings:
+        """The job as run.
+
+        Raises:
+            RunError: job.yaml was changed into something else.
+        """
+        try:
+            return read_job(self.path / "job.yaml")
+        except ConfigError as error:
+            raise RunError(f"the run's own job cannot be read: {error}") from error
+
+    def party(self, party: PartyId) -> PartyStore:
+        """The private part of one party, made at need."""
+        return PartyStore(self.path / "parties" / party)
+
+    @property
+    def summary(self) -> Record | None:
+        """The result, None while the run is not complete."""
+        path = self.path / "summary.json"
+        if not path.is_file():
+            return None
+        loaded: Record = json.loads(path.read_text(encoding="utf-8"))
+        return loaded
+
+    def write_json(self, name: str, value: object) -> None:
+        """Writes a JSON file whole."""
+        write_whole(self.path / name, json.dumps(value, indent=2).encode())
+
+    def append_metrics(self, record: Record) -> None:
+        """Adds one epoch to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> list[Record]:
+        """All complete lines of metrics.jsonl; a line torn by a kill is left out."""
+        return list(self._complete_lines())
+
+    def forget_metrics_after(self, epoch: int) -> None:
+        """Drops the epochs that a resumed run will do again."""
+        kept = [record for record in self._complete_lines() if record["epoch"] <= epoch]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        write_whole(self.path / "metrics.jsonl", text.encode())
+
+    def _complete_lines(self) -> Iterator[Record]:
+        path = self.path / "metrics.jsonl"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for line in text.splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+class PartyStore:
+    """One party's private files of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._checkpoints = path / "checkpoints"
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def graph_path(self) -> Path:
+        """Where the party's data lies."""
+        return self.path / "graph.safetensors"
+
+    @property
+    def model_path(self) -> Path:
+        """Where the party's part of the trained model lies."""
+        return self.path / "model.safetensors"
+
+    def epochs(self) -> list[int]:
+        """Epochs whose checkpoints are here, ascending."""
+        return sorted(int(path.stem.removeprefix("epoch-")) for path in self._checkpoints.glob("epoch-*.safetensors"))
+
+    def save_checkpoint(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes a checkpoint whole and drops all but the two newest before it."""
+        save_tensors(self._path(epoch), tensors, facts)
+        older = [held for held in self.epochs() if held <= epoch]
+        for held in older[:-_KEPT_CHECKPOINTS]:
+            self._path(held).unlink(missing_ok=True)
+
+    def load_checkpoint(self, epoch: int) -> tuple[dict[str, Tensor], Record]:
+        """Reads a checkpoint."""
+        return load_tensors(self._path(epoch))
+
+    def clear(self) -> None:
+        """Drops all checkpoints."""
+        for epoch in self.epochs():
+            self._path(epoch).unlink(missing_ok=True)
+
+    def _path(self, epoch: int) -> Path:
+        return self._checkpoints / f"epoch-{epoch:06d}.safetensors"
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
+    """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
+    content = save(
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, {"facts": json.dumps(facts)}
+    )
+    write_whole(path, content)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
+    """Reads what ``save_tensors`` wrote.
+
+    Raises:
+        RunError: the file is missing or damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts: Record = json.loads((file.metadata() or {})["facts"])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise RunError(f"{path}: missing or damaged ({error}); train again, or --resume from an older state") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that a kill leaves the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

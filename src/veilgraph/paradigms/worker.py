@@ -1,0 +1,36 @@
+"""Entry point of one party's own process: ``python -m veilgraph.paradigms.worker RUN WORK PARTY PEER=FD ...``.
+
+Started by ``roles.launch.run_processes``; a user has no need to call it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+from veilgraph.core.errors import VeilgraphError
+from veilgraph.link.sockets import SocketLink
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical import Work, run_party
+from veilgraph.roles.launch import report_failure
+
+_WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "predict"}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the party and returns the exit code."""
+    path, work, party, *peers = arguments
+    try:
+        run = RunDirectory.open(Path(path))
+        ends = dict(peer.rsplit("=", 1) for peer in peers)
+        sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
+        link = SocketLink(party, sockets, run.settings.timeout_s)
+        run_party(run, party, _WORKS[work], link, custom=None)
+    except VeilgraphError as error:
+        return report_failure(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""What all parties of a job have in common: one forward and one backward pass at a time, weights, an optimiser."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.types import Link, PartyId
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every role is given besides its data: settings, link and randomness. Nothing is global."""
+
+    settings: JobSettings
+    link: Link
+    streams: LearningStreams
+    secrets: SecretSource
+
+    @property
+    def holders(self) -> tuple[PartyId, ...]:
+        """The data holders in the job's order."""
+        return self.settings.data.names
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and embeddings."""
+        return precision(self.settings)
+
+
+def precision(settings: JobSettings) -> torch.dtype:
+    """The torch dtype that the job names."""
+    return torch.float64 if settings.precision == "float64" else torch.float32
+
+
+class Role(ABC):
+    """One party. ``forward`` and ``backward`` run in lockstep with the other parties.
+
+    Passes are counted by ``step``; the same step is never used twice in a session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.embed_step = -1
+        """Counts the initial embeddings computed in this session."""
+        self._stale = True
+        self._learns = True
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    @abstractmethod
+    def setup(self, checkpoints: list[int]) -> int:
+        """Agrees with the others and prepares the session.
+
+        Args:
+            checkpoints: epochs whose checkpoints this party holds.
+
+        Returns:
+            The newest of them that all parties hold, 0 when there is none.
+        """
+
+    @abstractmethod
+    def forward(self, step: int, epoch: int | None) -> None:
+        """One joint forward pass; ``epoch`` counts the dropout streams, None means evaluation."""
+
+    @abstractmethod
+    def backward(self, step: int) -> None:
+        """The backward pass of the training pass just run: gradients everywhere, updates of what trains itself."""
+
+    @abstractmethod
+    def modules(self) -> dict[str, nn.Module]:
+        """The party's networks by name."""
+
+    def trained(self) -> list[nn.Parameter]:
+        """Weights that this party's Adam trains."""
+        return [parameter for module in self.modules().values() for parameter in module.parameters()]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The party's live weights by name: a snapshot of them is the party's part of the model."""
+        return {
+            f"{part}.{name}": tensor
+            for part, module in self.modules().items()
+            for name, tensor in module.state_dict().items()
+        }
+
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live weights."""
+        for name, live in self.weights().items():
+            live.copy_(saved[name])
+        self._stale = True
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Adam with L2 over ``trained``; None where there is nothing to train."""
+        trained = self.trained()
+        if self._optimizer is None and trained:
+            self._optimizer = build_optimizer(trained, self.session.settings)
+        return self._optimizer
+
+    def zero_grad(self) -> None:
+        """Forgets gradients before a training pass."""
+        for parameter in self.trained():
+            parameter.grad = None
+
+    def update(self) -> None:
+        """One optimiser step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def dropout(self, epoch: int | None) -> torch.Generator | None:
+        """The dropout stream of an epoch; None in evaluation."""
+        return None if epoch is None else self.session.streams.generator("dropout", epoch)
+
+    def infer_only(self) -> None:
+        """Announces that no backward pass will follow, so that nothing is prepared for one."""
+        self._learns = False
+
+    def _embeds_now(self) -> bool:
+        """Whether this forward pass needs a new h^0: once after every change of the weights, at all parties alike."""
+        if not self._stale:
+            return False
+        self._stale = False
+        self.embed_step += 1
+        return True
+
+    def close(self) -> None:  # noqa: B027  (only some roles have background work)
+        """Ends background work."""
+
+
+def build_optimizer(parameters: list[nn.Parameter], settings: JobSettings) -> torch.optim.Adam:
+    """Adam with L2 regularisation, as every party uses for its plain weights."""
+    return torch.optim.Adam(parameters, lr=settings.train.learning_rate, weight_decay=settings.train.weight_decay)

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from veilgraph.core.errors import LinkError, ProtocolError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link import stream
+from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, decode_header, encode, encoded_size
+from veilgraph.link.message import Message
+
+TAG = Tag(Kind.SHARE, 3, 1)
+LIMIT = 1 << 20
+
+
+def joined(tag: Tag, tensor: Tensor) -> bytes:
+    header, data = encode(tag, tensor)
+    return header + bytes(data)
+
+
+def header(**changes: object) -> bytes:
+    """A header of int64 [2, 3], with some fields changed."""
+    fields: dict[str, object] = {
+        "magic": b"VEIL",
+        "version": 1,
+        "kind": 8,
+        "dtype": 3,
+        "ndim": 2,
+        "step": 3,
+        "round": 1,
+    }
+    fields |= {"dims": (2, 3, 0, 0), "payload": 48} | changes
+    *front, dims, payload = fields.values()
+    assert isinstance(dims, tuple)
+    return struct.pack("<4sBBBBQI4QQ", *front, *dims, payload)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[Tag, Tensor]:
+    tag = Tag(draw(st.sampled_from(Kind)), draw(st.integers(0, 2**64 - 1)), draw(st.integers(0, 2**32 - 1)))
+    dtype = draw(st.sampled_from(list(DTYPES.values())))
+    shape = draw(st.lists(st.integers(0, 5), max_size=4))
+    raw = draw(st.randoms(use_true_random=False)).randbytes(int(np.prod(shape)) * dtype.itemsize)
+    tensor = torch.tensor(list(raw), dtype=torch.uint8)
+    tensor = tensor % 2 == 0 if dtype == torch.bool else tensor.view(dtype)
+    return tag, tensor.reshape(shape)
+
+
+@settings(max_examples=150, deadline=None)
+@given(messages())
+def test_round_trip(message: tuple[Tag, Tensor]) -> None:
+    tag, tensor = message
+    encoded = joined(tag, tensor)
+    assert len(encoded) == encoded_size(tensor) == Message("A", "B", tag, tensor).size_bytes
+    got_tag, got = decode(encoded)
+    assert (got_tag, got.shape, got.dtype) == (tag, tensor.shape, tensor.dtype)
+    assert joined(got_tag, got) == encoded
+
+
+def test_the_wire_format_is_pinned() -> None:
+    assert joined(TAG, torch.tensor([[1, 2, 3], [-1, -2, -3]])) == header() + struct.pack("<6q", 1, 2, 3, -1, -2, -3)
+    assert HEADER_BYTES == 60
+
+
+def test_contiguous_data_is_not_copied() -> None:
+    tensor = torch.zeros(4, 5)
+    _, data = encode(TAG, tensor)
+    tensor += 1
+    assert np.frombuffer(data, np.float32).tolist() == [1.0] * 20
+
+
+def test_a_decoded_tensor_is_writable_and_its_own() -> None:
+    encoded = bytearray(joined(TAG, torch.zeros(3)))
+    _, tensor = decode(encoded)
+    tensor += 1
+    assert encoded == joined(TAG, torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"magic": b"\x80\x04\x95\x00"}, r"begins with .* b'VEIL' was expected"),
+        ({"version": 2}, "wire version 2 came, 1 was expected"),
+        ({"kind": 0}, f"kind 0 came, one of 1 to {max(Kind)} was expected"),
+        ({"kind": max(Kind) + 1}, "kind .* came, one of"),
+        ({"dtype": 0}, "dtype code 0 came"),
+        ({"dtype": 6}, "dtype code 6 came"),
+        ({"ndim": 5}, "5 dimensions came, at most 4"),
+        ({"ndim": 1}, "dims beyond ndim must be 0"),
+        ({"dims": (2, 4, 0, 0)}, r"shape \[2, 4\] of 8-byte elements came with 48 bytes"),
+        ({"dims": (2**33, 2**31, 0, 0), "payload": 0}, "came with 0 bytes"),
+        ({"dims": (0, 2**62, 0, 0), "payload": 0}, "too large"),
+        ({"dims": (2**32, 0, 2**32, 2**32), "ndim": 4, "payload": 0}, "too large"),
+        ({"dims": (2**61, 8, 0, 0), "payload": 2**64 - 1}, f"the limit is {LIMIT}"),
+    ],
+)
+def test_a_header_that_breaks_a_rule(changes: dict[str, object], rule: str) -> None:
+    with pytest.raises(ProtocolError, match=rule):
+        decode_header(header(**changes), LIMIT)
+
+
+@pytest.mark.parametrize("cut", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 47])
+def test_truncated(cut: int) -> None:
+    with pytest.raises(ProtocolError, match=r"came, .* were"):
+        decode(joined(TAG, torch.ones(2, 3, dtype=torch.int64))[:cut])
+
+
+def test_trailing_bytes() -> None:
+    with pytest.raises(ProtocolError, match="49 bytes of data came, 48 were announced"):
+        decode(joined(TAG, torch.ones(2, 3, dtype=torch.int64)) + b"\0")
+
+
+def test_a_bool_is_0_or_1() -> None:
+    with pytest.raises(ProtocolError, match="a bool of value 2 came"):
+        decode(joined(TAG, torch.ones(3, dtype=torch.bool))[:-1] + b"\2")
+
+
+def test_random_and_mutated_bytes_never_do_anything_else() -> None:
+    """A decoder accepts exactly what an encoder makes: what it takes, it encodes to the same bytes."""
+    source = random.Random(0)
+    legal = [joined(TAG, torch.zeros(2, 3).to(dtype)) for dtype in DTYPES.values()]
+    refused = 0
+    for case in range(2000):
+        data = bytearray(source.choice(legal))
+        if case % 4 == 0:
+            data = bytearray(source.randbytes(source.randrange(120)))
+        elif case % 4 == 1:
+            del data[source.randrange(len(data)) :]
+        else:
+            for _ in range(source.randint(1, 4)):
+                data[source.randrange(HEADER_BYTES)] = source.choice((0, 1, 2, 5, 127, 255, source.randrange(256)))
+        try:
+            tag, tensor = decode(data, LIMIT)
+        except ProtocolError:
+            refused += 1
+        else:
+            assert joined(tag, tensor) == data
+    assert refused > 1000
+
+
+class Source:
+    """A stream that ends after ``data`` zeros beyond the header; remembers how much was asked for."""
+
+    def __init__(self, head: bytes, data: int) -> None:
+        self.head, self.left, self.asked = head, data, 0
+
+    def fill(self, view: memoryview) -> None:
+        if self.head:
+            view[:], self.head = self.head, b""
+            return
+        self.asked = max(self.asked, len(view))
+        if len(view) > self.left:
+            raise EOFError
+        self.left -= len(view)
+
+
+def test_a_lying_length_allocates_little() -> None:
+    gigabytes = 3 << 30
+    source = Source(header(dims=(gigabytes // 8, 1, 0, 0), payload=gigabytes), data=1000)
+    with pytest.raises(EOFError):
+        stream.read_message(source.fill)
+    assert source.asked == stream.TRUSTED_BYTES
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17, 24, 100, 1000])
+def test_a_buffer_grows_with_what_arrived(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(stream, "TRUSTED_BYTES", 8)
+    tensor = torch.arange(size).to(torch.uint8)
+    rest = memoryview(joined(TAG, tensor))
+    arrived = 0
+
+    def fill(view: memoryview) -> None:
+        nonlocal rest, arrived
+        if arrived >= HEADER_BYTES:
+            assert len(view) <= max(8, arrived - HEADER_BYTES)
+        view[:] = rest[: len(view)]
+        rest, arrived = rest[len(view) :], arrived + len(view)
+
+    tag, got = stream.read_message(fill)
+    assert tag == TAG
+    assert torch.equal(got, tensor)
+    assert not rest
+
+
+def test_no_memory_is_a_link_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> Tensor:
+        raise RuntimeError("can't allocate memory")
+
+    source = Source(header(), data=48)
+    monkeypatch.setattr(torch, "empty", no_memory)
+    with pytest.raises(LinkError, match="no memory for share/step 3/round 1 of 48 bytes"):
+        stream.read_message(source.fill)

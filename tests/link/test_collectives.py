@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import Shape, broadcast, exchange, gather, receive_as, tensor_text, text_tensor
+from veilgraph.link.memory import MemoryHub
+
+TAG = Tag(Kind.EMBEDDING, 2)
+PARTIES = ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (None, 3), (2, None), (None, None)])
+def test_a_fitting_message_is_received(shape: Shape) -> None:
+    hub = MemoryHub(PARTIES, 1.0)
+    hub.link("A").send("B", TAG, torch.ones(2, 3))
+    assert torch.equal(receive_as(hub.link("B"), "A", TAG, shape, torch.float32), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((3, 2), torch.float32, r"\[3, 2\] torch.float32"),
+        ((None,), torch.float32, r"\[any\] torch.float32"),
+        ((2, 3, None), torch.float32, r"\[2, 3, any\] torch.float32"),
+        ((2, 3), torch.float64, r"\[2, 3\] torch.float64"),
+    ],
+)
+def test_another_shape_or_dtype_is_refused(shape: Shape, dtype: torch.dtype, expected: str) -> None:
+    hub = MemoryHub(PARTIES, 1.0)
+    hub.link("A").send("B", TAG, torch.ones(2, 3))
+    got = r"B got \[2, 3\] torch.float32 as embedding/step 2/round 0 from A, expected "
+    with pytest.raises(ProtocolError, match=got + expected):
+        receive_as(hub.link("B"), "A", TAG, shape, dtype)
+
+
+def test_broadcast_and_gather() -> None:
+    hub = MemoryHub(PARTIES, 1.0)
+    broadcast(hub.link("A"), ["B", "C"], TAG, torch.tensor([7]))
+    for name in ("B", "C"):
+        assert hub.link(name).receive("A", TAG).item() == 7
+        hub.link(name).send("A", TAG, text_tensor(name))
+    gathered = gather(hub.link("A"), ["C", "B"], TAG, (1,), torch.uint8)
+    assert [(name, tensor_text(tensor)) for name, tensor in gathered.items()] == [("C", "C"), ("B", "B")]
+
+
+def test_exchange_of_different_shapes() -> None:
+    hub = MemoryHub(PARTIES, 5.0)
+
+    def run(party: str) -> dict[str, str]:
+        peers = [name for name in PARTIES if name != party]
+        got = exchange(hub.link(party), peers, TAG, text_tensor(party * ord(party)), (None,))
+        return {name: tensor_text(tensor) for name, tensor in got.items()}
+
+    with ThreadPoolExecutor(3) as pool:
+        for party, got in zip(PARTIES, pool.map(run, PARTIES), strict=True):
+            assert got == {name: name * ord(name) for name in PARTIES if name != party}
+
+
+def test_exchange_expects_its_own_shape() -> None:
+    hub = MemoryHub(["A", "B"], 1.0)
+    hub.link("B").send("A", TAG, torch.ones(3))
+    with pytest.raises(ProtocolError, match=r"got \[3\] torch.float32 .* expected \[2\] torch.float32"):
+        exchange(hub.link("A"), ["B"], TAG, torch.ones(2))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))
+def test_text_round_trip(text: str) -> None:
+    assert tensor_text(text_tensor(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("tensor", "rule"),
+    [
+        (torch.zeros(2), "expected .any. torch.uint8"),
+        (torch.zeros(1, 1, dtype=torch.uint8), "expected .any. torch.uint8"),
+        (torch.tensor([0xC3, 0x28], dtype=torch.uint8), "a text of 2 bytes that is not UTF-8"),
+    ],
+)
+def test_what_is_not_a_text(tensor: torch.Tensor, rule: str) -> None:
+    with pytest.raises(ProtocolError, match=rule):
+        tensor_text(tensor)

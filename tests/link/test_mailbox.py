@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from veilgraph.core.errors import PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.mailbox import REMEMBERED_TAGS, Mailbox
+
+ONE = torch.ones(1)
+
+
+def test_only_the_latest_used_tags_are_remembered() -> None:
+    box = Mailbox("B", ["A"])
+    for step in range(REMEMBERED_TAGS + 1):
+        box.put("A", Tag(Kind.SHARE, step), ONE)
+        box.take("A", Tag(Kind.SHARE, step), 0)
+    box.put("A", Tag(Kind.SHARE, 0), ONE)
+    box.take("A", Tag(Kind.SHARE, 0), 0)
+    box.put("A", Tag(Kind.SHARE, REMEMBERED_TAGS), ONE)
+    with pytest.raises(ProtocolError, match="twice"):
+        box.take("A", Tag(Kind.SHARE, REMEMBERED_TAGS), 0)
+
+
+def test_many_tags_of_one_kind_do_not_push_out_another() -> None:
+    box = Mailbox("B", ["A"])
+    box.put("A", Tag(Kind.SEED), ONE)
+    for step in range(REMEMBERED_TAGS + 1):
+        box.put("A", Tag(Kind.SHARE, step), ONE)
+    box.take("A", Tag(Kind.SEED), 0)
+    box.put("A", Tag(Kind.SEED), ONE)
+    with pytest.raises(ProtocolError, match="twice"):
+        box.take("A", Tag(Kind.SEED), 0)
+
+
+def test_an_unread_tag_is_never_forgotten() -> None:
+    box = Mailbox("B", ["A"])
+    for step in range(REMEMBERED_TAGS + 1):
+        box.put("A", Tag(Kind.SHARE, step), ONE)
+    box.put("A", Tag(Kind.SHARE, 0), ONE)
+    with pytest.raises(ProtocolError, match="twice"):
+        box.take("A", Tag(Kind.SHARE, 0), 0)
+
+
+def test_the_first_failure_is_kept_and_ends_delivery() -> None:
+    box = Mailbox("B", ["A", "C"])
+    box.put("A", Tag(Kind.SHARE, 0), ONE)
+    box.fail("A", ProtocolError("the cause"))
+    box.fail(None, PeerFailed("a consequence"))
+    box.put("A", Tag(Kind.SHARE, 1), ONE)
+    assert box.take("A", Tag(Kind.SHARE, 0), 0) is ONE
+    with pytest.raises(ProtocolError, match="the cause"):
+        box.take("A", Tag(Kind.SHARE, 1), 0)
+    with pytest.raises(PeerFailed, match="a consequence"):
+        box.take("C", Tag(Kind.SHARE, 1), 0)
+
+
+def test_an_endless_timeout_is_allowed() -> None:
+    box = Mailbox("B", ["A"])
+    box.fail("A", PeerFailed("gone"))
+    with pytest.raises(PeerFailed):
+        box.take("A", Tag(Kind.SHARE), float("inf"))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from veilgraph.core.errors import ConfigError, DataError, LinkError, PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.memory import MemoryHub
+
+TAG = Tag(Kind.SHARE)
+
+
+def test_tensors_pass_by_reference() -> None:
+    hub = MemoryHub(["A", "B"], 1.0)
+    tensor = torch.zeros(3)
+    hub.link("A").send("B", TAG, tensor)
+    assert hub.link("B").receive("A", TAG).data_ptr() == tensor.data_ptr()
+
+
+def test_a_failed_party_ends_every_wait_of_the_others() -> None:
+    hub = MemoryHub(["A", "B", "C"], 10.0)
+    hub.link("C").send("B", Tag(Kind.SEED), torch.ones(1))
+    cause = DataError("an own secret")
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(hub.link("B").receive, sender, TAG) for sender in ("A", "C")]
+        time.sleep(0.05)
+        hub.fail("A", cause)
+        for wait in waits:
+            with pytest.raises(PeerFailed, match="A failed with DataError") as caught:
+                wait.result(timeout=5)
+            assert "secret" not in str(caught.value)
+            assert caught.value.__cause__ is not None
+            assert caught.value.__cause__.__cause__ is cause
+    assert hub.link("B").receive("C", Tag(Kind.SEED)).item() == 1
+    with pytest.raises(PeerFailed, match=r"B cannot send .* to A: A failed with DataError"):
+        hub.link("B").send("A", TAG, torch.ones(1))
+    with pytest.raises(LinkError, match="A failed with DataError"):
+        hub.link("A").send("B", TAG, torch.ones(1))
+
+
+def test_names() -> None:
+    with pytest.raises(ConfigError, match="A, B, A"):
+        MemoryHub(["A", "B", "A"], 1.0)
+    hub = MemoryHub(["A", "B"], 1.0)
+    with pytest.raises(ProtocolError, match="no party 'C'; the hub has A, B"):
+        hub.link("C")
+    with pytest.raises(ProtocolError, match="no party 'C'"):
+        hub.fail("C", ValueError())

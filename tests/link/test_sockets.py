@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from veilgraph.core.errors import LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.codec import encode
+from veilgraph.link.sockets import SocketLink, socket_mesh
+
+TAG = Tag(Kind.SHARE)
+
+
+@pytest.fixture
+def raw() -> Iterator[tuple[SocketLink, socket.socket]]:
+    """B's link, and the bare other end that A would have."""
+    ends = socket_mesh(["A", "B"])
+    link = SocketLink("B", ends["B"], timeout_s=5.0)
+    yield link, ends["A"]["B"]
+    link.close()
+    ends["A"]["B"].close()
+
+
+def test_malformed_bytes_drop_the_connection(raw: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = raw
+    header, data = encode(TAG, torch.ones(2))
+    peer.sendall(header + data + b"\x80\x04" * 40)
+    assert torch.equal(link.receive("A", TAG), torch.ones(2))
+    with pytest.raises(ProtocolError, match=r"from A: A sent what cannot be decoded: a message begins with b'\\x80"):
+        link.receive("A", Tag(Kind.SHARE, 1))
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        peer.sendall(b"more")
+    with pytest.raises(PeerFailed, match="B cannot send"):
+        link.send("A", TAG, torch.ones(1))
+
+
+@pytest.mark.parametrize("cut", [10, 60, 65])
+def test_a_message_cut_short_is_a_failed_peer(raw: tuple[SocketLink, socket.socket], cut: int) -> None:
+    link, peer = raw
+    header, data = encode(TAG, torch.ones(2))
+    peer.sendall((header + data)[:cut])
+    peer.close()
+    with pytest.raises(PeerFailed, match="A closed the connection"):
+        link.receive("A", TAG)
+
+
+def test_bytes_may_arrive_one_by_one(raw: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = raw
+    header, data = encode(TAG, torch.tensor([[4, 5]]))
+    for byte in header + data:
+        peer.sendall(bytes([byte]))
+    assert torch.equal(link.receive("A", TAG), torch.tensor([[4, 5]]))
+
+
+def test_a_peer_that_reads_nothing_times_out_the_sender() -> None:
+    ends = socket_mesh(["A", "B"])
+    link = SocketLink("B", ends["B"], timeout_s=0.2)
+    with pytest.raises(
+        LinkTimeout, match=r"B cannot send share.* to A: it did not take 20000000 bytes of data in 0.2 s"
+    ):
+        link.send("A", TAG, torch.zeros(20_000_000, dtype=torch.uint8))
+    with pytest.raises(PeerFailed, match="from A"):
+        link.receive("A", TAG)
+    link.close()
+    ends["A"]["B"].close()
+
+
+def test_idle_longer_than_the_timeout_keeps_the_connection() -> None:
+    ends = socket_mesh(["A", "B"])
+    links = {name: SocketLink(name, sockets, timeout_s=0.05) for name, sockets in ends.items()}
+    with pytest.raises(LinkTimeout):
+        links["B"].receive("A", TAG)
+    with pytest.raises(LinkTimeout):
+        links["B"].receive("A", TAG)
+    links["A"].send("B", TAG, torch.ones(1))
+    assert links["B"].receive("A", TAG).item() == 1
+    for link in links.values():
+        link.close()
+
+
+def test_an_endless_timeout_is_allowed() -> None:
+    ends = socket_mesh(["A", "B"])
+    links = {name: SocketLink(name, sockets, timeout_s=float("inf")) for name, sockets in ends.items()}
+    links["A"].send("B", TAG, torch.ones(1))
+    assert links["B"].receive("A", TAG).item() == 1
+    for link in links.values():
+        link.close()
+
+
+def test_a_mesh_of_one_party_is_empty() -> None:
+    assert socket_mesh(["A"]) == {"A": {}}

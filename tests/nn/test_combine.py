@@ -1,0 +1,110 @@
+import pytest
+import torch
+
+from tests.nn.graphs import dense, random_adjacency
+from veilgraph.core.config import CombineSettings, LocalSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.nn.combine import COMBINES, build_combine
+from veilgraph.nn.local import build_local
+from veilgraph.nn.propagate import Adjacency
+
+HOLDERS = 3
+
+
+@pytest.fixture
+def parts():
+    """Each holder's embedding and adjacency."""
+    return [
+        (
+            torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)),
+            random_adjacency(seed=seed),
+        )
+        for seed in range(HOLDERS)
+    ]
+
+
+def contributions(combine, parts):
+    return [combine.holder_part(4, HOLDERS, adjacency)(t) for t, adjacency in parts]
+
+
+def weight_total(combine, parts):
+    return sum(combine.holder_weight(HOLDERS, adjacency) for _, adjacency in parts) if combine.needs_weight else None
+
+
+def expected(strategy, parts):
+    embeddings = torch.stack([t for t, _ in parts])
+    if strategy in ("mean", "regression"):  # regression starts at 1/P
+        return embeddings.mean(0)
+    if strategy == "concat":
+        return torch.cat(list(embeddings), dim=1)
+    weights = torch.stack([dense(adjacency).sum(1, keepdim=True) + 1 / HOLDERS for _, adjacency in parts])
+    return (weights * embeddings).sum(0) / weights.sum(0)
+
+
+@pytest.mark.parametrize("strategy", sorted(COMBINES))
+def test_formulas(strategy, parts):
+    combine = build_combine(CombineSettings(strategy=strategy))
+    pieces, weights = contributions(combine, parts), weight_total(combine, parts)
+    merged = combine.merge(pieces, weights)
+    torch.testing.assert_close(merged, expected(strategy, parts))
+    assert merged.shape[1] == combine.output_dim(4, HOLDERS)
+    assert combine.linear == CombineSettings(strategy=strategy).linear
+    if combine.linear:
+        torch.testing.assert_close(combine.merge_sum(sum(pieces), weights), merged)
+
+
+def test_only_regression_learns(parts):
+    for strategy in COMBINES:
+        part = build_combine(CombineSettings(strategy=strategy)).holder_part(4, HOLDERS, parts[0][1])
+        shapes = [tuple(parameter.shape) for parameter in part.parameters()]
+        assert shapes == ([(4,)] if strategy == "regression" else [])
+
+
+def test_regression_with_other_weights(parts):
+    combine = build_combine(CombineSettings(strategy="regression"))
+    part = combine.holder_part(4, HOLDERS, parts[0][1])
+    omega = torch.tensor([1.0, -2.0, 0.0, 3.0], dtype=torch.float64)
+    part.omega.data = omega
+    torch.testing.assert_close(part(parts[0][0]), omega * parts[0][0])
+
+
+def test_concat_has_no_sum(parts):
+    with pytest.raises(ConfigError, match=r"concat.*sum.*masked to"):
+        build_combine(CombineSettings(strategy="concat")).merge_sum(parts[0][0])
+
+
+def test_degree_weights_are_needed(parts):
+    with pytest.raises(ConfigError, match="weight_total is missing"):
+        build_combine(CombineSettings(strategy="degree-weighted")).merge_sum(parts[0][0])
+
+
+@pytest.mark.parametrize("holders", [2, 4])
+def test_degree_weighted_appnp_over_a_split_graph_is_the_pooled_one(holders):
+    """One hop a round and one exchange round per hop: nothing is lost by splitting the edges (DESIGN 2)."""
+    edges = random_adjacency(30, 120).edge_index
+    owner = torch.randint(0, holders, (120,), generator=torch.Generator().manual_seed(7))
+    split = [Adjacency(edges[:, owner == i], None, 30, torch.float64) for i in range(holders)]
+    whole = Adjacency(edges, None, 30, torch.float64)
+    combine = build_combine(CombineSettings(strategy="degree-weighted"))
+
+    def model(parties, hops):
+        return build_local(
+            LocalSettings(model="appnp", hops=hops),
+            4,
+            parties,
+            last_round=False,
+            streams=LearningStreams(0, "A"),
+            round=0,
+            dtype=torch.float64,
+        )
+
+    h0 = torch.randn(30, 4, dtype=torch.float64)
+    h = h0
+    total = sum(combine.holder_weight(holders, adjacency) for adjacency in split)
+    for _ in range(5):
+        pieces = [
+            combine.holder_part(4, holders, adjacency)(model(holders, 1)(h, h0, adjacency, None)) for adjacency in split
+        ]
+        h = combine.merge(pieces, total)
+    torch.testing.assert_close(h, model(1, 5)(h0, h0, whole, None), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,89 @@
+"""Dropout, initial transform, deep layers and head."""
+
+import pytest
+import torch
+
+from tests.nn.graphs import random_adjacency
+from veilgraph.core.config import HeadSettings, InitialSettings, ServerSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.nn.deep import build_deep
+from veilgraph.nn.dropout import dropout
+from veilgraph.nn.head import build_head
+from veilgraph.nn.initial import InitialTransform
+
+STREAMS = LearningStreams(0, "server")
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_dropout_keeps_the_mean_and_follows_the_generator():
+    x = torch.ones(200, 200, dtype=torch.float64)
+    out = dropout(x, 0.25, generator())
+    assert set(out.unique().tolist()) == {0.0, 1 / 0.75}
+    assert abs(float(out.mean()) - 1) < 0.02
+    assert torch.equal(out, dropout(x, 0.25, generator()))
+    assert not torch.equal(out, dropout(x, 0.25, generator(1)))
+
+
+@pytest.mark.parametrize(("p", "source"), [(0.0, generator()), (0.5, None)])
+def test_no_dropout_is_the_identity(p, source):
+    x = torch.randn(3, 3)
+    assert dropout(x, p, source) is x
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_initial_transform(name):
+    h0 = torch.randn(6, 3)
+    transform = InitialTransform(InitialSettings(activation=name, dropout=0.5))
+    assert torch.equal(transform(h0, None), ACTIVATIONS[name](h0))
+    assert (transform(h0, generator()) == 0).any()
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_deep(layers):
+    deep = build_deep(10, 4, ServerSettings(layers=layers, activation="relu"), streams=STREAMS, dtype=torch.float64)
+    m = torch.randn(6, 10, dtype=torch.float64)
+    out = deep(m, None)
+    assert out.shape == (6, deep.output_dim)
+    assert deep.output_dim == (4 if layers else 10)
+    expected = m
+    for layer in deep.layers:
+        expected = (expected @ layer.weight.T + layer.bias).relu()
+    torch.testing.assert_close(out, expected)
+    assert torch.equal(deep(m, generator()), deep(m, generator()))
+    assert not torch.equal(deep(m, generator()), out)
+    assert len(list(deep.parameters())) == 2 * layers
+
+
+def test_head_without_hops_is_linear():
+    head = build_head(4, 3, HeadSettings(), streams=STREAMS, dtype=torch.float64)
+    z = torch.randn(12, 4, dtype=torch.float64)
+    torch.testing.assert_close(head(z, random_adjacency(), None), head.output(z))
+
+
+def test_head_propagates_the_logits():
+    head = build_head(4, 3, HeadSettings(logit_hops=2, logit_teleport=0.3), streams=STREAMS, dtype=torch.float64)
+    z, adjacency = torch.randn(12, 4, dtype=torch.float64), random_adjacency()
+    logits = head.output(z)
+    expected = logits
+    for _ in range(2):
+        expected = 0.7 * adjacency.self_loop_mean(expected, 1.0) + 0.3 * logits
+    torch.testing.assert_close(head(z, adjacency, None), expected)
+
+
+def test_weights_follow_the_streams_and_leave_the_global_generator_alone():
+    before = torch.get_rng_state()
+
+    def weights(seed, dtype):
+        streams = LearningStreams(seed, "server")
+        deep = build_deep(5, 4, ServerSettings(), streams=streams, dtype=dtype)
+        head = build_head(4, 3, HeadSettings(), streams=streams, dtype=dtype)
+        return torch.cat([parameter.detach().flatten() for module in (deep, head) for parameter in module.parameters()])
+
+    assert torch.equal(weights(0, torch.float32), weights(0, torch.float32))
+    assert torch.equal(weights(0, torch.float32).double(), weights(0, torch.float64))
+    assert not torch.equal(weights(0, torch.float32), weights(1, torch.float32))
+    assert torch.equal(before, torch.get_rng_state())
