@@ -28,8 +28,12 @@ def contributions(combine, parts):
     return [combine.holder_part(4, HOLDERS, adjacency)(t) for t, adjacency in parts]
 
 
+def weight_sum(combine, adjacencies, holders):
+    return torch.stack([combine.holder_weight(holders, adjacency) for adjacency in adjacencies]).sum(0)
+
+
 def weight_total(combine, parts):
-    return sum(combine.holder_weight(HOLDERS, adjacency) for _, adjacency in parts) if combine.needs_weight else None
+    return weight_sum(combine, [adjacency for _, adjacency in parts], HOLDERS) if combine.needs_weight else None
 
 
 def expected(strategy, parts):
@@ -101,7 +105,7 @@ def test_degree_weighted_appnp_over_a_split_graph_is_the_pooled_one(holders):
 
     h0 = torch.randn(30, 4, dtype=torch.float64)
     h = h0
-    total = sum(combine.holder_weight(holders, adjacency) for adjacency in split)
+    total = weight_sum(combine, split, holders)
     for _ in range(5):
         pieces = [
             combine.holder_part(4, holders, adjacency)(model(holders, 1)(h, h0, adjacency, None)) for adjacency in split

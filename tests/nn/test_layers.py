@@ -51,7 +51,8 @@ def test_deep(layers):
     assert deep.output_dim == (4 if layers else 10)
     expected = m
     for layer in deep.layers:
-        expected = (expected @ layer.weight.T + layer.bias).relu()
+        weight, bias = layer.parameters()
+        expected = (expected @ weight.T + bias).relu()
     torch.testing.assert_close(out, expected)
     assert torch.equal(deep(m, generator()), deep(m, generator()))
     assert not torch.equal(deep(m, generator()), out)

@@ -40,6 +40,7 @@ def from_scipy(matrix: sp.csr_matrix) -> Tensor:
         torch.from_numpy(matrix.indices.astype(np.int64)),
         torch.from_numpy(np.ascontiguousarray(matrix.data)),
         matrix.shape,
+        check_invariants=True,
     )
 
 

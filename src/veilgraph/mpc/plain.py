@@ -5,10 +5,12 @@ Tests compare the protocols with these, and the plaintext network of the baselin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
 from veilgraph.core.config import InitialSettings
 from veilgraph.core.randomness import LearningStreams
@@ -30,7 +32,27 @@ def masked_sum(pieces: Sequence[Tensor]) -> Tensor:
     return total
 
 
-class PlainCollaborative:
+class PlainEmbedding(ABC):
+    """All holders' initial embeddings in one place."""
+
+    @abstractmethod
+    def embed(self) -> dict[PartyId, Tensor]:
+        """Holder → its h^0 [N, d] in the job's precision, without a graph."""
+
+    @abstractmethod
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        """Takes every holder's ∂L/∂h^0 [N, d]: updates W, or leaves gradients in ``parameters``."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights for Adam."""
+        return []
+
+    @abstractmethod
+    def weights(self) -> dict[PartyId, Tensor]:
+        """Owner → W of its columns [F_owner, d]."""
+
+
+class PlainCollaborative(PlainEmbedding):
     """Twin of ``embed.Collaborative``: all W^i in one place, float64, SGD with momentum and decoupled decay.
 
     Args:
@@ -39,6 +61,7 @@ class PlainCollaborative:
         streams: holder → its learning streams; W's initial value is the sum of every holder's draw.
         feature_bits: x is rounded to these fractional bits, as in the ring.
         dim: d.
+        dtype: of h^0.
     """
 
     def __init__(
@@ -48,29 +71,84 @@ class PlainCollaborative:
         streams: Mapping[PartyId, LearningStreams],
         feature_bits: int,
         dim: int,
+        dtype: torch.dtype,
     ) -> None:
-        self._settings = settings
+        self._settings, self._dtype = settings, dtype
         self._operands = {
             owner: ring.static_operand(matrix, lambda values: rounded(values, feature_bits))
             for owner, matrix in matrices.items()
         }
         columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
         std = init_std(settings, sum(columns.values()), dim) / len(columns) ** 0.5
-        self.weights = {
-            owner: masked_sum([init_weight(stream, owner, columns[owner], dim, std) for stream in streams.values()])
+        self._weights = {
+            owner: masked_sum([init_weight(streams[other], owner, columns[owner], dim, std) for other in columns])
             for owner in columns
         }
-        self._momentum = {owner: torch.zeros_like(weight) for owner, weight in self.weights.items()}
+        self._momentum = {owner: torch.zeros_like(weight) for owner, weight in self._weights.items()}
 
-    def embed(self) -> Tensor:
-        """h^0 = Σ_i x^i·W^i, [N, d] float64."""
-        return masked_sum([operand.times(self.weights[owner]) for owner, operand in self._operands.items()])
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        parts = [operand.times(self._weights[owner]) for owner, operand in self._operands.items()]
+        return dict.fromkeys(self._operands, masked_sum(parts).to(self._dtype))
 
-    def learn(self, gradients: Sequence[Tensor]) -> None:
-        """One SGD step on every block with the sum of the holders' ∂L/∂h^0."""
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
         settings = self._settings
-        gradient = masked_sum(gradients)
+        gradient = masked_sum(list(gradients.values()))
         for owner, operand in self._operands.items():
             self._momentum[owner].mul_(settings.momentum).add_(operand.transposed_times(gradient))
-            self.weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
-            self.weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
+            self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
+            self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
+
+    @override
+    def weights(self) -> dict[PartyId, Tensor]:
+        return self._weights
+
+
+class PlainOwn(PlainEmbedding):
+    """Twin of ``embed.Individual`` and, with ``summed``, of ``embed.SecureSum``: each W^i trained by Adam."""
+
+    def __init__(
+        self,
+        settings: InitialSettings,
+        matrices: Mapping[PartyId, Tensor],
+        streams: Mapping[PartyId, LearningStreams],
+        dim: int,
+        dtype: torch.dtype,
+        *,
+        summed: bool,
+    ) -> None:
+        self._summed = summed
+        self._operands = {
+            owner: ring.static_operand(matrix, lambda values: values.to(dtype)) for owner, matrix in matrices.items()
+        }
+        total = sum(matrix.shape[1] for matrix in matrices.values())
+        self._parameters = {}
+        for owner, matrix in matrices.items():
+            columns = matrix.shape[1]
+            std = init_std(settings, total if summed else columns, dim)
+            self._parameters[owner] = nn.Parameter(init_weight(streams[owner], owner, columns, dim, std).to(dtype))
+
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        own = {owner: operand.times(self._parameters[owner].detach()) for owner, operand in self._operands.items()}
+        return self._shared(own)
+
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        for owner, gradient in self._shared(gradients).items():
+            self._parameters[owner].grad = self._operands[owner].transposed_times(gradient)
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self._parameters.values())
+
+    @override
+    def weights(self) -> dict[PartyId, Tensor]:
+        return {owner: parameter.data for owner, parameter in self._parameters.items()}
+
+    def _shared(self, own: Mapping[PartyId, Tensor]) -> dict[PartyId, Tensor]:
+        if not self._summed:
+            return dict(own)
+        total = masked_sum(list(own.values()))
+        return {owner: total.to(part.dtype) for owner, part in own.items()}

@@ -57,7 +57,7 @@ class LabelHolder(DataHolder):
     @override
     def backward(self, step: int) -> None:
         loss = training_loss(self.logits, self.graph)
-        self.loss = float(loss)
+        self.loss = float(loss.detach())
         backward(loss)
         self.session.link.send(SERVER, Tag(Kind.GRADIENT, step), gradient_of(self._deep).contiguous())
         super().backward(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,7 +72,8 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
         VeilgraphError: the first cause when a party failed.
     """
     mesh = socket_mesh(list(commands))
-    processes: dict[PartyId, subprocess.Popen[str]] = {}
+    processes: dict[PartyId, subprocess.Popen[bytes]] = {}
+    reports = {party: tempfile.TemporaryFile() for party in commands}  # noqa: SIM115  (closed below)
     try:
         for party, command in commands.items():
             ends = {peer: end.fileno() for peer, end in mesh[party].items()}
@@ -80,8 +82,7 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
                 pass_fds=list(ends.values()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
+                stderr=reports[party],
             )
             for end in mesh[party].values():
                 end.close()
@@ -97,11 +98,12 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-    failed = [
-        _reported(party, process.returncode, process.communicate()[1])
-        for party, process in processes.items()
-        if process.returncode != 0
-    ]
+    failed = []
+    for party, process in processes.items():
+        with reports[party] as report:
+            if process.returncode != 0:
+                report.seek(0)
+                failed.append(_reported(party, process.returncode, report.read().decode(errors="replace")))
     if failed:
         raise _first_cause(failed)
 

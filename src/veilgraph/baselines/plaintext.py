@@ -1,0 +1,191 @@
+"""The whole split network in one process, by ordinary autograd, with nothing hidden.
+
+With all holders' graphs it is the plaintext twin of the federated job: same parts, same seeds, same order. With one
+graph it is isolated or pooled training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, masked_sum
+from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.head import build_head
+from veilgraph.nn.network import CustomModel, HolderNetwork, ServerNetwork, deep_width
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.fit import Judgement
+from veilgraph.paradigms.run_directory import Record
+from veilgraph.roles.cut import leaf
+from veilgraph.roles.data_holder import gradient_of
+from veilgraph.roles.label_holder import Scores, score, training_loss
+from veilgraph.roles.role import build_optimizer, precision
+
+Progress = Callable[[list[Record]], None]
+
+
+@dataclass(frozen=True)
+class PlainResult:
+    """A plaintext run: ``summary`` and ``metrics`` have the keys of a federated run's, bytes aside."""
+
+    summary: Record
+    metrics: list[Record]
+
+
+class PlainNetwork:
+    """All parts of a job's network together.
+
+    Args:
+        settings: the job; ``data`` is not read.
+        graphs: one per holder, in the job's order; one or more.
+        label_party: which of them has the labels.
+        custom: for ``local.model: custom``.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        graphs: Sequence[PartyGraph],
+        label_party: PartyId,
+        custom: CustomModel | None = None,
+    ) -> None:
+        self.settings = settings
+        model, dtype = settings.model, precision(settings)
+        self._dtype = dtype
+        self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
+        adjacencies = {graph.party: Adjacency.from_graph(graph, dtype) for graph in graphs}
+        self._label_party, self._label_adjacency = label_party, adjacencies[label_party]
+        self._label_graph = next(graph for graph in graphs if graph.party == label_party)
+        count = len(graphs)
+        self.holders = {
+            party: HolderNetwork(model, count, adjacency, self._streams[party], dtype, custom)
+            for party, adjacency in adjacencies.items()
+        }
+        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
+        classes = self._label_graph.num_classes or 0
+        self.head = build_head(
+            deep_width(model, count), classes, model.head, streams=self._streams[label_party], dtype=dtype
+        )
+        self.embedding = _embedding(settings, graphs, self._streams, dtype)
+        weights = [network.weight for network in self.holders.values() if network.weight is not None]
+        self._weight_total = masked_sum(weights).to(dtype) if weights else None
+        self.optimizer = build_optimizer(self.trained(), settings)
+        self._h0: dict[PartyId, Tensor] | None = None
+
+    def modules(self) -> dict[str, nn.Module]:
+        """``party/part`` → module, with the names the roles use."""
+        holders: dict[str, nn.Module] = {f"{party}/holder": network for party, network in self.holders.items()}
+        return {**holders, f"{SERVER}/server": self.server, f"{self._label_party}/head": self.head}
+
+    def trained(self) -> list[nn.Parameter]:
+        """Weights that Adam trains."""
+        parameters = [parameter for module in self.modules().values() for parameter in module.parameters()]
+        return [*parameters, *self.embedding.parameters()]
+
+    def weights(self) -> dict[str, Tensor]:
+        """``party/part.name`` → live weight, W blocks as ``party/W``."""
+        own = {
+            f"{part}.{name}": tensor
+            for part, module in self.modules().items()
+            for name, tensor in module.state_dict().items()
+        }
+        return {**own, **{f"{owner}/W": weight for owner, weight in self.embedding.weights().items()}}
+
+    def forward(self, epoch: int | None) -> Tensor:
+        """Logits [N, C]; ``epoch`` counts the dropout streams, None means evaluation."""
+        if self._h0 is None:
+            self._h0 = self.embedding.embed()
+        self._leaves = {party: leaf(h0) for party, h0 in self._h0.items()}
+        generators = {
+            party: None if epoch is None else stream.generator("dropout", epoch)
+            for party, stream in self._streams.items()
+        }
+        started = {
+            party: network.start(self._leaves[party], generators[party]) for party, network in self.holders.items()
+        }
+        inputs = started
+        rounds = self.settings.model.rounds
+        for round_ in range(1, rounds + 1):
+            pieces = [
+                network.contribute(round_, inputs[party], started[party], generators[party])
+                for party, network in self.holders.items()
+            ]
+            combined = self.server.merge(pieces, self._weight_total)
+            inputs = dict.fromkeys(self.holders, combined)
+        deep = self.server.deep(combined, generators[SERVER])
+        stream = self._streams[self._label_party]
+        generator = None if epoch is None else stream.generator("head dropout", epoch)
+        logits: Tensor = self.head(deep, self._label_adjacency, generator)
+        return logits
+
+    def train_step(self, epoch: int) -> float:
+        """One forward and backward pass and one update; returns the training loss."""
+        for parameter in self.trained():
+            parameter.grad = None
+        loss = training_loss(self.forward(epoch), self._label_graph)
+        backward(loss)
+        self.embedding.learn({party: gradient_of(h0) for party, h0 in self._leaves.items()})
+        self.optimizer.step()
+        self._h0 = None
+        return float(loss.detach())
+
+    def scores(self) -> Scores:
+        """Losses and accuracies without dropout."""
+        with torch.no_grad():
+            return score(self.forward(None), self._label_graph)
+
+
+def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
+    """Trains with the federated job's early stopping and model choice."""
+    settings = network.settings.train
+    judgement, metrics = Judgement(), list[Record]()
+    best = network.scores()
+    for epoch in range(1, settings.epochs + 1):
+        started = time.perf_counter()
+        loss = network.train_step(epoch)
+        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
+        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
+            scores = network.scores()
+            record.update(asdict(scores))
+            judgement = judgement.after(epoch, scores)
+            if judgement.best_epoch == epoch:
+                best = scores
+        metrics.append({**record, "loss": loss})
+        progress(metrics)
+        if judgement.stops(settings):
+            break
+    steps = sorted(record["step_seconds"] for record in metrics)
+    summary = {
+        "best_epoch": judgement.best_epoch,
+        "val_accuracy": best.val_accuracy,
+        "test_accuracy": best.test_accuracy,
+        "train_accuracy": best.train_accuracy,
+        "seconds_per_step": steps[len(steps) // 2],
+    }
+    return PlainResult(summary, metrics)
+
+
+def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:
+    return [graph.party for graph in graphs]
+
+
+def _embedding(
+    settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
+) -> PlainEmbedding:
+    initial, dim = settings.model.initial, settings.model.dim
+    matrices = {graph.party: graph.features for graph in graphs}
+    if initial.method == "collaborative":
+        bits = initial.feature_bits
+        if bits is None:
+            bits = max(fractional_bits(matrix) for matrix in matrices.values())
+        return PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
+    return PlainOwn(initial, matrices, streams, dim, dtype, summed=initial.method == "secure-sum")

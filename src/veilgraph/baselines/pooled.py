@@ -1,0 +1,25 @@
+"""Pooled plaintext training: all features and edges in one place (the paper's GraphSAGE_{A+B})."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from veilgraph.baselines.isolated import alone
+from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
+from veilgraph.core.config import JobSettings
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph
+
+
+def pooled(
+    settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
+) -> PlainResult:
+    """Trains the job's network on the union of all holders' data.
+
+    Args:
+        settings: the federated job.
+        graphs: of all holders.
+        progress: called after every epoch.
+    """
+    everything = pool(graphs, settings.data.label_party)
+    return fit_plain(PlainNetwork(alone(settings), [everything], everything.party), progress)

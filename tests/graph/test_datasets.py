@@ -1,0 +1,189 @@
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from veilgraph.core.config import DataSettings
+from veilgraph.core.errors import DataError
+from veilgraph.graph import public
+from veilgraph.graph.datasets import DATASETS, load_own_party, load_parties
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import save_party
+
+DATA = os.environ.get("VEILGRAPH_DATA")
+
+
+def chosen(tensor, mask):
+    return tensor[mask]
+
+
+def members(mask):
+    return mask.nonzero().flatten().tolist()
+
+
+def test_the_settings_and_the_table_name_the_same_sets():
+    assert set(get_args(DataSettings.model_fields["dataset"].annotation)) == set(DATASETS)
+
+
+@pytest.mark.parametrize("holders", [2, 3, 8])
+def test_digits(holders):
+    parties = load_parties(DataSettings(dataset="digits", holders=holders), 0)
+    assert len(parties) == holders
+    assert sum(party.num_features for party in parties) == 64
+    assert all(party.num_nodes == 1797 and party.num_edges >= 5 * 1797 for party in parties)
+    assert all(float(party.features.min()) >= 0 and float(party.features.max()) == 1 for party in parties)
+    assert all(int(party.degrees().min()) >= 5 for party in parties)
+    labelled = parties[0]
+    assert labelled.num_classes == 10
+    assert torch.bincount(chosen(labelled.labels, labelled.train_mask)).tolist() == [10] * 10
+    assert len(members(labelled.val_mask)) == 300
+    assert len(members(labelled.test_mask)) == 1797 - 400
+    assert all(party.labels is None for party in parties[1:])
+
+
+def test_the_digits_labels_follow_the_seed_and_the_label_holder():
+    first, other = (load_parties(DataSettings(label_holder="B"), seed) for seed in (0, 1))
+    assert first[0].labels is None
+    assert members(first[1].train_mask) != members(other[1].train_mask)
+    assert torch.equal(first[0].edge_index, other[0].edge_index)
+    pool(first, "B").validate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"holders": 9}, "holders=9.*8 rows"), ({"feature_proportions": (1, 2)}, "feature_proportions")],
+)
+def test_what_the_digits_refuse(changes, problem):
+    with pytest.raises(DataError, match=problem):
+        load_parties(DataSettings(dataset="digits", **changes), 0)
+
+
+def test_synthetic():
+    settings = DataSettings(dataset="synthetic", holders=4, edge_proportions=(4, 2, 1, 1), feature_scaling="standard")
+    parties = load_parties(settings, 5)
+    assert parties[0].num_nodes == 400
+    assert sum(party.num_features for party in parties) == 24
+    torch.testing.assert_close(parties[2].features.mean(0), torch.zeros(6), atol=1e-6, rtol=0)
+    data = synthetic_data(seed=5)
+    assert 4 < data.num_edges / 400 < 8
+    assert float((data.y[data.edge_index[0]] == data.y[data.edge_index[1]]).float().mean()) > 0.6
+    assert data.num_edges == sum(party.num_edges for party in parties)
+
+
+def test_saved_parties(tmp_path):
+    whole = load_parties(DataSettings(dataset="synthetic"), 0)
+    paths = {"bank": tmp_path / "a.safetensors", "shop": tmp_path / "b.safetensors"}
+    for party, path in zip(whole, paths.values(), strict=True):
+        save_party(party, path)
+    settings = DataSettings(parties=paths, feature_scaling="row")
+    bank, shop = load_parties(settings, 0)
+    assert (bank.party, shop.party) == ("bank", "shop")
+    torch.testing.assert_close(bank.features.abs().sum(1), torch.ones(400))
+    paths["bank"].unlink()
+    assert torch.equal(load_own_party(settings, 0, "shop").features, shop.features)  # needs no other holder's file
+    with pytest.raises(DataError, match=r"a\.safetensors"):
+        load_parties(settings, 0)
+    with pytest.raises(DataError, match="'post' is not one of the holders bank, shop"):
+        load_own_party(settings, 0, "post")
+
+
+def test_one_holder_of_a_split():
+    settings = DataSettings(dataset="synthetic", holders=3)
+    assert torch.equal(load_own_party(settings, 2, "B").features, load_parties(settings, 2)[1].features)
+
+
+def test_the_root(monkeypatch):
+    monkeypatch.delenv("VEILGRAPH_DATA", raising=False)
+    assert public.data_root(DataSettings()) == Path(".data")
+    monkeypatch.setenv("VEILGRAPH_DATA", "somewhere")
+    assert public.data_root(DataSettings()) == Path("somewhere")
+    assert public.data_root(DataSettings(root=Path("here"))) == Path("here")
+
+
+class TestFilesAreMissing:
+    def test_planetoid(self, tmp_path, monkeypatch):
+        def offline(root, name):
+            raise OSError("no network")
+
+        monkeypatch.setattr(public, "Planetoid", offline)
+        with pytest.raises(DataError, match=rf"'cora'.*{tmp_path}/planetoid/Cora/raw.*no network.*VEILGRAPH_DATA"):
+            load_parties(DataSettings(dataset="cora", root=tmp_path), 0)
+
+    def test_damaged_planetoid(self, tmp_path):
+        raw = tmp_path / "Cora" / "raw"
+        raw.mkdir(parents=True)
+        for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
+            (raw / f"ind.cora.{part}").write_bytes(b"nonsense")
+        with pytest.raises(DataError, match=r"Cora/raw.*damaged"):
+            load_parties(DataSettings(dataset="cora", root=tmp_path), 0)
+
+    def test_acm(self, tmp_path):
+        with pytest.raises(DataError, match=rf"'acm': {tmp_path}/multirel_acm lacks p_feat.npz"):
+            load_parties(DataSettings(dataset="acm", root=tmp_path), 0)
+
+    def test_acm_has_two_relations(self, tmp_path):
+        with pytest.raises(DataError, match=r"holders=3.*set holders to 2"):
+            load_parties(DataSettings(dataset="acm", root=tmp_path, holders=3), 0)
+
+    def test_arxiv_without_the_extra(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
+        with pytest.raises(DataError, match=r"veilgraph\[arxiv\]"):
+            load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path), 0)
+
+
+class Arxiv(list[Data]):
+    """What ogb's data set looks like."""
+
+    def __init__(self, name, root):
+        if root.endswith("offline"):
+            raise OSError("no network")
+        edge_index = torch.tensor([[0, 1, 2, 2, 3], [1, 0, 1, 3, 3]])
+        super().__init__([Data(x=torch.rand(5, 4), edge_index=edge_index, y=torch.arange(5)[:, None] % 2)])
+
+    def get_idx_split(self):
+        return {"train": torch.tensor([0, 1]), "valid": torch.tensor([2]), "test": torch.tensor([3, 4])}
+
+
+def test_arxiv(tmp_path, monkeypatch):
+    fake = ModuleType("ogb.nodeproppred")
+    fake.PygNodePropPredDataset = Arxiv  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", fake)
+    parties = load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path), 0)
+    pooled = pool(parties, "A")
+    assert sorted(pooled.edge_index.T.tolist()) == [[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]]
+    assert members(pooled.train_mask) == [0, 1]
+    with pytest.raises(DataError, match=r"offline.*no network"):
+        load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path / "offline"), 0)
+
+
+@pytest.mark.skipif(not DATA, reason="VEILGRAPH_DATA does not name the folder of public data sets")
+class TestPublicData:
+    @pytest.mark.parametrize(
+        ("dataset", "nodes", "edges", "features", "classes"),
+        [("cora", 2708, 5278, 1433, 7), ("citeseer", 3327, 4552, 3703, 6), ("pubmed", 19717, 44324, 500, 3)],
+    )
+    def test_planetoid(self, dataset, nodes, edges, features, classes):
+        parties = load_parties(DataSettings(dataset=dataset, holders=3, feature_scaling="row"), 0)
+        assert all(party.num_nodes == nodes for party in parties)
+        assert sum(party.num_edges for party in parties) == 2 * edges
+        assert sum(party.num_features for party in parties) == features
+        assert all(party.features.layout == torch.sparse_csr for party in parties)
+        assert parties[0].num_classes == classes
+        counts = [len(members(mask)) for mask in (parties[0].train_mask, parties[0].val_mask, parties[0].test_mask)]
+        assert counts == [20 * classes, 500, 1000]
+
+    def test_acm(self):
+        first, second = load_parties(DataSettings(dataset="acm", feature_proportions=(1, 3)), 0)
+        assert (first.num_nodes, first.num_edges // 2) == (4019, 26917)
+        assert second.num_edges // 2 == 2167097
+        assert first.num_features + second.num_features == 1902
+        assert abs(3 * first.num_features - second.num_features) <= 4
+        assert first.num_classes == 3
+        assert len(members(first.train_mask)) == 60

@@ -1,0 +1,273 @@
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch_geometric.data import Data
+
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+FIELDS = ("features", "edge_index", "edge_weight", "labels", *MASKS)
+
+
+def mask(*nodes):
+    out = torch.zeros(5, dtype=torch.bool)
+    out[list(nodes)] = True
+    return out
+
+
+def a_graph(**changes):
+    graph = PartyGraph(
+        party="bank",
+        features=torch.arange(10.0).reshape(5, 2),
+        edge_index=torch.tensor([[0, 1, 1], [1, 0, 2]]),
+        edge_weight=torch.tensor([1.0, 0.5, 2.0]),
+        labels=torch.tensor([0, 1, 2, 0, -1]),
+        train_mask=mask(0, 1),
+        val_mask=mask(2),
+        test_mask=mask(3),
+        num_classes=3,
+    )
+    return replace(graph, **changes)
+
+
+def sparse(matrix):
+    return matrix.to_sparse_csr()
+
+
+def same(first, second):
+    for name in FIELDS:
+        left, right = getattr(first, name), getattr(second, name)
+        assert (left is None) == (right is None), name
+        if left is not None:
+            assert left.layout == right.layout
+            assert left.dtype == right.dtype
+            assert torch.equal(left.to_dense(), right.to_dense()), name
+    assert (first.party, first.num_classes) == (second.party, second.num_classes)
+
+
+def with_value(value):
+    features = torch.ones(5, 2)
+    features[3, 1] = value
+    return features
+
+
+NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"features": sparse(torch.eye(5))},
+        {"features": torch.zeros(5, 1, dtype=torch.float64)},
+        {"edge_index": NO_EDGES, "edge_weight": None},
+        {"edge_index": NO_EDGES, "edge_weight": torch.empty(0)},
+        {"edge_index": torch.zeros(2, 1, dtype=torch.int64), "edge_weight": None},
+        {"test_mask": None},
+        {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None},
+    ],
+)
+def test_what_is_allowed(changes):
+    a_graph(**changes).validate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument", "value"),
+    [
+        ({"party": "server"}, "party", "server"),
+        ({"features": with_value(float("nan"))}, "features", "nan in row 3"),
+        ({"features": with_value(float("-inf"))}, "features", "-inf in row 3"),
+        ({"features": sparse(with_value(float("inf")))}, "features", "inf in row 3"),
+        ({"features": torch.ones(5, 2, dtype=torch.int64)}, "features", "int64"),
+        ({"features": torch.ones(5, 2).to_sparse()}, "features", "sparse_coo"),
+        ({"features": torch.ones(5)}, "features", r"\[5\]"),
+        ({"features": torch.ones(5, 0)}, "features", "0 columns"),
+        ({"features": torch.ones(0, 3)}, "features", "0 rows"),
+        ({"edge_index": torch.tensor([[0, 1, 1], [1, 5, 2]])}, "edge_index", r"edge 1 is \[1, 5\].*0..4"),
+        ({"edge_index": torch.tensor([[0, 1, -1], [1, 0, 2]])}, "edge_index", r"edge 2 is \[-1, 2\]"),
+        ({"edge_index": torch.zeros(2, 3)}, "edge_index", "float32"),
+        ({"edge_index": torch.zeros(3, 2, dtype=torch.int64)}, "edge_index", r"\[3, 2\]"),
+        ({"edge_weight": torch.ones(2)}, "edge_weight", r"\[2\].*\[3\]"),
+        ({"edge_weight": torch.tensor([1.0, -1.0, 1.0])}, "edge_weight", "-1.0 of edge 1"),
+        ({"edge_weight": torch.tensor([1.0, 1.0, float("nan")])}, "edge_weight", "nan of edge 2"),
+        ({"labels": torch.tensor([0, 1, 3, 0, -1])}, "labels", "3 of node 2.*-1..2"),
+        ({"labels": torch.tensor([0, 1, 2, 0, -2])}, "labels", "-2 of node 4"),
+        ({"labels": torch.zeros(4, dtype=torch.int64)}, "labels", r"\[4\]"),
+        ({"num_classes": None}, "num_classes", "None"),
+        ({"num_classes": 1}, "num_classes", "1 must be at least 2"),
+        ({"train_mask": None}, "train_mask", "0 labelled training nodes"),
+        ({"train_mask": mask()}, "train_mask", "0 labelled training nodes"),
+        ({"val_mask": mask()}, "val_mask", "0 validation nodes"),
+        ({"train_mask": torch.ones(4, dtype=torch.bool)}, "train_mask", r"\[4\].*\[5\]"),
+        ({"val_mask": torch.ones(5)}, "val_mask", "float32"),
+        ({"val_mask": mask(1)}, "val_mask", "node 1"),
+        ({"test_mask": mask(2)}, "test_mask", "node 2"),
+        ({"train_mask": mask(0, 4)}, "train_mask", "node 4.*no label"),
+        ({"labels": None}, "train_mask", "no labels"),
+    ],
+)
+def test_what_is_refused(changes, argument, value):
+    with pytest.raises(DataError, match=rf"(?s)party '{changes.get('party', 'bank')}': {argument}: .*{value}.*; "):
+        a_graph(**changes).validate()
+
+
+def test_a_sparse_matrix_with_broken_indices():
+    broken = torch.sparse_csr_tensor(
+        torch.tensor([0, 1, 1]), torch.tensor([7]), torch.ones(1), (2, 2), check_invariants=False
+    )
+    with pytest.raises(DataError, match=r"party 'bank': features: .*0\.\.1"):
+        PartyGraph("bank", broken, NO_EDGES).validate()
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        a_graph().party = "other"
+
+
+def test_degrees():
+    assert a_graph().degrees().tolist() == [0.5, 1, 2, 0, 0]
+    assert a_graph(edge_weight=None).degrees().tolist() == [1, 1, 1, 0, 0]
+    assert a_graph().degrees().dtype == torch.float64
+
+
+class TestFromData:
+    def test_everything(self):
+        graph = a_graph()
+        data = Data(
+            x=graph.features,
+            edge_index=graph.edge_index,
+            edge_attr=graph.edge_weight[:, None],
+            y=graph.labels[:, None],
+            **{name: getattr(graph, name) for name in MASKS},
+        )
+        same(PartyGraph.from_data("bank", data), graph)
+
+    def test_features_and_edges_alone(self):
+        graph = PartyGraph.from_data("bank", Data(x=torch.eye(3, dtype=torch.int64), edge_index=NO_EDGES))
+        assert graph.features.dtype == torch.float32
+        assert graph.labels is None
+        assert graph.num_classes is None
+
+    @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+    def test_sparse_features(self, layout):
+        x = torch.eye(4)
+        graph = PartyGraph.from_data("bank", Data(x=getattr(x, layout)(), edge_index=NO_EDGES))
+        assert graph.features.layout == torch.sparse_csr
+        assert torch.equal(graph.features.to_dense(), x)
+
+    @pytest.mark.parametrize(
+        ("changes", "argument"),
+        [
+            ({"x": None}, "data.x"),
+            ({"edge_index": None}, "data.edge_index"),
+            ({"edge_attr": torch.ones(3, 4)}, "data.edge_attr"),
+            ({"y": torch.ones(5)}, "data.y"),
+        ],
+    )
+    def test_what_is_refused(self, changes, argument):
+        graph = a_graph()
+        data = Data(**({"x": graph.features, "edge_index": graph.edge_index} | changes))
+        with pytest.raises(DataError, match=f"party 'bank': {argument}: .*; "):
+            PartyGraph.from_data("bank", data)
+
+
+class TestFile:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {},
+            {"features": sparse(torch.eye(5, 7, dtype=torch.float64))},
+            {"edge_weight": None, "test_mask": None},
+            {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None},
+        ],
+    )
+    def test_round_trip_leaves_one_file(self, tmp_path, changes):
+        graph = a_graph(**changes)
+        save_party(graph, tmp_path / "bank.safetensors")
+        save_party(graph, tmp_path / "bank.safetensors")
+        same(load_party(tmp_path / "bank.safetensors"), graph)
+        assert [path.name for path in tmp_path.iterdir()] == ["bank.safetensors"]
+
+    def test_missing(self, tmp_path):
+        with pytest.raises(DataError, match=r"none\.safetensors.*no such"):
+            load_party(tmp_path / "none.safetensors")
+
+    @pytest.mark.parametrize("keep", [0, 5, 60, -1])
+    def test_damaged(self, tmp_path, keep):
+        path = tmp_path / "bank.safetensors"
+        save_party(a_graph(), path)
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(DataError, match=r"bank\.safetensors.*cannot be read"):
+            load_party(path)
+
+    def test_another_kind_of_file(self, tmp_path):
+        path = tmp_path / "weights.safetensors"
+        save_file({"weight": torch.ones(2)}, path)
+        with pytest.raises(DataError, match=r"weights\.safetensors: format is None"):
+            load_party(path)
+
+    @pytest.mark.parametrize(
+        ("tensors", "problem"),
+        [
+            ({"features": torch.ones(2, 2)}, "edge_index"),
+            ({"edge_index": NO_EDGES}, "features"),
+            ({"features": torch.ones(2, 2), "edge_index": NO_EDGES, "extra": torch.ones(1)}, "extra"),
+            (
+                {
+                    "features.row_pointers": torch.tensor([0, 3]),
+                    "features.columns": torch.tensor([0]),
+                    "features.values": torch.ones(1),
+                    "edge_index": NO_EDGES,
+                },
+                "not a whole",
+            ),
+        ],
+    )
+    def test_incomplete(self, tmp_path, tensors, problem):
+        path = tmp_path / "bank.safetensors"
+        save_file(tensors, path, {"format": "veilgraph-party-1", "party": "bank", "num_features": "2"})
+        with pytest.raises(DataError, match=rf"bank\.safetensors: .*{problem}"):
+            load_party(path)
+
+    def test_content_is_validated(self, tmp_path):
+        path = tmp_path / "bank.safetensors"
+        save_party(a_graph(features=with_value(float("nan"))), path)
+        with pytest.raises(DataError, match=r"features.*nan"):
+            load_party(path)
+
+    def test_a_folder_that_is_not_there(self, tmp_path):
+        with pytest.raises(RunError, match="cannot be written"):
+            save_party(a_graph(), tmp_path / "no" / "bank.safetensors")
+
+
+class TestFederation:
+    def others(self, **changes):
+        plain = {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None}
+        return a_graph(**({"party": "shop"} | plain | changes))
+
+    def test_two_holders_of_the_same_nodes(self):
+        check_federation([self.others(), a_graph()], "bank")
+
+    def test_too_few(self):
+        with pytest.raises(DataError, match=r"1 given.*at least 2"):
+            check_federation([a_graph()], "bank")
+
+    def test_different_nodes(self):
+        other = self.others(features=torch.ones(6, 1))
+        with pytest.raises(DataError, match=r"misaligned node counts \(bank has 5, shop has 6\)"):
+            check_federation([a_graph(), other], "bank")
+
+    def test_a_name_twice(self):
+        with pytest.raises(DataError, match="'bank' is given twice"):
+            check_federation([a_graph(), a_graph()], "bank")
+
+    def test_an_unknown_label_holder(self):
+        with pytest.raises(DataError, match="label_holder='x' is not one of the holders bank, shop"):
+            check_federation([a_graph(), self.others()], "x")
+
+    def test_a_label_holder_without_labels(self):
+        with pytest.raises(DataError, match="party 'shop': labels: there are none"):
+            check_federation([a_graph(), self.others()], "shop")
