@@ -47,13 +47,21 @@ class DataSettings(_Settings):
             value = getattr(self, name)
             if value is not None and len(value) != self.holders:
                 raise ValueError(f"{name} has {len(value)} numbers for holders={self.holders}; give one per holder")
-        if self.parties is not None and len(self.parties) < 2:
-            raise ValueError(f"parties names {len(self.parties)} holder; a federation needs at least 2")
+        if self.parties is not None:
+            self._check_parties(self.parties)
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
             raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
         return self
+
+    def _check_parties(self, parties: dict[PartyId, Path]) -> None:
+        if len(parties) < 2:
+            raise ValueError(f"parties names {len(parties)} holder; a federation needs at least 2")
+        if "holders" in self.model_fields_set and self.holders != len(parties):
+            raise ValueError(f"holders={self.holders} but parties names {len(parties)}; leave holders out")
+        if self.feature_proportions is not None or self.edge_proportions is not None:
+            raise ValueError("proportions divide a data set, and parties are given already divided; leave one out")
 
     @property
     def names(self) -> tuple[PartyId, ...]:

@@ -141,7 +141,7 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
     Raises:
         DataError: the node counts differ, or ``label_holder`` is not among the holders or has no labels.
     """
-    check_aligned(graphs)
+    check_aligned({graph.party: graph.num_nodes for graph in graphs})
     labelled = find_label_holder(graphs, label_holder)
     edge_index, edge_weight = _unite(graphs)
     return PartyGraph(

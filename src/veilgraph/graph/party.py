@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,20 +163,23 @@ def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Non
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
-    check_aligned(graphs)
+    check_aligned({graph.party: graph.num_nodes for graph in graphs})
     find_label_holder(graphs, label_holder)
 
 
-def check_aligned(graphs: Sequence[PartyGraph]) -> None:
+def check_aligned(counts: Mapping[PartyId, int]) -> None:
     """Checks that all holders have as many nodes.
+
+    Args:
+        counts: holder → its number of nodes.
 
     Raises:
         DataError: names each holder's count.
     """
-    if len({graph.num_nodes for graph in graphs}) > 1:
-        counts = ", ".join(f"{graph.party} has {graph.num_nodes}" for graph in graphs)
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
         raise DataError(
-            f"holders: misaligned node counts ({counts}); row v must be the same node at every holder, so align "
+            f"holders: misaligned node counts ({listed}); row v must be the same node at every holder, so align "
             "the tables first"
         )
 

@@ -69,22 +69,23 @@ def fit(
     """
     settings = role.session.settings.train
     start = role.setup(store.epochs() if resume else [])
+    store.forget_after(start)
     begin(start)
-    judgement = Judgement()
+    judgement, stop = Judgement(), False
     best = _clone(role.weights())
     if start:
         tensors, facts = store.load_checkpoint(start)
         best = _restore(role, tensors)
         judgement = Judgement(**facts["judgement"])
+        stop = facts["stopped"]
     step = 0
     for epoch in range(start + 1, settings.epochs + 1):
-        if judgement.stops(settings):
+        if stop:
             break
         started = time.perf_counter()
         train_step(role, step, epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         step += 1
-        stop = False
         if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
             infer(role, step)
             step += 1
@@ -95,9 +96,7 @@ def fit(
         if isinstance(role, LabelHolder):
             log({**record, "loss": role.loss})
         if epoch % settings.checkpoint_every == 0:
-            store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement)})
-        if stop:
-            break
+            store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
     role.load_weights(best)
     role.infer_only()
     infer(role, step)

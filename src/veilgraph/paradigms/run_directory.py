@@ -79,9 +79,13 @@ class RunDirectory:
         except ConfigError as error:
             raise RunError(f"the run's own job cannot be read: {error}") from error
 
+    def party_path(self, party: PartyId) -> Path:
+        """Where the private part of one party is."""
+        return self.path / "parties" / party
+
     def party(self, party: PartyId) -> PartyStore:
         """The private part of one party, made at need."""
-        return PartyStore(self.path / "parties" / party)
+        return PartyStore(self.party_path(party))
 
     @property
     def summary(self) -> Record | None:
@@ -152,10 +156,11 @@ class PartyStore:
         """Reads a checkpoint."""
         return load_tensors(self._path(epoch))
 
-    def clear(self) -> None:
-        """Drops all checkpoints."""
-        for epoch in self.epochs():
-            self._path(epoch).unlink(missing_ok=True)
+    def forget_after(self, epoch: int) -> None:
+        """Drops checkpoints newer than what the parties agreed on: another session's shares do not fit this one's."""
+        for held in self.epochs():
+            if held > epoch:
+                self._path(held).unlink(missing_ok=True)
 
     def _path(self, epoch: int) -> Path:
         return self._checkpoints / f"epoch-{epoch:06d}.safetensors"
@@ -180,7 +185,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
             facts: Record = json.loads((file.metadata() or {})["facts"])
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise RunError(f"{path}: missing or damaged ({error}); train again, or --resume from an older state") from error
+        raise RunError(f"{path}: missing or damaged ({error}); delete it and --resume, or train again") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:

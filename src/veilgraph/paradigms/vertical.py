@@ -17,11 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from veilgraph.core.config import JobSettings
+from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
@@ -96,6 +97,7 @@ def train(
         parties = load_parties(settings.data, settings.seed)
     else:
         settings = with_parties(settings, parties, out)
+        parties = [scale_features(graph, settings.data.feature_scaling) for graph in parties]
     _check_custom(settings, custom, processes=processes)
     check_federation(parties, settings.data.label_party)
     for graph in parties:
@@ -179,13 +181,13 @@ def load_result(path: Path) -> TrainResult:
 
 def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
     """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
-    names = [graph.party for graph in parties]
-    paths = {name: str(RunDirectory(out).path / "parties" / name / "graph.safetensors") for name in names}
+    paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
     label_party = next((graph.party for graph in parties if graph.labels is not None), None)
-    data = {"parties": paths, "holders": len(parties), "label_holder": settings.data.label_holder or label_party}
     content = settings.model_dump(mode="json")
-    content["data"] = data
-    return JobSettings.model_validate(content)
+    content["data"].update(
+        parties=paths, holders=len(parties), label_holder=settings.data.label_holder or label_party
+    )
+    return parse_job(content)
 
 
 def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None) -> None:

@@ -7,8 +7,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.party import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 
 PROTOCOL_VERSION: Final = 1
@@ -59,19 +60,8 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello) -> dict[PartyId, 
                 f"{party} runs job {hello.job[:12]} and {link.party} {mine.job[:12]} (SHA-256 of the settings); "
                 "give every party the same job file"
             )
-    check_nodes({holder: hellos[holder].nodes for holder in holders})
+    check_aligned({holder: hellos[holder].nodes for holder in holders})
     return hellos
-
-
-def check_nodes(counts: dict[PartyId, int]) -> None:
-    """Refuses holders whose nodes cannot be the same.
-
-    Raises:
-        DataError: the counts differ.
-    """
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
-        raise DataError(f"misaligned node counts: {listed}; every holder must list the same nodes in the same order")
 
 
 def newest_common(hellos: dict[PartyId, Hello]) -> int:
