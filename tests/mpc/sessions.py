@@ -1,24 +1,48 @@
 """Runs one function per party in threads over the in-memory link, for protocol tests."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from veilgraph.core.config import InitialSettings
-from veilgraph.core.randomness import LearningStreams, system_secrets
-from veilgraph.core.types import SERVER, Link
+from veilgraph.core.errors import PeerFailed
+from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.mpc.embed import Embedding, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 
+Gradient = Callable[[PartyId, int, Tensor], Tensor]
+"""(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""
 
-def simulate(programs: Mapping[str, Callable[[Link], Any]]) -> dict[str, Any]:
+
+def fixed_secrets(*seed: object) -> SecretSource:
+    """A source of secrets that gives the same ones every time, so that statistical tests cannot flake."""
+    count = 0
+
+    def secrets(length: int) -> bytes:
+        nonlocal count
+        count += 1
+        return hashlib.shake_256(repr((*seed, count)).encode()).digest(length)
+
+    return secrets
+
+
+def simulate(programs: Mapping[PartyId, Callable[[Link], Any]]) -> dict[PartyId, Any]:
+    """Runs every party's program in a thread; raises the first cause when one fails."""
     hub = MemoryHub(list(programs), timeout_s=20)
 
-    def run(party: str) -> Any:
+    def run(party: PartyId) -> Any:
         try:
             return programs[party](hub.link(party))
         except Exception as error:
@@ -29,55 +53,85 @@ def simulate(programs: Mapping[str, Callable[[Link], Any]]) -> dict[str, Any]:
         futures = {party: pool.submit(run, party) for party in programs}
         errors = [error for future in futures.values() if (error := future.exception()) is not None]
         if errors:
-            raise next((e for e in errors if "PeerFailed" not in type(e).__name__), errors[0])
+            raise next((error for error in errors if not isinstance(error, PeerFailed)), errors[0])
         return {party: future.result() for party, future in futures.items()}
 
 
-def streams(names):
+def streams(names: Sequence[PartyId]) -> dict[PartyId, LearningStreams]:
     return {name: LearningStreams(7, name) for name in names}
+
+
+def agreed_masks(names: Sequence[PartyId], seed: object = 0) -> dict[PartyId, PairwiseMasks]:
+    """Every holder's masks after they agreed on keys."""
+
+    def agree(link: Link) -> PairwiseMasks:
+        return PairwiseMasks.agree(link, names, fixed_secrets(seed, link.party))
+
+    return simulate(dict.fromkeys(names, agree))
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One holder's session: the method's object, h^0 of every step and after the last, and the holder's view."""
+
+    embedding: InitialEmbedding
+    opened: list[Tensor]
+    view: tuple[Message, ...]
 
 
 def embed_session(
     settings: InitialSettings,
-    matrices: Mapping[str, torch.Tensor],
+    matrices: Mapping[PartyId, Tensor],
+    *,
     dim: int,
     steps: int,
     bits: int,
-    gradient: Callable[[str, int, torch.Tensor], torch.Tensor],
+    gradient: Gradient,
     dtype: torch.dtype = torch.float64,
-    wrap: Callable[[Link], Link] = lambda link: link,
     after_learn: Callable[[InitialEmbedding], None] = lambda embedding: None,
-) -> dict[str, Any]:
-    """Each holder embeds and learns ``steps`` times; returns its embedding object and the opened h^0 of each step."""
+    start_from: Mapping[PartyId, Mapping[str, Tensor]] | None = None,
+    secrets: object = 0,
+    keep_bytes: int = 1 << 30,
+    block_bytes: int = 1 << 25,
+) -> dict[PartyId, Embedded]:
+    """Every holder embeds and learns ``steps`` times, then embeds once more.
+
+    ``start_from`` holds the tensors each holder saved in an earlier session; ``secrets`` seeds the masks.
+    """
     names = list(matrices)
     features = {name: matrices[name].shape[1] for name in names}
     nodes = matrices[names[0]].shape[0]
 
-    def holder(link: Link) -> Any:
-        link = wrap(link)
-        masks = PairwiseMasks.agree(link, names, system_secrets)
+    def holder(plain_link: Link) -> Embedded:
+        link = RecordedLink(plain_link, keep_transcript=True)
         party = link.party
+        masks = PairwiseMasks.agree(link, names, fixed_secrets(secrets, party))
         session = Embedding(
             link, settings, matrices[party], features, bits, dim, masks, LearningStreams(7, party), dtype
         )
         embedding = build_embedding(session)
-        opened = []
-        for step in range(steps):
-            opened.append(embedding.embed(step, learns=True))
-            embedding.learn(step, gradient(party, step, opened[-1]))
-            after_learn(embedding)
-        opened.append(embedding.embed(steps, learns=False))
-        embedding.close()
-        return embedding, opened
+        try:
+            if start_from is not None:
+                embedding.load(start_from[party])
+            opened = []
+            for step in range(steps):
+                opened.append(embedding.embed(step, learns=True))
+                embedding.learn(step, gradient(party, step, opened[-1]))
+                after_learn(embedding)
+            opened.append(embedding.embed(steps, learns=False))
+        finally:
+            embedding.close()
+        return Embedded(embedding, opened, link.transcript())
 
     def server(link: Link) -> None:
         if settings.method != "collaborative":
             return
-        dealer = Dealer(wrap(link), features, nodes, dim, system_secrets)
+        dealer = Dealer(link, features, nodes, dim, fixed_secrets(secrets, SERVER), keep_bytes, block_bytes)
         dealer.send_seeds()
         for step in range(steps):
             dealer.deal(Direction.FORWARD, step)
             dealer.deal(Direction.BACKWARD, step)
         dealer.deal(Direction.FORWARD, steps)
 
-    return simulate({**dict.fromkeys(names, holder), SERVER: server})
+    results = simulate({**dict.fromkeys(names, holder), SERVER: server})
+    return {name: results[name] for name in names}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 Proportion = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DataSettings(_Settings):
@@ -38,7 +41,7 @@ class DataSettings(_Settings):
     feature_scaling: Literal["none", "row", "standard"] = Field(
         "none", description="done by each holder on its own columns: rows to sum 1, or columns to mean 0, variance 1"
     )
-    parties: dict[PartyId, Path] | None = Field(None, description="holder name → its saved graph (.safetensors)")
+    parties: dict[PartyName, Path] | None = Field(None, description="holder name → its saved graph (.safetensors)")
     label_holder: PartyId | None = Field(None, description="default: the first holder")
 
     @model_validator(mode="after")
@@ -77,7 +80,7 @@ class DataSettings(_Settings):
 
 
 class InitialSettings(_Settings):
-    """Initial embeddings h^0 (DESIGN 3)."""
+    """Initial embeddings h^0 (docs/protocol.md)."""
 
     method: Literal["collaborative", "individual", "secure-sum"] = "collaborative"
     learning_rate: float = Field(0.1, gt=0, description="SGD on the secret-shared W; collaborative only")
@@ -93,6 +96,15 @@ class InitialSettings(_Settings):
     )
     gradient_bits: int = Field(28, ge=8, le=40, description="fractional bits of the scaled gradient in the ring")
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "
+                "multiplies W by one minus it; lower one of them"
+            )
+        return self
+
 
 class LocalSettings(_Settings):
     """Local embeddings: K hops over the holder's own edges (VFGNN 3.3)."""
@@ -107,7 +119,7 @@ class LocalSettings(_Settings):
 
 
 class CombineSettings(_Settings):
-    """How the server combines the local embeddings (VFGNN 3.4; DESIGN 5)."""
+    """How the server combines the local embeddings (VFGNN 3.4)."""
 
     strategy: Literal["mean", "concat", "regression", "degree-weighted"] = "mean"
     masked: bool | None = Field(
@@ -188,7 +200,7 @@ class TrainSettings(_Settings):
 class JobSettings(_Settings):
     """One job, the same at every party."""
 
-    name: str = Field("job", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    name: str = Field("job", pattern=NAME_PATTERN)
     paradigm: Literal["vertical"] = "vertical"
     seed: int = Field(0, ge=0, lt=2**63)
     precision: Literal["float32", "float64"] = "float32"
@@ -198,8 +210,11 @@ class JobSettings(_Settings):
     train: TrainSettings = TrainSettings()
 
     def hash(self) -> str:
-        """SHA-256 (hex) of the settings: equal at parties that run the same job."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
+        content = self.model_dump(mode="json")
+        content["data"].pop("root")
+        content["data"]["parties"] = list(self.data.names)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def parse_job(data: object, source: str = "job") -> JobSettings:

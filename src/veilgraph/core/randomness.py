@@ -37,8 +37,8 @@ system_secrets: SecretSource = os.urandom
 class LearningStreams:
     """Named, counted, stateless random streams for learning.
 
-    ``seed`` fixes all of them; ``party`` keeps the streams of different parties apart, and a party's initial
-    weights unknown to the others as long as its seed is.
+    ``seed`` fixes all of them and ``party`` keeps the streams of different parties apart. Whoever knows a party's seed
+    knows its initial weights.
     """
 
     def __init__(self, seed: int, party: str) -> None:

@@ -52,8 +52,8 @@ class Kind(IntEnum):
 class Tag:
     """Identifies one message between two parties: a tag is never used twice in one direction.
 
-    ``step`` counts protocol steps of the session (training steps and inferences alike); ``round`` counts the
-    exchanges of one kind within a step.
+    ``step`` counts, by kind, the passes of the session, the initial embeddings, or the epochs (docs/protocol.md);
+    ``round`` counts the exchanges of one kind within a step.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""The dealer at the server: correlated randomness for the secure product (DESIGN 4).
+"""The dealer at the server: correlated randomness for the secure product (docs/protocol.md).
 
 The dealer knows masks only. From 32-byte seeds, given once to each holder, both sides expand the static mask U_i
 of holder i's features and, for every step, the one-time masks V and Z. The dealer sends each holder one matrix per

@@ -1,4 +1,4 @@
-"""Initial embeddings h^0, one holder's side of each method (DESIGN 3; VFGNN 3.2 and Algorithm 3).
+"""Initial embeddings h^0, one holder's side of each method (VFGNN 3.2 and Algorithm 3).
 
 A method is a class here and a line in ``METHODS``. ``embed`` gives h^0 of the current weights, ``learn`` takes
 ∂L/∂h^0 of the holder's own branch. Weights that a plain optimiser may train are ``parameters``; ``collaborative``
@@ -42,7 +42,8 @@ _SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the lea
 class Embedding:
     """What every method is given: the session of one holder.
 
-    ``features`` maps holder → number of columns in the job's order; ``feature_bits`` is the scale all agreed on.
+    ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is ``individual``);
+    ``feature_bits`` is the scale all agreed on.
     """
 
     link: Link
@@ -105,7 +106,7 @@ class Individual(InitialEmbedding):
     def __init__(self, session: Embedding) -> None:
         self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
         party = session.link.party
-        columns = session.features[party]
+        columns = session.matrix.shape[1]
         std = init_std(session.settings, columns, session.dim)
         weight = init_weight(session.streams, party, columns, session.dim, std)
         self.weight = nn.Parameter(weight.to(session.dtype))

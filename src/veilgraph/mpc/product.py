@@ -1,4 +1,4 @@
-"""The holder's side of the exact secure product (DESIGN 4; VFGNN Algorithm 3).
+"""The holder's side of the exact secure product (VFGNN Algorithm 3).
 
 Holder i's features x^i are private and static; W^i, the weight block of its columns, is additively shared among
 all holders. One forward product gives every holder an additive share of Σ_i x^i·W^i; one backward product turns

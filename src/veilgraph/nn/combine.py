@@ -1,4 +1,4 @@
-"""How the holders' local embeddings become one global embedding (VFGNN 3.4, eqs. 5-7; DESIGN 2 and 5).
+"""How the holders' local embeddings become one global embedding (VFGNN 3.4, eqs. 5-7).
 
 A strategy has a holder's part and a server's part. Where it is linear the server needs nothing but the sum of the
 holders' contributions, so it works as well when every single one is masked.

@@ -1,4 +1,4 @@
-"""The server's deep layers: z_L from the combined embedding (VFGNN Algorithm 2, lines 16-18)."""
+"""The server's deep layers: z_L from the combined embedding (VFGNN Algorithm 2, line 15)."""
 
 from __future__ import annotations
 

@@ -141,6 +141,22 @@ class PartyStore:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
 
+    def save_seed(self, seed: int) -> None:
+        """Keeps the party's learning seed."""
+        write_whole(self.path / "seed.json", json.dumps(seed).encode())
+
+    def seed(self) -> int:
+        """The party's learning seed.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        path = self.path / "seed.json"
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
+
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""
         return sorted(int(path.stem.removeprefix("epoch-")) for path in self._checkpoints.glob("epoch-*.safetensors"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,6 +79,7 @@ def train(
     parties: Sequence[PartyGraph] | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
+    private_seeds: bool = False,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -88,6 +90,9 @@ def train(
         parties: one graph per holder, in place of the job's ``data``.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         processes: run every party in a process of its own.
+        private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
+            of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
+            can compute every party's initial weights, and from them and the first h^0 another's features.
         progress: called now and then.
 
     Raises:
@@ -105,6 +110,8 @@ def train(
     run = RunDirectory.create(out, settings)
     for graph in parties:
         save_party(graph, run.party(graph.party).graph_path)
+    for party in (*settings.data.names, SERVER):
+        run.party(party).save_seed(secrets.randbits(63) if private_seeds else settings.seed)
     return _train(run, settings, "train", custom, processes=processes, progress=progress)
 
 
@@ -184,18 +191,18 @@ def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path
     paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
     label_party = next((graph.party for graph in parties if graph.labels is not None), None)
     content = settings.model_dump(mode="json")
-    content["data"].update(
-        parties=paths, holders=len(parties), label_holder=settings.data.label_holder or label_party
-    )
+    content["data"].update(parties=paths, holders=len(parties), label_holder=settings.data.label_holder or label_party)
     return parse_job(content)
 
 
 def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None) -> None:
-    """What one party does from beginning to end; reads and writes nothing but its own part of the run."""
-    settings = run.settings
+    """What one party does from beginning to end.
+
+    It reads and writes its own part of the run; the label holder also writes metrics.jsonl.
+    """
+    settings, store = run.settings, run.party(party)
     recorded = RecordedLink(link)
-    session = Session(settings, recorded, LearningStreams(settings.seed, party), system_secrets)
-    store = run.party(party)
+    session = Session(settings, recorded, LearningStreams(store.seed(), party), system_secrets)
     role = _role(session, party, None if party == SERVER else load_party(store.graph_path), custom)
     try:
         if work == "predict":
@@ -215,7 +222,8 @@ def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom:
         if isinstance(role, LabelHolder):
             _save_predictions(run, role)
         traffic = [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in recorded.traffic()]
-        write_whole(store.path / "traffic.json", json.dumps(traffic).encode())
+        name = "prediction_traffic.json" if work == "predict" else "traffic.json"
+        write_whole(store.path / name, json.dumps(traffic).encode())
     finally:
         role.close()
         recorded.close()

@@ -13,7 +13,7 @@ from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.sockets import SocketLink
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.paradigms.vertical import Work, run_party
-from veilgraph.roles.launch import report_failure
+from veilgraph.roles.launch import keep_freed_memory, report_failure
 
 _WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "predict"}
 
@@ -21,6 +21,7 @@ _WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "pre
 def main(arguments: list[str]) -> int:
     """Runs the party and returns the exit code."""
     path, work, party, *peers = arguments
+    keep_freed_memory()
     try:
         run = RunDirectory.open(Path(path))
         ends = dict(peer.rsplit("=", 1) for peer in peers)

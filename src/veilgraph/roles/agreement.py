@@ -16,7 +16,7 @@ PROTOCOL_VERSION: Final = 1
 
 
 class Hello(BaseModel):
-    """Public facts that a party states; the server states no shapes."""
+    """Public facts that a party states: no more than the job's initial method needs; the server states no shapes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -1,7 +1,8 @@
 """Where the computational graph is cut between parties: the activation goes out, its gradient comes in.
 
-``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Behind it a value
-is masked whenever the job masks, and goes in the clear only when the job asks for that.
+``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Behind it embeddings
+are masked whenever the job masks, and go in the clear only when the job asks for that; the label holder's gradient of
+z_L has no others to be summed with and goes in the clear.
 """
 
 from __future__ import annotations
@@ -54,8 +55,12 @@ class HolderCut:
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
+    def publish_deep_gradient(self, step: int, gradient: Tensor) -> None:
+        """Sends ∂L/∂z_L, at the label holder only: its non-zero rows and their directions tell of the labels."""
+        self._link.send(SERVER, Tag(Kind.GRADIENT, step), gradient.contiguous())
+
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
-        """Receives h^r for the next round."""
+        """Receives h^r for the next round; at the label holder, after the last, z_L."""
         return receive_as(self._link, SERVER, Tag(Kind.COMBINED, step, round_), shape, self._dtype)
 
     def gradient(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:

@@ -45,12 +45,13 @@ class DataHolder(Role):
     def setup(self, checkpoints: list[int]) -> int:
         session, graph = self.session, self.graph
         settings = session.settings.model.initial
+        joint, shared = settings.method != "individual", settings.method == "collaborative"
         bits = fractional_bits(graph.features) if settings.feature_bits is None else settings.feature_bits
         mine = Hello(
             job=session.settings.hash(),
             nodes=graph.num_nodes,
-            features=graph.num_features,
-            feature_bits=bits,
+            features=graph.num_features if joint else 0,
+            feature_bits=bits if shared else 0,
             checkpoints=checkpoints,
         )
         hellos = agree(session.link, session.holders, mine)

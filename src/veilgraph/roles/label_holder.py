@@ -11,9 +11,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.collectives import receive_as
 from veilgraph.nn.head import Head, build_head
 from veilgraph.nn.network import CustomModel, deep_width
 from veilgraph.roles.cut import leaf
@@ -33,7 +31,7 @@ class Scores:
 
 
 class LabelHolder(DataHolder):
-    """Holds labels and their split; neither ever leaves."""
+    """Holds labels and their split; neither is sent, but the gradient of z_L tells of them (docs/threat-model.md)."""
 
     def __init__(self, session: Session, graph: PartyGraph, custom: CustomModel | None = None) -> None:
         super().__init__(session, graph, custom)
@@ -49,8 +47,7 @@ class LabelHolder(DataHolder):
     def forward(self, step: int, epoch: int | None) -> None:
         super().forward(step, epoch)
         shape = (self.graph.num_nodes, self._width)
-        tag = Tag(Kind.COMBINED, step, self._rounds)
-        self._deep = leaf(receive_as(self.session.link, SERVER, tag, shape, self.session.dtype))
+        self._deep = leaf(self._cut.combined(step, self._rounds, shape))
         generator = None if epoch is None else self.session.streams.generator("head dropout", epoch)
         self.logits = self._head(self._deep, self.adjacency, generator)
 
@@ -59,7 +56,7 @@ class LabelHolder(DataHolder):
         loss = training_loss(self.logits, self.graph)
         self.loss = float(loss.detach())
         backward(loss)
-        self.session.link.send(SERVER, Tag(Kind.GRADIENT, step), gradient_of(self._deep).contiguous())
+        self._cut.publish_deep_gradient(step, gradient_of(self._deep))
         super().backward(step)
 
     def scores(self) -> Scores:

@@ -1,0 +1,62 @@
+# make demo   train two holders together and compare (installs into .venv first)
+# make test   everything that continuous integration checks
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Folder of the public data sets; the demonstration and the tests need none of them.
+VEILGRAPH_DATA ?= $(or $(wildcard ../shared/datasets),.data)
+export VEILGRAPH_DATA
+
+CANDIDATES := python3.13 python3.12 python3.11 python3
+SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+TABLES ?= table2 table3 table4
+SEEDS ?= 3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench reproduce clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, and pooled
+	@$(BIN)/veilgraph demo
+	@echo "(to have the command veilgraph in this shell: source $(BIN)/activate)"
+
+test: lint ## what continuous integration runs: lint, types, import floors, tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(INSTALLED) ## format the code and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## measure speed and traffic
+	@$(BIN)/python -m benchmarks
+
+reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
+	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
+
+clean: ## remove the installation and all caches; runs/ stays
+	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@python=$(PYTHON); \
+	for candidate in $(if $(PYTHON),,$(CANDIDATES)); do \
+	  if "$$candidate" -c '$(SUITABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "veilgraph needs Python 3.11 or newer with venv; install it, or name one: make PYTHON=/path/to/python3" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Installing into $(VENV) with $$("$$python" --version); this takes a minute or two the first time."; \
+	"$$python" -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,97 @@
+"""Runs the benchmarks and writes what they gave: ``python -m benchmarks [--out docs/benchmarks.md]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from benchmarks import memory, product, step
+
+STEP_DATASETS = ("cora", "citeseer", "pubmed")
+PRODUCT_DATASETS = ("cora", "citeseer", "pubmed")
+
+
+def main() -> None:
+    """Measures everything and writes the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
+    out = parser.parse_args().out
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Made by `make bench` on {platform.machine()}, {os.cpu_count()} cores, "
+        f"{torch.backends.cpu.get_cpu_capability()}, PyTorch {torch.__version__}. All parties run on the one machine; "
+        "ratios are taken within one run, absolute times are this machine's on that day.",
+        "",
+        *_steps(),
+        *_products(),
+        *_memory(),
+    ]
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(out.read_text(encoding="utf-8"))
+
+
+def _steps() -> list[str]:
+    lines = [
+        "## A training step",
+        "",
+        f"2 holders, d = {step.DIM}, K = {step.HOPS} hops of sage-mean, collaborative, masked mean: forward, backward "
+        "and update of all parties, against the pooled plaintext model. `PyG` is the network as a PyG user writes it "
+        "(dense features, SAGEConv); `ours, pooled` is our own plaintext network, which multiplies sparse features.",
+        "",
+        "| data | federated | PyG, pooled | ours, pooled | federated / PyG | federated / ours | bytes a step and party | "
+        "formula |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in STEP_DATASETS:
+        figures = step.measure(name)
+        sent = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.sent_bytes.items())
+        wanted = ", ".join(f"{party} {count / 1e6:.2f} MB" for party, count in figures.formula_bytes.items())
+        lines.append(
+            f"| {name} | {figures.federated_ms:.1f} ms | {figures.pyg_ms:.1f} ms | {figures.pooled_ms:.1f} ms | "
+            f"{figures.ratio:.2f} | {figures.sparse_ratio:.2f} | {sent} | {wanted} |"
+        )
+    return [*lines, ""]
+
+
+def _products() -> list[str]:
+    lines = [
+        "## The secure product",
+        "",
+        "One step, 2 holders, d = 64, features with 12 fractional bits: the online forward product, opening h^0, and "
+        "the online backward product; then what is computed ahead. Milliseconds of the slower holder (both run at "
+        "once), and the bytes a holder sends online.",
+        "",
+        "| data | forward | open | backward | online, a step | offline, holder | offline, dealer | bytes online |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in PRODUCT_DATASETS:
+        figures = product.measure(name)
+        lines.append(
+            f"| {name} | {figures.online_forward_ms:.1f} | {figures.online_open_ms:.1f} | "
+            f"{figures.online_backward_ms:.1f} | {figures.online_ms:.1f} | {figures.offline_holder_ms:.1f} | "
+            f"{figures.offline_dealer_ms:.1f} | {figures.online_bytes / 1e6:.2f} MB |"
+        )
+    return [*lines, ""]
+
+
+def _memory() -> list[str]:
+    figures = memory.measure()
+    return [
+        "## A job of ogbn-arxiv's size",
+        "",
+        f"{memory.NODES:,} nodes, {memory.EDGES:,} undirected edges, {memory.FEATURES} dense features, 2 holders, "
+        "d = 64, K = 2, collaborative, masked mean; all parties in threads of one process, graph making included.",
+        "",
+        f"- peak memory: {figures.peak_gib:.2f} GiB (the graphs alone: {figures.graph_gib:.2f} GiB)",
+        f"- seconds per step: {figures.step_seconds:.2f}",
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    main()

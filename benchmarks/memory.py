@@ -1,0 +1,59 @@
+"""Peak memory and seconds per step of a job of ogbn-arxiv's size, every party in a process of its own."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.graphs import random_parties
+from veilgraph.core.config import parse_job
+from veilgraph.paradigms.vertical import train
+
+NODES, EDGES, FEATURES, CLASSES = 169_343, 1_166_243, 128, 40
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Peak resident memory of one process that runs all parties in threads, and its step."""
+
+    peak_gib: float
+    step_seconds: float
+    graph_gib: float
+
+
+def measure() -> MemoryFigures:
+    """Runs the job in a fresh process, so that the peak is its own."""
+    output = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.memory"], check=True, capture_output=True, text=True
+    ).stdout
+    peak, seconds, graph = output.split()[-3:]
+    return MemoryFigures(float(peak), float(seconds), float(graph))
+
+
+def _main() -> None:
+    graphs = random_parties(NODES, EDGES, FEATURES, CLASSES)
+    settings = parse_job(
+        {
+            "name": "arxiv-sized",
+            "model": {"dim": 64, "local": {"model": "sage-mean", "hops": 2}, "initial": {"learning_rate": 0.001}},
+            "train": {"epochs": STEPS, "patience": None, "evaluate_every": STEPS, "checkpoint_every": STEPS},
+        }
+    )
+    before = _peak_gib()
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(settings, Path(folder) / "run", parties=graphs)
+    seconds = min(record["step_seconds"] for record in result.metrics)
+    print(_peak_gib(), seconds, before)
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,117 @@
+"""The secure product by itself: online and offline seconds and bytes of one step, two holders."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.graphs import public
+from veilgraph.core.randomness import system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, Tag
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc import ring
+from veilgraph.mpc.dealer import Dealer, Direction
+from veilgraph.mpc.product import SecureProduct
+from veilgraph.mpc.shares import open_shares
+from veilgraph.roles.launch import run_threads
+
+DIM = 64
+STEPS = 12
+BITS = 12
+
+
+@dataclass(frozen=True)
+class ProductFigures:
+    """Medians over steps, of the slower holder; milliseconds and bytes per step and holder."""
+
+    dataset: str
+    online_forward_ms: float
+    online_open_ms: float
+    online_backward_ms: float
+    offline_holder_ms: float
+    offline_dealer_ms: float
+    online_bytes: float
+
+    @property
+    def online_ms(self) -> float:
+        """The online part of a whole step."""
+        return self.online_forward_ms + self.online_open_ms + self.online_backward_ms
+
+
+def measure(dataset: str) -> ProductFigures:
+    """Runs the protocol with nothing around it; the parties meet at a barrier before every timed part."""
+    parties = public(dataset)
+    graphs = {graph.party: graph for graph in parties}
+    features = {graph.party: graph.num_features for graph in parties}
+    meet = threading.Barrier(3)
+    times: dict[str, dict[str, list[float]]] = {party: {} for party in (*graphs, SERVER)}
+
+    def timed(party: str, part: str, started: float) -> None:
+        times[party].setdefault(part, []).append((time.perf_counter() - started) * 1e3)
+
+    def holder(graph: PartyGraph, link: Link) -> float:
+        recorded = RecordedLink(link)
+
+        def convert(values: torch.Tensor) -> torch.Tensor:
+            return ring.encode(values, BITS, "features", "scale them")
+
+        matrix = graph.features
+        operand = ring.static_operand(matrix, convert)
+        product = SecureProduct(recorded, operand, ring.dense(matrix, convert), features, DIM)
+        others = [party for party in graphs if party != graph.party]
+        shares = {party: torch.randint(-(2**40), 2**40, (count, DIM)) for party, count in features.items()}
+        gradient = torch.randint(-(2**20), 2**20, (graph.num_nodes, DIM))
+        before = sum(entry.bytes for entry in recorded.traffic() if entry.direction == "sent")
+        for step in range(STEPS):
+            meet.wait()
+            started = time.perf_counter()
+            forward = product.prepare(Direction.FORWARD, step)
+            backward = product.prepare(Direction.BACKWARD, step)
+            timed(graph.party, "offline", started)
+            meet.wait()
+            started = time.perf_counter()
+            share = product.forward(step, forward, shares)
+            timed(graph.party, "forward", started)
+            meet.wait()
+            started = time.perf_counter()
+            open_shares(recorded, others, Tag(Kind.SHARE, step), share)
+            timed(graph.party, "open", started)
+            meet.wait()
+            started = time.perf_counter()
+            product.backward(step, backward, gradient)
+            timed(graph.party, "backward", started)
+        after = sum(entry.bytes for entry in recorded.traffic() if entry.direction == "sent")
+        return (after - before) / STEPS
+
+    def server(link: Link) -> float:
+        dealer = Dealer(link, features, parties[0].num_nodes, DIM, system_secrets)
+        dealer.send_seeds()
+        for step in range(STEPS):
+            started = time.perf_counter()
+            dealer.deal(Direction.FORWARD, step)
+            dealer.deal(Direction.BACKWARD, step)
+            timed(SERVER, "offline", started)
+            for _ in range(4):
+                meet.wait()
+        return 0.0
+
+    programs = {party: (lambda link, graph=graph: holder(graph, link)) for party, graph in graphs.items()}
+    sent = run_threads({**programs, SERVER: server}, 600, lambda: None)
+
+    def slower(part: str) -> float:
+        return max(statistics.median(times[party][part][2:]) for party in graphs)
+
+    return ProductFigures(
+        dataset,
+        slower("forward"),
+        slower("open"),
+        slower("backward"),
+        slower("offline"),
+        statistics.median(times[SERVER]["offline"][2:]),
+        max(sent.values()),
+    )

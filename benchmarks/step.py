@@ -1,0 +1,135 @@
+"""A whole training step of the federation against the pooled plaintext model, in one run on one machine."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import SAGEConv
+
+from benchmarks.graphs import public
+from benchmarks.traffic import step_bytes
+from veilgraph.baselines.isolated import alone
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical import train
+
+DIM = 64
+HOPS = 2
+_STEPS = 20
+_WARM = 5
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Milliseconds per training step: medians over steps, then over interleaved repeats."""
+
+    dataset: str
+    federated_ms: float
+    pyg_ms: float
+    pooled_ms: float
+    sent_bytes: dict[str, float]
+    formula_bytes: dict[str, int]
+
+    @property
+    def ratio(self) -> float:
+        """Federation over the pooled PyG model."""
+        return self.federated_ms / self.pyg_ms
+
+    @property
+    def sparse_ratio(self) -> float:
+        """Federation over our own pooled model, which multiplies sparse features."""
+        return self.federated_ms / self.pooled_ms
+
+
+class PooledPyG(nn.Module):
+    """The same network as a PyG user writes it: dense features, SAGEConv with mean, one hidden layer, output."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.initial = nn.Linear(features, DIM, bias=False)
+        self.hops = nn.ModuleList(SAGEConv(DIM, DIM) for _ in range(HOPS))
+        self.deep = nn.Linear(DIM, DIM)
+        self.output = nn.Linear(DIM, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Logits [N, C]."""
+        h = self.initial(x)
+        for hop in self.hops:
+            h = hop(h, edge_index).tanh()
+        h = functional.normalize(h)
+        logits: Tensor = self.output(functional.dropout(self.deep(h).sigmoid(), 0.5, self.training))
+        return logits
+
+
+def job(steps: int) -> JobSettings:
+    """Collaborative, masked mean, K = 2 hops of sage-mean, d = 64; no evaluation, no checkpoints within the steps."""
+    return parse_job(
+        {
+            "name": "benchmark",
+            "model": {"dim": DIM, "local": {"model": "sage-mean", "hops": HOPS}},
+            "train": {"epochs": steps, "patience": None, "evaluate_every": steps, "checkpoint_every": steps},
+        }
+    )
+
+
+def measure(dataset: str) -> StepFigures:
+    """Federated, PyG and own pooled steps in turn, several times."""
+    graphs = public(dataset)
+    everything = pool(graphs, "A")
+    rounds = [(_federated(graphs, _STEPS)[0], _pyg(everything), _own(everything)) for _ in range(_REPEATS)]
+    federated, pyg, own = (statistics.median(column) for column in zip(*rounds, strict=True))
+    short, long = _federated(graphs, 2)[1], _federated(graphs, 4)[1]
+    sent = {party: (long[party] - short[party]) / 2 for party in long}
+    features = {graph.party: graph.num_features for graph in graphs}
+    return StepFigures(dataset, federated, pyg, own, sent, step_bytes(job(1), graphs[0].num_nodes, features))
+
+
+def _federated(graphs: list[PartyGraph], steps: int) -> tuple[float, dict[str, int]]:
+    """Milliseconds per step, and the bytes that each party sent in the whole job."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(job(steps), Path(folder) / "run", parties=graphs)
+    times = [record["step_seconds"] * 1e3 for record in result.metrics[min(_WARM, steps - 1) :]]
+    return statistics.median(times), result.summary["sent_bytes"]
+
+
+def _pyg(graph: PartyGraph) -> float:
+    features = graph.features.to_dense()
+    model = PooledPyG(graph.num_features, graph.num_classes or 0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    labels, mask = graph.labels, graph.train_mask
+    if labels is None or mask is None:
+        raise ValueError("the pooled graph has labels")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = model(features, graph.edge_index)
+        functional.cross_entropy(logits[mask], labels[mask]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return _median_ms(step)
+
+
+def _own(graph: PartyGraph) -> float:
+    network = PlainNetwork(alone(job(_STEPS)), [graph], graph.party)
+    epochs = iter(range(1, _STEPS + 1))
+    return _median_ms(lambda: network.train_step(next(epochs)))
+
+
+def _median_ms(step: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_STEPS):
+        started = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(times[_WARM:])

@@ -1,0 +1,243 @@
+"""The accuracy tables of VFGNN (section 4), and one of ours, reproduced on this machine.
+
+A table says what it compares: a shipped job per data set, and what each place in the table changes in it. All
+other hyper-parameters are in the job files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.experiments.grid import Cell, Engine, GridProgress, Kind, run_cells
+from veilgraph.experiments.markdown import Figure, render
+from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.experiments.store import Store
+from veilgraph.paradigms.run_directory import write_whole
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place in a table.
+
+    Attributes:
+        row: its row's heading.
+        column: its column's heading.
+        dataset: data set by the name the settings use.
+        job: name of the shipped job.
+        kind: what is trained.
+        overrides: dotted key → value, what this place changes in the job.
+        paper: the paper's test accuracy in [0, 1], None where it has none.
+    """
+
+    row: str
+    column: str
+    dataset: str
+    job: str
+    kind: Kind
+    overrides: Mapping[str, object]
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's plan.
+
+    Attributes:
+        title: heading.
+        corner: what the rows are.
+        entries: all places, row by row.
+        on_request: data sets that are run only when they are named.
+        note: what the reader must know of the paper's figures beside ours; may be empty.
+    """
+
+    title: str
+    corner: str
+    entries: tuple[Entry, ...]
+    on_request: frozenset[str] = frozenset()
+    note: str = ""
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data sets in the order of their first place."""
+        return tuple(dict.fromkeys(entry.dataset for entry in self.entries))
+
+
+ARXIV: Final = "ogbn-arxiv"
+_JOBS: Final = {"cora": "cora", "pubmed": "pubmed", "citeseer": "citeseer", ARXIV: "arxiv"}
+_STRATEGIES: Final = {"VFGNN_C": "concat", "VFGNN_M": "mean", "VFGNN_R": "regression"}
+
+_TABLE_2: Final[dict[str, tuple[Kind, tuple[float, ...]]]] = {
+    "GraphSAGE_A": ("isolated-A", (0.611, 0.672, 0.541, 0.471)),
+    "GraphSAGE_B": ("isolated-B", (0.606, 0.703, 0.457, 0.482)),
+    "VFGNN_C": ("federated", (0.790, 0.774, 0.685, 0.513)),
+    "VFGNN_M": ("federated", (0.809, 0.781, 0.695, 0.522)),
+    "VFGNN_R": ("federated", (0.802, 0.782, 0.693, 0.518)),
+    "GraphSAGE_A+B": ("pooled", (0.815, 0.791, 0.700, 0.529)),
+}
+_TABLE_3: Final = {(9, 1): (0.809, 0.805, 0.809), (8, 2): (0.802, 0.796, 0.807), (7, 3): (0.793, 0.793, 0.803)}
+_TABLE_4: Final = {2: (0.790, 0.809, 0.802), 3: (0.749, 0.774, 0.760), 4: (0.712, 0.733, 0.722)}
+_ROUNDS_DATASETS: Final = ("cora", "pubmed", "citeseer")
+_ROUNDS_PAPER: Final[dict[int, tuple[float | None, ...]]] = {
+    2: (0.809, 0.781, 0.695),
+    3: (0.774, None, None),
+    4: (0.733, None, None),
+}
+
+
+def _table_2() -> Table:
+    entries = []
+    for row, (kind, figures) in _TABLE_2.items():
+        overrides = {"model.combine.strategy": _STRATEGIES[row]} if row in _STRATEGIES else {}
+        for (dataset, job), paper in zip(_JOBS.items(), figures, strict=True):
+            entries.append(Entry(row, dataset, dataset, job, kind, overrides, paper))
+    title = "VFGNN Table 2: two holders with half of the features and edges each"
+    return Table(title, "model", tuple(entries), on_request=frozenset({ARXIV}))
+
+
+def _cora(row: str, changes: Mapping[str, object], figures: tuple[float, ...]) -> list[Entry]:
+    """A row of Cora figures, one for each strategy."""
+    return [
+        Entry(row, name, "cora", "cora", "federated", {**changes, "model.combine.strategy": strategy}, paper)
+        for (name, strategy), paper in zip(_STRATEGIES.items(), figures, strict=True)
+    ]
+
+
+def _table_3() -> Table:
+    entries = []
+    for shares, figures in _TABLE_3.items():
+        changes = {"data.feature_proportions": shares, "data.edge_proportions": shares}
+        entries += _cora(f"{shares[0]}:{shares[1]}", changes, figures)
+    return Table("VFGNN Table 3: Cora, features and edges divided unevenly", "A:B", tuple(entries))
+
+
+def _table_4() -> Table:
+    entries = []
+    for holders, figures in _TABLE_4.items():
+        entries += _cora(str(holders), {"data.holders": holders}, figures)
+    return Table("VFGNN Table 4: Cora, more holders with even parts", "holders", tuple(entries))
+
+
+def _rounds() -> Table:
+    entries = []
+    for holders, figures in _ROUNDS_PAPER.items():
+        for dataset, paper in zip(_ROUNDS_DATASETS, figures, strict=True):
+            changes = {"data.holders": holders}
+            entries.append(Entry(str(holders), dataset, dataset, f"{dataset}-rounds", "federated", changes, paper))
+    for dataset, paper in zip(_ROUNDS_DATASETS, _TABLE_2["GraphSAGE_A+B"][1], strict=False):
+        entries.append(Entry("pooled", dataset, dataset, f"{dataset}-rounds", "pooled", {}, paper))
+    return Table(
+        "Several exchange rounds and the degree-weighted mean, against pooled data",
+        "holders",
+        tuple(entries),
+        note="The paper has neither; beside ours stand its VFGNN_M, with one round, and for pooled its GraphSAGE_A+B.",
+    )
+
+
+TABLES: Final[dict[str, Table]] = {
+    "table2": _table_2(),
+    "table3": _table_3(),
+    "table4": _table_4(),
+    "rounds": _rounds(),
+}
+"""The tables by the name the command line uses."""
+
+
+def reproduce(
+    table: str,
+    *,
+    seeds: int,
+    datasets: Sequence[str] | None,
+    out: Path,
+    progress: GridProgress,
+    engine: Engine = "federated",
+) -> str:
+    """Trains what a table reports and writes the same table with this machine's figures.
+
+    Finished trainings are kept in ``<out>/<table>.jsonl`` and the table in ``<out>/<table>.md``; called again after
+    an interruption, or with more seeds, only what is missing is trained.
+
+    Args:
+        table: a name in ``TABLES``.
+        seeds: how many trainings per figure; they have the seeds 0, 1, …
+        datasets: only these of the table's; None: all but those that must be named.
+        out: folder, made if absent.
+        progress: called with (what is being done, trainings done, trainings in all).
+        engine: for federated figures, the parties' protocols or their plaintext twin.
+
+    Returns:
+        Markdown: test accuracy as mean ± standard deviation beside the paper's figure.
+
+    Raises:
+        ConfigError: table, data set, engine or number of seeds do not exist; the message names the choices.
+        VeilgraphError: ``out`` cannot be used, or a data set cannot be read.
+    """
+    if seeds < 1:
+        raise ConfigError(f"seeds={seeds} must be at least 1; one training per figure is the least")
+    if engine not in get_args(Engine):
+        raise ConfigError(f"engine {engine!r} does not exist; choose from {', '.join(get_args(Engine))}")
+    if table not in TABLES:
+        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join(TABLES)}")
+    plan = TABLES[table]
+    chosen = _choose(table, plan, datasets)
+    entries = [entry for entry in plan.entries if entry.dataset in chosen]
+    jobs = [_settings(entry) for entry in entries]
+    cells = [
+        [Cell(table, entry.dataset, entry.row, entry.column, job, entry.kind, seed, engine) for seed in range(seeds)]
+        for entry, job in zip(entries, jobs, strict=True)
+    ]
+    store = Store(out, table)
+    # Seed by seed, so that an interrupted table is whole for the first seeds.
+    run_cells([group[seed] for seed in range(seeds) for group in cells], store, progress)
+    figures = [
+        Figure(entry.row, entry.column, entry.paper, tuple(store.require(cell.key) for cell in group))
+        for entry, group in zip(entries, cells, strict=True)
+    ]
+    text = render(
+        plan.title,
+        plan.corner,
+        figures,
+        [plan.note, _left_out(plan, chosen)],
+        command=_command(table, seeds, datasets, engine),
+    )
+    _write(out / f"{table}.md", text)
+    return text
+
+
+def _choose(table: str, plan: Table, datasets: Sequence[str] | None) -> tuple[str, ...]:
+    if datasets is None:
+        return tuple(dataset for dataset in plan.datasets if dataset not in plan.on_request)
+    unknown = [dataset for dataset in datasets if dataset not in plan.datasets]
+    if unknown or not datasets:
+        what = f"data set {unknown[0]!r} is not in {table}" if unknown else f"no data set of {table} is named"
+        raise ConfigError(f"{what}; choose from {', '.join(plan.datasets)}")
+    return tuple(dataset for dataset in plan.datasets if dataset in datasets)
+
+
+def _settings(entry: Entry) -> JobSettings:
+    return with_overrides(shipped_job(entry.job), entry.overrides)
+
+
+def _left_out(plan: Table, chosen: Sequence[str]) -> str:
+    missing = [dataset for dataset in plan.datasets if dataset not in chosen]
+    return f"Data sets of this table that were not run: {', '.join(missing)}." if missing else ""
+
+
+def _command(table: str, seeds: int, datasets: Sequence[str] | None, engine: Engine) -> str:
+    words = ["veilgraph", "reproduce", table, "--seeds", str(seeds)]
+    if datasets is not None:
+        words += ["--datasets", ",".join(datasets)]
+    if engine != "federated":
+        words += ["--engine", engine]
+    return " ".join(words)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error

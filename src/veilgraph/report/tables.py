@@ -1,0 +1,114 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.table import Table
+
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.run_directory import Record
+
+_UNITS: Final = ("kB", "MB", "GB", "TB")
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes in decimal units with three digits or so: ``999 B``, ``1.5 kB``, ``128 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    value, unit = count / 1000, 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if value < 9.95 else f"{value:.0f} {_UNITS[unit]}"
+
+
+def percent(share: float | None) -> str:
+    """A share in [0, 1] as a percentage; a dash where there is none."""
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def run_table(summary: Record) -> Table:
+    """The result of one run.
+
+    Args:
+        summary: of a ``TrainResult``.
+    """
+    table = Table(title="Result", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("best epoch", str(summary["best_epoch"]))
+    table.add_row("validation accuracy", percent(summary["val_accuracy"]))
+    table.add_row("test accuracy", percent(summary["test_accuracy"]))
+    table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
+    for party, count in summary["sent_bytes"].items():
+        table.add_row(f"sent by {party}", human_bytes(count))
+    return table
+
+
+def comparison_table(summaries: Mapping[str, Record], caption: str | None = None) -> Table:
+    """Several trainings of one task side by side.
+
+    Args:
+        summaries: name of the training → its summary, in the order of the rows; the federated one is set in bold.
+        caption: said below the table.
+    """
+    table = Table(title="Comparison", title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("training")
+    for heading in ("test accuracy", "validation", "best epoch", "seconds/step"):
+        table.add_column(heading, justify="right")
+    for name, summary in summaries.items():
+        table.add_row(
+            name,
+            percent(summary["test_accuracy"]),
+            percent(summary["val_accuracy"]),
+            str(summary["best_epoch"]),
+            f"{summary['seconds_per_step']:.3f}",
+            style="bold" if "sent_bytes" in summary else None,
+        )
+    return table
+
+
+def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
+    """Bytes sent by each party over a whole run."""
+    table = Table(title="Traffic", title_justify="left")
+    table.add_column("party")
+    table.add_column("sent", justify="right")
+    for party, count in sent_bytes.items():
+        table.add_row(party, human_bytes(count))
+    return table
+
+
+def data_table(graphs: Sequence[PartyGraph]) -> Table:
+    """What each holder brings, before anything is trained.
+
+    Args:
+        graphs: one per holder, in the job's order.
+    """
+    table = Table(title="Data", title_justify="left")
+    table.add_column("")
+    for graph in graphs:
+        table.add_column(graph.party, justify="right")
+    rows = [_data_rows(graph) for graph in graphs]
+    for heading in rows[0]:
+        table.add_row(heading, *(row[heading] for row in rows))
+    return table
+
+
+def _data_rows(graph: PartyGraph) -> dict[str, str]:
+    # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
+    degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
+    lonely = int((degrees == 0).sum())
+    rows = {
+        "nodes": f"{graph.num_nodes:,}",
+        "edges (directed)": f"{graph.num_edges:,}",
+        "features": f"{graph.num_features:,}",
+        "degrees": f"{int(degrees.min())} to {int(degrees.max())}" if len(degrees) else "–",
+        "isolated nodes": f"{lonely:,}",
+        "classes": "–" if graph.num_classes is None else str(graph.num_classes),
+    }
+    for split in ("train", "val", "test"):
+        mask = getattr(graph, f"{split}_mask")
+        rows[f"{split} labels"] = "–" if mask is None else f"{int(mask.sum()):,}"
+    return rows

@@ -1,0 +1,72 @@
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_predictions_are_printed_as_csv(run: Path) -> None:
+    result = veilgraph("predict", run, "--nodes", "5, 1,399")
+    assert result.exit_code == 0
+    found = rows(result.stdout)
+    assert [row["node"] for row in found] == ["5", "1", "399"]
+    for row in found:
+        chances = [float(row[f"p{index}"]) for index in range(3)]
+        assert sum(chances) == pytest.approx(1, abs=1e-5)
+        assert chances[int(row["class"])] == max(chances)
+
+
+def test_all_nodes_are_written_to_a_file(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "predictions.csv"
+    result = veilgraph("predict", run, "--out", out)
+    assert result.stdout == f"wrote 400 predictions to {out}\n"
+    assert len(rows(out.read_text(encoding="utf-8"))) == 400
+
+
+def test_nodes_may_come_from_a_file(run: Path, tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text("7\n8, 9\n", encoding="utf-8")
+    result = veilgraph("predict", run, "--nodes-file", nodes)
+    assert [row["node"] for row in rows(result.stdout)] == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize("nodes", ["1,x", "1;2", "-1", "1.5", "", ","])
+def test_a_malformed_list_is_a_usage_error(run: Path, nodes: str) -> None:
+    assert "give numbers as in 1,5,7" in usage_error(veilgraph("predict", run, f"--nodes={nodes}"))
+
+
+def test_a_list_and_a_file_exclude_each_other(run: Path) -> None:
+    assert "not both" in usage_error(veilgraph("predict", run, "--nodes", "1", "--nodes-file", "nodes.txt"))
+
+
+def test_a_node_that_does_not_exist_is_one_line(run: Path) -> None:
+    assert "400 is not a node; nodes are numbered 0 to 399" in one_error(veilgraph("predict", run, "--nodes", "1,400"))
+
+
+def test_a_missing_list_is_one_line(run: Path, tmp_path: Path) -> None:
+    assert "give a text file of node numbers" in one_error(
+        veilgraph("predict", run, "--nodes-file", tmp_path / "none.txt")
+    )
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
+    assert "is not a run directory" in one_error(veilgraph("predict", tmp_path))
+
+
+def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    (cut / "summary.json").unlink()
+    assert f"finish it with: veilgraph train --resume {cut}" in one_error(veilgraph("predict", cut))
+
+
+def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "none" / "predictions.csv"
+    assert "choose another --out" in one_error(veilgraph("predict", run, "--nodes", "1", "--out", out))

@@ -1,0 +1,130 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.paradigms import vertical
+from veilgraph.paradigms.run_directory import RunDirectory
+
+
+def interrupted(*_: Any, **__: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_training_ends_with_the_result_and_where_it_is(run: Path) -> None:
+    result = veilgraph("train", "--resume", run)
+    assert result.exit_code == 0
+    for part in ("best epoch", "test accuracy", "seconds per step", "sent by A", "sent by B", "sent by server"):
+        assert part in result.stdout
+    assert f"run     {run}\n" in result.stdout
+    assert f"curves  {run / 'curves.png'}\n" in result.stdout
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = veilgraph(
+        "train", job, "--out", out, "--set", "train.epochs=2", "--set", "model.local={model: gcn, hops: 1}"
+    )
+    assert result.exit_code == 0, result.output
+    settings = RunDirectory.open(out).settings
+    assert (settings.train.epochs, settings.train.checkpoint_every) == (2, 2)
+    assert (settings.model.local.model, settings.model.local.hops) == ("gcn", 1)
+    assert len((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_without_out_the_run_is_named_after_job_and_time(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert veilgraph("train", job, "--set", "train.epochs=1").exit_code == 0
+    (made,) = (tmp_path / "runs").glob("small-????????-??????")
+    assert (made / "summary.json").is_file()
+
+
+def test_a_run_that_was_cut_off_goes_on_to_the_same_result(run: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    (cut / "summary.json").unlink()
+    for checkpoint in cut.glob("parties/*/checkpoints/epoch-000004.safetensors"):
+        checkpoint.unlink()
+    result = veilgraph("train", "--resume", cut)
+    assert result.exit_code == 0, result.output
+    ours, whole = (json.loads((path / "summary.json").read_text(encoding="utf-8")) for path in (cut, run))
+    assert ours["started_at"] == 2
+    assert (ours["best_epoch"], ours["test_accuracy"]) == (whole["best_epoch"], whole["test_accuracy"])
+
+
+def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vertical, "run_threads", interrupted)
+    out = tmp_path / "run"
+    result = veilgraph("train", job, "--out", out)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == f"veilgraph: stopped; go on with: veilgraph train --resume {out}"
+    monkeypatch.undo()
+    assert veilgraph("train", "--resume", out).exit_code == 0
+
+
+def test_an_interrupt_before_the_run_began_says_so(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vertical, "load_parties", interrupted)
+    result = veilgraph("train", job, "--out", tmp_path / "run")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "veilgraph: stopped before the run began"
+
+
+def test_a_missing_job_is_one_line(tmp_path: Path) -> None:
+    assert "give the path of a job file" in one_error(veilgraph("train", tmp_path / "none.yaml"))
+
+
+def test_a_job_that_is_not_yaml_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("a: [\n b", encoding="utf-8")
+    assert "not valid YAML" in one_error(veilgraph("train", path))
+
+
+def test_an_unknown_setting_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"model": {"ronds": 2}}), encoding="utf-8")
+    assert "model.ronds is not a setting" in one_error(veilgraph("train", path))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.ronds=2", "model.ronds is not a setting"),
+        ("model.rounds=0", "model.rounds=0"),
+        ("model.rounds.more=2", "rounds is not a group of settings"),
+        ("data.label_holder=Z", "label_holder='Z' is not one of the holders A, B"),
+    ],
+)
+def test_a_bad_replacement_is_refused_as_in_a_job(job: Path, override: str, message: str) -> None:
+    assert message in one_error(veilgraph("train", job, "--set", override))
+
+
+@pytest.mark.parametrize("override", ["model.rounds", "=2", "model.rounds=[1"])
+def test_a_malformed_replacement_is_a_usage_error(job: Path, override: str) -> None:
+    assert "--set" in usage_error(veilgraph("train", job, "--set", override))
+
+
+def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
+    before = (run / "metrics.jsonl").read_bytes()
+    assert "choose another --out or remove it" in one_error(veilgraph("train", job, "--out", run))
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_what_is_no_run_is_one_line(tmp_path: Path) -> None:
+    assert "is not a run directory" in one_error(veilgraph("train", "--resume", tmp_path))
+
+
+@pytest.mark.parametrize("arguments", [[], ["job.yaml", "--resume", "run"]])
+def test_a_job_or_a_run_is_needed_not_both(arguments: list[str]) -> None:
+    assert "either a job file or --resume" in usage_error(veilgraph("train", *arguments))
+
+
+@pytest.mark.parametrize("option", [["--out", "x"], ["--set", "seed=1"]])
+def test_a_resumed_run_keeps_its_job_and_directory(run: Path, option: list[str]) -> None:
+    assert "--resume goes on with the run's own job" in usage_error(veilgraph("train", "--resume", run, *option))

@@ -1,0 +1,103 @@
+"""The same job with the same seed is the same run, whatever carries the messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
+from tests.roles.federation import Settings
+from veilgraph.core.types import SERVER
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import load_result, predict, train
+
+JOBS: dict[str, Settings] = {
+    "collaborative": {},
+    "individual, concat": {"model": {"initial": {"method": "individual"}, "combine": {"strategy": "concat"}}},
+    "secure-sum, rounds": {
+        "model": {"rounds": 2, "initial": {"method": "secure-sum"}, "combine": {"strategy": "degree-weighted"}}
+    },
+    "float64, lstm": {"precision": "float64", "model": {"local": {"model": "sage-lstm"}}},
+    "sparsely evaluated": {"train": {"evaluate_every": 4, "patience": 1, "epochs": 30, "learning_rate": 0.2}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
+def test_twice_over_memory(tmp_path: Path, job: Settings) -> None:
+    settings = saved_job(tmp_path / "data", job, holders=3)
+    one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
+    assert_same_run(one, other)
+    assert one.summary["sent_bytes"] == other.summary["sent_bytes"]
+    ours, theirs = model_bytes(one.path), model_bytes(other.path)
+    random = settings.model.initial.method == "collaborative"
+    for party in (*settings.data.names, SERVER):
+        assert (ours[party] == theirs[party]) == (party == SERVER or not random), party
+
+
+def test_shares_are_fresh_in_every_session_and_weights_are_not(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data")
+    runs = [train(settings, tmp_path / name).path for name in ("one", "other")]
+    parts = [load_tensors(RunDirectory.open(run).party("A").model_path)[0] for run in runs]
+    assert parts[0].keys() == parts[1].keys()
+    for name, tensor in parts[0].items():
+        assert torch.equal(tensor, parts[1][name]) != name.startswith("initial.share/"), name
+    for share in (parts[0]["initial.share/A"], parts[0]["initial.share/B"]):  # uniform over the whole ring
+        assert float((share.double().abs() > 2.0**61).double().mean()) > 0.5
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    one = train(saved_job(tmp_path / "data"), tmp_path / "one")
+    other = train(saved_job(tmp_path / "data", {"seed": 6}), tmp_path / "other")
+    assert not torch.equal(joint_model(one.path)["A/W"], joint_model(other.path)["A/W"])
+    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+def test_processes_give_what_threads_give(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data")
+    one = train(settings, tmp_path / "threads")
+    other = train(settings, tmp_path / "processes", processes=True)
+    assert_same_run(one, other)
+    assert one.summary["sent_bytes"] == other.summary["sent_bytes"]
+    assert model_bytes(one.path)[SERVER] == model_bytes(other.path)[SERVER]
+    ours, theirs = (
+        {party: load_tensors(RunDirectory.open(run.path).party(party).model_path) for party in "AB"}
+        for run in (one, other)
+    )
+    for party in "AB":
+        assert ours[party][0].keys() == theirs[party][0].keys()
+        for name, tensor in ours[party][0].items():
+            assert torch.equal(tensor, theirs[party][0][name]) or "share/" in name, name
+    traffic = [json.loads((run.path / "traffic.json").read_text()) for run in (one, other)]
+    assert traffic[0] == traffic[1]
+
+    again = predict(other.path, processes=True)
+    assert torch.equal(again.probabilities, one.predictions.probabilities)
+    assert torch.equal(predict(one.path).probabilities, one.predictions.probabilities)
+
+
+def test_models_of_a_job_without_shares_are_equal_byte_for_byte_over_processes(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data", JOBS["secure-sum, rounds"], {"train": {"epochs": 3}})
+    one = train(settings, tmp_path / "threads")
+    other = train(settings, tmp_path / "processes", processes=True)
+    assert_same_run(one, other)
+    assert model_bytes(one.path) == model_bytes(other.path)
+    files = [
+        sorted(str(file.relative_to(run.path)) for file in run.path.rglob("*") if file.is_file())
+        for run in (one, other)
+    ]
+    assert files[0] == files[1]
+    assert not [name for name in files[0] if Path(name).name.startswith(".")], "a temporary file was left"
+    assert load_result(other.path).summary == other.summary

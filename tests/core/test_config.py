@@ -1,0 +1,276 @@
+import contextlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from veilgraph.core.config import JobSettings, parse_job, read_job, write_job
+from veilgraph.core.errors import ConfigError
+
+ANYTHING = {
+    "name": "trial-1",
+    "seed": 2**63 - 1,
+    "precision": "float64",
+    "timeout_s": 1.5,
+    "data": {
+        "parties": {"bank": "a/bank.safetensors", "shop": "b/shop.safetensors"},
+        "label_holder": "shop",
+        "feature_scaling": "row",
+    },
+    "model": {
+        "dim": 6,
+        "rounds": 3,
+        "initial": {"method": "secure-sum", "init_std": 0.1, "feature_bits": 0, "activation": "tanh", "dropout": 0.5},
+        "local": {"model": "gat", "hops": 0, "heads": 3, "normalize": False},
+        "combine": {"strategy": "degree-weighted", "masked": False, "bits": 44},
+        "server": {"layers": 0, "activation": "none", "dropout": 0},
+        "head": {"logit_hops": 4, "logit_teleport": 1, "dropout": 0.1},
+    },
+    "train": {"epochs": 1, "patience": None, "evaluate_every": 3, "checkpoint_every": 7},
+}
+
+
+def nested(key, value):
+    """{"a": {"b": value}} for "a.b"."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def changed(key, value):
+    job = json.loads(json.dumps(ANYTHING))
+    *path, last = key.split(".")
+    inside = job
+    for part in path:
+        inside = inside[part]
+    inside[last] = value
+    return job
+
+
+# Reading and writing
+
+
+@pytest.mark.parametrize("data", [{}, ANYTHING])
+def test_a_written_job_is_read_back_whole_and_hashes_the_same(tmp_path, data):
+    job = parse_job(data)
+    path = tmp_path / "job.yaml"
+    write_job(job, path)
+    again = read_job(path)
+    assert again == job
+    assert again.hash() == job.hash()
+    assert set(yaml.safe_load(path.read_text())) == set(JobSettings.model_fields)
+
+
+def test_an_empty_file_is_the_default_job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("")
+    assert read_job(path) == JobSettings()
+
+
+def test_the_shipped_jobs_are_valid():
+    jobs = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
+    assert jobs
+    for path in jobs:
+        read_job(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"model: [1", "not valid YAML"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (b"- 1\n- 2\n", "a job is a mapping of settings, not list"),
+        (b"hello", "a job is a mapping of settings, not str"),
+        (b"!!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused_by_name(tmp_path, content, says):
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_job(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_job(path)
+
+
+# What is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("name", "a/b", "match pattern"),
+        ("name", "", "match pattern"),
+        ("paradigm", "diagonal", "'vertical'"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("seed", 2**63, "less than"),
+        ("precision", "float16", "'float32' or 'float64'"),
+        ("timeout_s", 0, "greater than 0"),
+        ("data.dataset", "corra", "'cora'"),
+        ("data.holders", 1, "greater than or equal to 2"),
+        ("data.holders", 27, "less than or equal to 26"),
+        ("data.holders", "two", "integer"),
+        ("data.feature_scaling", "minmax", "'none', 'row' or 'standard'"),
+        ("model.dim", 0, "greater than or equal to 1"),
+        ("model.rounds", 0, "greater than or equal to 1"),
+        ("model.initial.method", "shared", "'collaborative'"),
+        ("model.initial.learning_rate", 0, "greater than 0"),
+        ("model.initial.learning_rate", math.nan, "finite number"),
+        ("model.initial.momentum", 1, "less than 1"),
+        ("model.initial.weight_decay", 0.6, "less than or equal to 0.5"),
+        ("model.initial.init_std", 0, "greater than 0"),
+        ("model.initial.dropout", 1, "less than 1"),
+        ("model.initial.dropout", -0.1, "greater than or equal to 0"),
+        ("model.initial.feature_bits", 25, "less than or equal to 24"),
+        ("model.initial.gradient_bits", 41, "less than or equal to 40"),
+        ("model.local.model", "transformer", "'sage-mean'"),
+        ("model.local.hops", -1, "greater than or equal to 0"),
+        ("model.local.teleport", 1.1, "less than or equal to 1"),
+        ("model.combine.strategy", "median", "'mean'"),
+        ("model.combine.bits", 45, "less than or equal to 44"),
+        ("model.server.layers", 9, "less than or equal to 8"),
+        ("model.head.logit_hops", -1, "greater than or equal to 0"),
+        ("train.epochs", 0, "greater than or equal to 1"),
+        ("train.patience", 0, "greater than or equal to 1"),
+        ("train.weight_decay", -1e-9, "greater than or equal to 0"),
+        ("train.learning_rate", "fast", "number"),
+    ],
+)
+def test_a_bad_value_is_refused_by_key_value_and_rule(key, value, rule):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(nested(key, value), "my.yaml")
+    message = str(caught.value)
+    assert message.startswith(f"my.yaml: {key}={value!r}: ")
+    assert rule in message
+
+
+@pytest.mark.parametrize(
+    "key", ["epoch", "data.holder", "model.dims", "model.initial.lr", "model.combine.mask", "train.e"]
+)
+def test_an_unknown_key_is_refused_by_name(key):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(nested(key, 3))
+    assert str(caught.value) == f"job: {key} is not a setting (value 3); remove it or mend its name"
+
+
+PAIR = {"bank": "bank.safetensors", "shop": "shop.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"data": {"feature_proportions": [1, 1, 1]}}, "feature_proportions has 3 numbers for holders=2"),
+        ({"data": {"edge_proportions": [1]}}, "edge_proportions has 1 numbers for holders=2"),
+        ({"data": {"holders": 3, "feature_proportions": [1, 0, 1]}}, "data.feature_proportions.1=0"),
+        ({"data": {"parties": {"bank": "x"}}}, "at least 2"),
+        ({"data": {"parties": {"bank": "x", "server": "y"}}}, "may not be called 'server'"),
+        ({"data": {"label_holder": "C"}}, "label_holder='C' is not one of the holders A, B"),
+        ({"data": {"parties": PAIR, "label_holder": "A"}}, "label_holder='A' is not one of the holders bank, shop"),
+        ({"model": {"combine": {"strategy": "concat", "masked": True}}}, "'concat' cannot be masked"),
+        ({"model": {"rounds": 2, "combine": {"strategy": "concat"}}}, "set rounds to 1"),
+        ({"model": {"dim": 6, "local": {"model": "gat"}}}, "local.heads=4 does not divide dim=6"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_with_the_way_out(data, says):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(data)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "timeout_s",
+        "train.learning_rate",
+        "train.weight_decay",
+        "model.initial.learning_rate",
+        "model.initial.init_std",
+    ],
+)
+def test_infinity_is_refused(key):
+    with pytest.raises(ConfigError, match=key):
+        parse_job(nested(key, math.inf))
+
+
+@pytest.mark.parametrize("name", ["", ".", "../../elsewhere", "/tmp/elsewhere", "a/b", "a\0b", "a\nb"])
+def test_a_holder_name_that_is_no_file_name_is_refused(name):
+    with pytest.raises(ConfigError, match="parties"):
+        parse_job({"data": {"parties": {"bank": "x", name: "y"}}})
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = [
+    *JobSettings.model_fields,
+    *(f"data.{key}" for key in ("holders", "parties", "label_holder", "feature_proportions", "root")),
+    *(f"model.{key}" for key in ("dim", "initial", "local", "combine", "combine.bits", "local.model")),
+]
+
+
+@settings(deadline=None, max_examples=150)
+@given(key=st.sampled_from(KEYS), value=junk)
+def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
+    with contextlib.suppress(ConfigError):
+        assert parse_job(nested(key, value)).hash()
+
+
+# What settings mean
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        JobSettings().seed = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        JobSettings().model.dim = 3  # type: ignore[misc]
+
+
+def test_the_hash_is_of_the_content_and_of_all_of_it():
+    base = parse_job(ANYTHING).hash()
+    assert parse_job(dict(reversed(ANYTHING.items()))).hash() == base
+    for key, value in {
+        "seed": 1,
+        "timeout_s": 2,
+        "data.label_holder": "bank",
+        "model.dim": 9,
+        "model.initial.dropout": 0.25,
+        "model.combine.masked": True,
+        "train.patience": 3,
+    }.items():
+        assert parse_job(changed(key, value)).hash() != base
+    assert len(base) == 64
+
+
+def test_holders_are_named_by_letters_or_by_their_files():
+    job = parse_job({"data": {"holders": 3}})
+    assert job.data.names == ("A", "B", "C")
+    assert job.data.label_party == "A"
+    given_names = parse_job(ANYTHING)
+    assert given_names.data.names == ("bank", "shop")
+    assert given_names.data.label_party == "shop"
+    assert parse_job({"data": {"holders": 26}}).data.names[-1] == "Z"
+
+
+@pytest.mark.parametrize("strategy", ["mean", "regression", "degree-weighted", "concat"])
+@pytest.mark.parametrize("masked", [None, False, True])
+def test_what_is_linear_is_masked_unless_told_otherwise(strategy, masked):
+    linear = strategy != "concat"
+    if masked and not linear:
+        return
+    combine = parse_job({"model": {"combine": {"strategy": strategy, "masked": masked}}}).model.combine
+    assert combine.linear == linear
+    assert combine.is_masked == (linear if masked is None else masked)

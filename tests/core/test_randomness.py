@@ -1,0 +1,191 @@
+import hashlib
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilgraph.core.randomness import (
+    SEED_BYTES,
+    LearningStreams,
+    derive_key,
+    expand,
+    seeded_global,
+    system_secrets,
+)
+
+SEED = bytes(range(32))
+purposes = st.text(max_size=20)
+
+
+def keystream(seed, purpose, first_block, length):
+    """AES-256-CTR in one call, with the key derived here."""
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose.encode()).derive(seed)
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(first_block.to_bytes(16, "big"))).encryptor()
+    return encryptor.update(bytes(length)) + encryptor.finalize()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.binary(min_size=32, max_size=32),
+    purpose=purposes,
+    rows=st.integers(0, 40),
+    columns=st.integers(0, 9),
+    skipped=st.integers(0, 2**40).map(lambda half: 2 * half),
+)
+def test_expand_is_the_keystream_of_aes_256_in_counter_mode(seed, purpose, rows, columns, skipped):
+    expanded = expand(seed, purpose, (rows, columns), skipped)
+    expected = np.frombuffer(keystream(seed, purpose, skipped // 2, 8 * rows * columns), dtype=np.int64)
+    assert expanded.shape == (rows, columns)
+    assert expanded.dtype == torch.int64
+    assert expanded.flatten().tolist() == expected.tolist()
+
+
+def test_expand_of_a_fixed_seed_never_changes():
+    # Both ends of a pair expand on their own. The values are those of Python's hmac and `openssl enc -aes-256-ctr`.
+    assert expand(SEED, "U", (4,)).tolist() == [
+        1391417875145612558,
+        2434907886065757654,
+        2228334857704533865,
+        -4698756424264561707,
+    ]
+
+
+def test_expand_is_deterministic_and_large_masks_have_no_seams():
+    elements = (1 << 17) * 2 + 6  # more than two of the pieces it is made in
+    whole = expand(SEED, "U", (elements,))
+    assert torch.equal(whole, expand(SEED, "U", (elements,)))
+    assert whole.numpy().tobytes() == keystream(SEED, "U", 0, 8 * elements)
+
+
+@settings(deadline=None, max_examples=30)
+@given(blocks=st.lists(st.integers(0, 20).map(lambda half: 2 * half), min_size=1, max_size=6), tail=st.integers(0, 9))
+def test_blocks_put_together_are_the_whole(blocks, tail):
+    total = sum(blocks) + tail
+    start, pieces = 0, []
+    for size in [*blocks, tail]:
+        pieces.append(expand(SEED, "block", (size,), start))
+        start += size
+    assert torch.equal(torch.cat(pieces), expand(SEED, "block", (total,)))
+
+
+def test_a_shorter_mask_is_the_head_of_a_longer_one_whatever_its_shape():
+    assert torch.equal(expand(SEED, "U", (3, 5)).flatten(), expand(SEED, "U", (40,))[:15])
+
+
+@pytest.mark.parametrize("first", [1, 3, 2**33 + 1])
+def test_an_odd_first_element_is_refused(first):
+    with pytest.raises(ValueError, match=f"first_element={first} must be even"):
+        expand(SEED, "U", (4,), first)
+
+
+def test_seeds_and_purposes_give_unrelated_masks():
+    names = ["U", "V/A/FORWARD/0", "V/A/FORWARD/1", "V/A/BACKWARD/0", "V/B/FORWARD/0", "", "U/"]
+    masks = [expand(seed, name, (64,)) for seed in (SEED, SEED[::-1]) for name in names]
+    seen = {int(element) for mask in masks for element in mask}
+    assert len(seen) == 64 * len(masks)
+
+
+def test_a_derived_key_is_hkdf_sha256():
+    assert derive_key(SEED, "U") == HKDF(SHA256(), 32, None, b"U").derive(SEED)
+    assert len(derive_key(SEED, "")) == SEED_BYTES
+    assert derive_key(SEED, "U") != derive_key(SEED, "V")
+
+
+def test_secrets_come_from_the_operating_system():
+    assert system_secrets is os.urandom
+
+
+def test_the_callers_generators_are_not_touched_by_protective_randomness():
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    expand(SEED, "U", (10,))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+# Learning streams
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**63 - 1), party=purposes, purpose=purposes, counters=st.lists(st.integers(0), max_size=3))
+def test_a_stream_seed_depends_on_nothing_but_its_name(seed, party, purpose, counters):
+    first = LearningStreams(seed, party).seed(purpose, *counters)
+    streams = LearningStreams(seed, party)
+    streams.generator("something else", 1)
+    assert streams.seed(purpose, *counters) == first
+    assert 0 <= first < 2**63
+
+
+def test_streams_differ_by_seed_party_purpose_and_counter():
+    seeds = [
+        LearningStreams(seed, party).seed(purpose, *counters)
+        for seed in (0, 1)
+        for party in ("A", "B", "server", "")
+        for purpose in ("dropout", "head", "initial/A", "initial/B")
+        for counters in ((), (0,), (1,), (0, 1), (1, 0), (11,))
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_stream_never_changes_between_versions():
+    # A checkpoint is resumed with the streams of the version that resumes it.
+    root = hashlib.sha256(b"veilgraph/7/A").digest()
+    expected = int.from_bytes(hashlib.sha256(root + b"dropout/3").digest()[:8], "big") >> 1
+    assert LearningStreams(7, "A").seed("dropout", 3) == expected
+
+
+def test_a_generator_is_fresh_each_time():
+    streams = LearningStreams(7, "A")
+    first = torch.rand(5, generator=streams.generator("dropout", 2))
+    assert torch.equal(first, torch.rand(5, generator=streams.generator("dropout", 2)))
+    assert not torch.equal(first, torch.rand(5, generator=streams.generator("dropout", 3)))
+
+
+def test_the_global_generator_is_seeded_inside_and_restored_after():
+    streams = LearningStreams(7, "A")
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with streams.global_generator("head"):
+        inside = torch.rand(4)
+    assert torch.equal(torch.rand(4), expected)
+    torch.manual_seed(99)
+    with streams.global_generator("head"):
+        assert torch.equal(torch.rand(4), inside)
+    with streams.global_generator("head", 1):
+        assert not torch.equal(torch.rand(4), inside)
+
+
+def test_the_global_generator_is_restored_when_the_block_fails():
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    with pytest.raises(RuntimeError), seeded_global(1):
+        torch.rand(2, 3) @ torch.rand(2)
+    assert torch.equal(before, torch.random.get_rng_state())
+    with seeded_global(1):  # and the lock is free again
+        pass
+
+
+def test_parties_in_threads_draw_what_they_would_draw_alone():
+    def draw(seed):
+        with seeded_global(seed):
+            return torch.cat([torch.rand(1000) for _ in range(5)])
+
+    alone = [draw(seed) for seed in range(4)]
+    together = [torch.empty(0)] * 4
+
+    def work(seed):
+        together[seed] = draw(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))

@@ -1,0 +1,171 @@
+import json
+from statistics import fmean, stdev
+
+import pytest
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.experiments import grid
+from veilgraph.experiments.markdown import mean_and_spread
+from veilgraph.experiments.paper_tables import TABLES, reproduce
+from veilgraph.experiments.shipped import shipped_job, with_overrides
+
+
+def quiet(what, done, total):
+    pass
+
+
+def make(out, **changes):
+    arguments = {"seeds": 2, "datasets": None, "out": out, "progress": quiet, "engine": "plaintext"}
+    return reproduce("tiny", **{**arguments, **changes})
+
+
+def accuracies(out, row):
+    records = [json.loads(line) for line in (out / "tiny.jsonl").read_text().splitlines()]
+    return [record["test_accuracy"] for record in records if record["row"] == row]
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_the_markdown_has_both_figures_and_where_they_come_from(tmp_path):
+    text = make(tmp_path)
+    lines = text.splitlines()
+    assert lines[0] == "# A tiny table"
+    assert lines[2:4] == ["| model | engine | synthetic | paper |", "|---|---|---:|---:|"]
+    for line, (row, paper) in zip(
+        lines[4:7], [("alone", "0.500"), ("together", "0.750"), ("everything", "–")], strict=True
+    ):
+        values = accuracies(tmp_path, row)
+        assert len(values) == 2
+        assert line == f"| {row} | plaintext | {fmean(values):.3f} ± {stdev(values):.3f} | {paper} |"
+    assert "over 2 seeds (0, 1) of partition and weights" in text
+    assert "protocols' plaintext twin" in text
+    assert "- A note." in lines
+    assert "- Data sets of this table that were not run: digits." in lines
+    assert "- 6 trainings, " in text
+    assert " seconds; veilgraph " in text
+    assert lines[-1] == "- Made with `veilgraph reproduce tiny --seeds 2 --engine plaintext`."
+    assert (tmp_path / "tiny.md").read_text() == text
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_every_figure_names_its_own_engine(tmp_path):
+    text = make(tmp_path, seeds=1, engine="federated", datasets=["synthetic"])
+    engines = [line.split(" | ")[1] for line in text.splitlines()[4:7]]
+    assert engines == ["plaintext", "federated", "plaintext"]
+    assert "- Engine federated: " in text
+    assert "twin" not in text
+    assert "±" not in text
+    assert "MB sent between the parties" in text
+    assert "`veilgraph reproduce tiny --seeds 1 --datasets synthetic`" in text
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_a_second_call_trains_only_what_is_missing(tmp_path, monkeypatch):
+    original, ran = grid.run_cell, []
+
+    def counted(cell, progress):
+        ran.append(cell)
+        return original(cell, progress)
+
+    monkeypatch.setattr(grid, "run_cell", counted)
+    first = make(tmp_path, seeds=1)
+    assert len(ran) == 3
+    assert make(tmp_path, seeds=1) == first
+    assert len(ran) == 3
+    make(tmp_path, seeds=2)
+    assert [cell.seed for cell in ran[3:]] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_an_interrupted_table_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    original, ran = grid.run_cell, []
+
+    def stops(cell, progress):
+        ran.append(cell.row)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return original(cell, progress)
+
+    monkeypatch.setattr(grid, "run_cell", stops)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, seeds=1)
+    with (tmp_path / "tiny.jsonl").open("a") as file:
+        file.write('{"key": "to')
+    make(tmp_path, seeds=1)
+    assert ran == ["alone", "together", "together", "everything"]
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_a_data_set_on_request_runs_when_named(tmp_path):
+    text = make(tmp_path, seeds=1, datasets=["digits"])
+    assert "| model | engine | digits | paper |" in text
+    assert "not run: synthetic." in text
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "message"),
+    [
+        ("table9", {}, r"'table9' does not exist; choose from table2, table3, table4, rounds"),
+        (
+            "table2",
+            {"datasets": ["cora", "karate"]},
+            r"'karate' is not in table2; .* cora, pubmed, citeseer, ogbn-arxiv",
+        ),
+        ("table3", {"datasets": ["pubmed"]}, r"'pubmed' is not in table3; choose from cora$"),
+        ("table4", {"datasets": []}, r"no data set of table4 is named; choose from cora$"),
+        ("table2", {"seeds": 0}, r"seeds=0 must be at least 1"),
+        ("table2", {"engine": "quantum"}, r"'quantum' does not exist; choose from federated, plaintext"),
+    ],
+)
+def test_wrong_choices_are_refused_by_name_before_anything_is_made(tmp_path, table, changes, message):
+    arguments = {"seeds": 1, "datasets": None, "out": tmp_path / "out", "progress": quiet}
+    with pytest.raises(ConfigError, match=message):
+        reproduce(table, **{**arguments, **changes})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_place_is_a_valid_job_on_its_data_set(table):
+    entries = TABLES[table].entries
+    assert len({(entry.row, entry.column) for entry in entries}) == len(entries)
+    for entry in entries:
+        assert with_overrides(shipped_job(entry.job), entry.overrides).data.dataset == entry.dataset
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "paper"),
+    [
+        ("table2", "GraphSAGE_B", "pubmed", 0.703),
+        ("table2", "VFGNN_C", "cora", 0.790),
+        ("table2", "VFGNN_M", "citeseer", 0.695),
+        ("table2", "VFGNN_R", "ogbn-arxiv", 0.518),
+        ("table2", "GraphSAGE_A+B", "citeseer", 0.700),
+        ("table3", "9:1", "VFGNN_M", 0.805),
+        ("table3", "7:3", "VFGNN_R", 0.803),
+        ("table4", "3", "VFGNN_C", 0.749),
+        ("table4", "4", "VFGNN_R", 0.722),
+        ("rounds", "4", "cora", 0.733),
+        ("rounds", "4", "pubmed", None),
+        ("rounds", "pooled", "pubmed", 0.791),
+    ],
+)
+def test_figures_of_the_paper_stand_in_their_places(table, row, column, paper):
+    (entry,) = [entry for entry in TABLES[table].entries if (entry.row, entry.column) == (row, column)]
+    assert entry.paper == paper
+
+
+def test_the_tables_vary_what_they_say():
+    (uneven,) = [e for e in TABLES["table3"].entries if (e.row, e.column) == ("8:2", "VFGNN_C")]
+    settings = with_overrides(shipped_job(uneven.job), uneven.overrides)
+    assert settings.data.feature_proportions == settings.data.edge_proportions == (8, 2)
+    assert settings.model.combine.strategy == "concat"
+    (many,) = [e for e in TABLES["table4"].entries if (e.row, e.column) == ("4", "VFGNN_R")]
+    settings = with_overrides(shipped_job(many.job), many.overrides)
+    assert (settings.data.holders, settings.model.combine.strategy) == (4, "regression")
+    (ours,) = [e for e in TABLES["rounds"].entries if (e.row, e.column) == ("3", "pubmed")]
+    settings = with_overrides(shipped_job(ours.job), ours.overrides)
+    assert (settings.data.holders, settings.model.combine.strategy) == (3, "degree-weighted")
+
+
+def test_one_value_has_no_spread():
+    assert mean_and_spread([0.8]) == "0.800"
+    assert mean_and_spread([0.8, 0.82]) == "0.810 ± 0.014"

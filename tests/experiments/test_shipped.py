@@ -1,0 +1,80 @@
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from veilgraph.core.config import JobSettings, read_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overrides
+
+JOBS = {
+    "acm": "acm",
+    "arxiv": "ogbn-arxiv",
+    "citeseer": "citeseer",
+    "citeseer-rounds": "citeseer",
+    "cora": "cora",
+    "cora-rounds": "cora",
+    "digits": "digits",
+    "pubmed": "pubmed",
+    "pubmed-rounds": "pubmed",
+}
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_all_jobs_are_package_data():
+    folder = files("veilgraph.experiments") / "jobs"
+    assert {file.name for file in folder.iterdir()} == {f"{name}.yaml" for name in JOBS}
+    assert shipped_jobs() == tuple(JOBS)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_parses(name):
+    settings = shipped_job(name)
+    assert settings.name == name
+    assert settings.data.dataset == JOBS[name]
+    assert settings.data.label_party == "A"
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name.endswith("-rounds")])
+def test_rounds_jobs_exchange_more_than_once_with_degree_weights(name):
+    model = shipped_job(name).model
+    assert model.rounds > 1
+    assert model.combine.strategy == "degree-weighted"
+
+
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "arxiv"])
+def test_paper_jobs_use_the_papers_local_model_and_one_round(name):
+    model = shipped_job(name).model
+    assert (model.rounds, model.local.model) == (1, "sage-mean")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_top_folder_shows_the_same_files(name):
+    assert read_job(CHECKOUT / "jobs" / f"{name}.yaml") == shipped_job(name)
+
+
+def test_an_unknown_job_names_the_choices():
+    with pytest.raises(ConfigError, match=r"'karate' is not shipped; choose from acm, .*pubmed-rounds"):
+        shipped_job("karate")
+
+
+def test_overrides_replace_only_what_they_name():
+    settings = JobSettings()
+    changed = with_overrides(settings, {"data.holders": 3, "model.combine.strategy": "concat", "seed": 7})
+    assert (changed.data.holders, changed.model.combine.strategy, changed.seed) == (3, "concat", 7)
+    assert with_overrides(changed, {"data.holders": 2, "model.combine.strategy": "mean", "seed": 0}) == settings
+    assert with_overrides(settings, {}) == settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model.hops": 3}, "model.hops is not a setting"),
+        ({"data.holders": 1}, "data.holders=1"),
+        ({"modell.dim": 8}, "modell is not a group"),
+        ({"seed.start": 8}, "seed is not a group"),
+    ],
+)
+def test_broken_overrides_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        with_overrides(JobSettings(), overrides)

@@ -1,0 +1,126 @@
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
+from veilgraph.experiments import store as store_module
+from veilgraph.experiments.shipped import with_overrides
+from veilgraph.experiments.store import Finished, Store, identity, training_key
+
+
+def finished(key="k", **changes):
+    entry = Finished(
+        key=key,
+        table="t",
+        dataset="synthetic",
+        row="r",
+        column="c",
+        kind="federated",
+        engine="federated",
+        seed=0,
+        version="1",
+        val_accuracy=0.5,
+        test_accuracy=0.25,
+        best_epoch=2,
+        seconds=1.5,
+        sent_bytes={"A": 3},
+        settings=identity(JobSettings()),
+    )
+    return replace(entry, **changes)
+
+
+def test_what_was_added_is_there_again(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    store = Store(folder, "t")
+    entries = [finished("one"), finished("two", sent_bytes=None)]
+    for entry in entries:
+        store.add(entry)
+        assert store.get(entry.key) == entry
+    again = Store(folder, "t")
+    assert [again.get("one"), again.get("two")] == entries
+    assert again.get("three") is None
+    assert [json.loads(line)["key"] for line in (folder / "t.jsonl").read_text().splitlines()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 30, -1])
+def test_a_torn_last_line_is_passed_over_and_never_joined(tmp_path, cut):
+    store = Store(tmp_path, "t")
+    store.add(finished("one"))
+    torn = json.dumps(asdict(finished("two"))).encode()[:cut]
+    with store.path.open("ab") as file:
+        file.write(torn)
+    again = Store(tmp_path, "t")
+    assert again.get("one") is not None
+    assert again.get("two") is None
+    again.add(finished("three"))
+    last = Store(tmp_path, "t")
+    assert last.get("one") is not None
+    assert last.get("two") is None
+    assert last.get("three") is not None
+
+
+def test_a_line_complete_but_for_its_end_counts(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(json.dumps(asdict(finished("one"))).encode())
+    store = Store(tmp_path, "t")
+    assert store.get("one") == finished("one")
+    store.add(finished("two"))
+    assert Store(tmp_path, "t").get("one") == finished("one")
+    assert Store(tmp_path, "t").get("two") == finished("two")
+
+
+def test_lines_of_another_shape_are_passed_over(tmp_path):
+    (tmp_path / "t.jsonl").write_bytes(b'{"key": "old"}\n[1]\n\xff\xfe\nnull\n\n')
+    store = Store(tmp_path, "t")
+    assert store.get("old") is None
+    store.add(finished("one"))
+    assert Store(tmp_path, "t").get("one") is not None
+
+
+def test_other_experiments_trainings_are_used_but_the_own_win(tmp_path):
+    Store(tmp_path, "a").add(finished("one"))
+    Store(tmp_path, "z").add(finished("one", test_accuracy=0.1))
+    Store(tmp_path, "z").add(finished("two"))
+    own = Store(tmp_path, "m")
+    assert own.get("two") is not None
+    own.add(finished("one", test_accuracy=0.9))
+    assert Store(tmp_path, "m").require("one").test_accuracy == 0.9
+    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_missing_training_is_an_error_where_it_is_required(tmp_path):
+    with pytest.raises(RunError, match="not finished"):
+        Store(tmp_path, "t").require("one")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="choose another --out"):
+        Store(tmp_path / "file" / "folder", "t")
+
+
+def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):
+    settings = JobSettings()
+    keys = [
+        training_key(settings, "federated", "federated"),
+        training_key(settings, "federated", "plaintext"),
+        training_key(settings, "pooled", "plaintext"),
+        training_key(with_overrides(settings, {"seed": 1}), "federated", "federated"),
+        training_key(with_overrides(settings, {"train.learning_rate": 0.02}), "federated", "federated"),
+        training_key(with_overrides(settings, {"data.dataset": "synthetic"}), "federated", "federated"),
+    ]
+    monkeypatch.setattr(store_module, "package_version", lambda: "99")
+    keys.append(training_key(settings, "federated", "federated"))
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"name": "other"}, {"timeout_s": 1}, {"data.root": "elsewhere"}, {"train.checkpoint_every": 3}]
+)
+def test_the_key_stays_with_what_cannot_change_the_result(overrides):
+    settings = JobSettings()
+    changed = with_overrides(settings, overrides)
+    assert changed != settings
+    assert training_key(changed, "pooled", "plaintext") == training_key(settings, "pooled", "plaintext")

@@ -1,0 +1,332 @@
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mpc.sessions import embed_session, streams
+from veilgraph.core.config import InitialSettings
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.mpc.embed import METHODS, Collaborative, SecureSum, init_std, init_weight
+from veilgraph.mpc.mask import add
+from veilgraph.mpc.plain import PlainCollaborative, PlainOwn, masked_sum
+
+NAMES = ["A", "B", "C", "D", "E"]
+FORMS = ["dense", "binary", "sparse"]
+numbers = st.integers(1, 6)
+
+
+def features_of(form, nodes, columns, generator):
+    """Real, 0/1, or sparse CSR features; the ring rounds them."""
+    if form == "binary":
+        return (torch.rand(nodes, columns, generator=generator) < 0.4).to(torch.float64)
+    matrix = torch.randn(nodes, columns, dtype=torch.float64, generator=generator)
+    if form == "dense":
+        return matrix
+    return torch.where(torch.rand(nodes, columns, generator=generator) < 0.15, matrix, 0.0).to_sparse_csr()
+
+
+def matrices_of(forms, nodes, columns, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: features_of(form, nodes, width, generator)
+        for name, form, width in zip(NAMES, forms, columns, strict=False)
+    }
+
+
+def pull(party, step, opened):
+    """A bounded gradient that differs by holder and step and depends on h^0."""
+    return torch.tanh(opened - (ord(party) - 66) * 0.5 - 0.1 * step) / opened.shape[0]
+
+
+def closeness(one, other):
+    return float((one - other).abs().max())
+
+
+def with_twin(settings, matrices, dim, steps, bits):
+    """The protocol beside its plaintext twin, which is given the protocol's own gradients."""
+    twin = PlainCollaborative(settings, matrices, streams(list(matrices)), bits, dim, torch.float64)
+    results = embed_session(settings, matrices, dim=dim, steps=steps, bits=bits, gradient=pull)
+    plain = []
+    for step in range(steps):
+        h0 = twin.embed()
+        plain.append(h0["A"])
+        twin.learn({name: pull(name, step, h0[name]) for name in matrices})
+    plain.append(twin.embed()["A"])
+    return twin, results, plain
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    forms=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from(FORMS), min_size=n, max_size=n)),
+    nodes=numbers,
+    columns=st.lists(numbers, min_size=5, max_size=5),
+    dim=st.integers(1, 4),
+    momentum=st.sampled_from([0.0, 0.9]),
+    decay=st.sampled_from([0.0, 0.01, 0.5]),
+    seed=st.integers(0, 2**31),
+)
+def test_collaborative_follows_its_twin_for_twenty_steps(forms, nodes, columns, dim, momentum, decay, seed):
+    matrices = matrices_of(forms, nodes, columns, seed)
+    chosen = InitialSettings(learning_rate=0.1, momentum=momentum, weight_decay=decay, gradient_bits=32)
+    twin, results, plain = with_twin(chosen, matrices, dim, 20, 10)
+    for result in results.values():
+        assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= 1e-6
+        assert torch.equal(result.opened[-1], results["A"].opened[-1])
+    for owner, weight in twin.weights().items():
+        assert closeness(reconstructed(results, owner, 10 + 32), weight) <= 1e-6
+
+
+def reconstructed(results, owner, weight_bits):
+    """W of one block from all holders' shares: what no party can do."""
+    embeddings = [result.embedding for result in results.values()]
+    assert all(isinstance(embedding, Collaborative) for embedding in embeddings)
+    total = add([embedding.shares[owner] for embedding in embeddings])
+    scales = {float(embedding.tensors()["scale"]) for embedding in embeddings}
+    assert len(scales) == 1
+    return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])
+def test_the_only_error_is_the_rounding_of_the_gradient(count, form, feature_bits, gradient_bits):
+    steps, holders = 20, count
+    matrices = matrices_of([form] * count, 30, [8, 5, 3, 9, 2], seed=4)
+    chosen = InitialSettings(gradient_bits=gradient_bits)
+    _, results, plain = with_twin(chosen, matrices, 3, steps, feature_bits)
+    x = torch.cat([matrix.to_dense() for matrix in matrices.values()], dim=1)
+    largest = float((x @ x.t()).abs().sum(dim=1).max())
+    bound = steps * holders * largest * 2.0 ** -(gradient_bits + 1)
+    for result in results.values():
+        assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= bound
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_what_the_ring_can_hold_is_computed_exactly(count, momentum):
+    """Features in eighths, gradients in sixteenths: every h^0 is the one of exact rational arithmetic."""
+    names, nodes, dim, steps = NAMES[:count], 6, 2, 5
+    generator = torch.Generator().manual_seed(count)
+    matrices = {name: torch.randint(-40, 40, (nodes, 3), generator=generator) / 8 for name in names}
+    gradients = {
+        (name, step): torch.randint(-99, 99, (nodes, dim), generator=generator).to(torch.float64) / 16
+        for name in names
+        for step in range(steps)
+    }
+    chosen = InitialSettings(learning_rate=0.25, momentum=momentum)
+    results = embed_session(
+        chosen, matrices, dim=dim, steps=steps, bits=3, gradient=lambda name, step, _: gradients[name, step]
+    )
+    std = init_std(chosen, 3 * count, dim) / count**0.5
+    weight, momentum_of = {}, {}
+    for owner in names:
+        drawn = [init_weight(streams(names)[name], owner, 3, dim, std) for name in names]
+        units = [torch.ldexp(part, torch.tensor(31)).round().tolist() for part in drawn]
+        weight[owner] = [[sum(Fraction(int(u[f][k]), 2**31) for u in units) for k in range(dim)] for f in range(3)]
+        momentum_of[owner] = [[Fraction(0)] * dim for _ in range(3)]
+    exact = {name: [[Fraction(value) for value in row] for row in matrices[name].tolist()] for name in names}
+    for step in range(steps + 1):
+        h0 = [
+            [float(sum(exact[o][n][f] * weight[o][f][k] for o in names for f in range(3))) for k in range(dim)]
+            for n in range(nodes)
+        ]
+        for name in names:
+            assert results[name].opened[step].tolist() == h0
+        if step < steps:
+            total = masked_sum([gradients[name, step] for name in names]).tolist()
+            for owner in names:
+                for f in range(3):
+                    for k in range(dim):
+                        step_of = sum(exact[owner][n][f] * Fraction(total[n][k]) for n in range(nodes))
+                        momentum_of[owner][f][k] = momentum_of[owner][f][k] * Fraction(momentum) + step_of
+                        weight[owner][f][k] -= Fraction(1, 4) * momentum_of[owner][f][k]
+
+
+def test_h0_is_rounded_to_the_jobs_precision_only_at_the_end():
+    matrices = matrices_of(["dense", "dense"], 8, [3, 4], 1)
+    single = embed_session(InitialSettings(), matrices, dim=2, steps=0, bits=12, gradient=pull, dtype=torch.float32)
+    double = embed_session(InitialSettings(), matrices, dim=2, steps=0, bits=12, gradient=pull)
+    assert single["A"].opened[0].dtype == torch.float32
+    assert torch.equal(single["A"].opened[0], double["A"].opened[0].to(torch.float32))
+
+
+@pytest.mark.parametrize("method", ["collaborative", "secure-sum"])
+def test_results_do_not_depend_on_the_secrets(method):
+    matrices = matrices_of(["dense", "sparse", "binary"], 9, [3, 4, 2], 1)
+    one, other = (
+        embed_session(InitialSettings(method=method), matrices, dim=2, steps=3, bits=12, gradient=pull, secrets=secrets)
+        for secrets in (1, 2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one["B"].opened, other["B"].opened, strict=True))
+    assert not torch.equal(one["B"].view[-1].tensor, other["B"].view[-1].tensor)
+
+
+def test_results_do_not_depend_on_whether_the_dealer_keeps_its_masks():
+    matrices = matrices_of(["dense", "sparse"], 21, [3, 6], 1)
+    chosen = InitialSettings()
+    one = embed_session(chosen, matrices, dim=2, steps=3, bits=12, gradient=pull)
+    other = embed_session(chosen, matrices, dim=2, steps=3, bits=12, gradient=pull, keep_bytes=0, block_bytes=64)
+    assert all(torch.equal(a, b) for a, b in zip(one["B"].opened, other["B"].opened, strict=True))
+    halves = [
+        [message.tensor for message in session["A"].view if message.tag.kind is Kind.CORRELATION]
+        for session in (one, other)
+    ]
+    ordered = [sorted(dealt, key=lambda half: half.flatten().tolist()) for dealt in halves]
+    assert all(torch.equal(a, b) for a, b in zip(*ordered, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_session_goes_on_from_saved_tensors(method):
+    matrices = matrices_of(["dense", "sparse"], 9, [3, 4], 1)
+    chosen = InitialSettings(method=method, weight_decay=0.1)
+    first = embed_session(chosen, matrices, dim=2, steps=2, bits=12, gradient=pull, after_learn=descend)
+    saved = {
+        name: {key: value.detach().clone() for key, value in result.embedding.tensors().items()}
+        for name, result in first.items()
+    }
+    second = embed_session(chosen, matrices, dim=2, steps=0, bits=12, gradient=pull, start_from=saved, secrets="second")
+    for name in matrices:
+        assert torch.equal(second[name].opened[0], first[name].opened[-1])
+
+
+# Each holder's own weights
+
+
+def descend(embedding):
+    with torch.no_grad():
+        for parameter in embedding.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(parameter.grad, alpha=0.1)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    method=st.sampled_from(["individual", "secure-sum"]),
+    forms=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from(FORMS), min_size=n, max_size=n)),
+    nodes=numbers,
+    columns=st.lists(numbers, min_size=5, max_size=5),
+    dim=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_own_weights_follow_their_twin(method, forms, nodes, columns, dim, seed):
+    matrices = matrices_of(forms, nodes, columns, seed)
+    chosen = InitialSettings(method=method)
+    results = embed_session(chosen, matrices, dim=dim, steps=8, bits=12, gradient=pull, after_learn=descend)
+    twin = PlainOwn(chosen, matrices, streams(list(matrices)), dim, torch.float64, summed=method == "secure-sum")
+    for step in range(9):
+        plain = twin.embed()
+        for name in matrices:
+            difference = closeness(results[name].opened[step], plain[name])
+            assert difference <= (0.0 if method == "individual" else 1e-9)
+        if step < 8:
+            twin.learn({name: pull(name, step, plain[name]) for name in matrices})
+            descend(twin)
+    for name, weight in twin.weights().items():
+        assert closeness(results[name].embedding.tensors()["weight"].detach(), weight) <= 1e-9
+
+
+# What is refused
+
+
+def refused(chosen, matrices, gradient=pull, steps=1, bits=12):
+    with pytest.raises(RangeOverflow) as caught:
+        embed_session(chosen, matrices, dim=2, steps=steps, bits=bits, gradient=gradient)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_too_large_for_the_ring_are_refused_at_set_up(sparse):
+    matrices = matrices_of(["dense", "dense"], 5, [3, 4], 1)
+    matrices["B"] = matrices["B"] * 1e4
+    if sparse:
+        matrices["B"] = matrices["B"].to_sparse_csr()
+    message = refused(InitialSettings(), matrices)
+    assert message.startswith("B's features are too large for the ring")
+    assert "|h^0| < 2^9 with feature_bits=12 and gradient_bits=28" in message
+    assert "model.initial.gradient_bits" in message
+    assert "data.feature_scaling" in message
+    roomier = InitialSettings(gradient_bits=8)
+    embed_session(roomier, matrices, dim=2, steps=1, bits=4, gradient=pull)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_features_that_are_not_finite_are_refused(value):
+    matrices = matrices_of(["dense", "dense"], 5, [3, 4], 1)
+    matrices["B"][2, 1] = value
+    assert "B's features" in refused(InitialSettings(), matrices)
+
+
+@pytest.mark.parametrize("size", [1e12, math.nan, math.inf])
+def test_a_gradient_too_large_for_the_ring_is_refused(size):
+    message = refused(
+        InitialSettings(), matrices_of(["dense", "dense"], 5, [3, 4], 1), lambda *_: torch.full((5, 2), size)
+    )
+    assert message.startswith("the scaled gradient of h^0 does not fit the ring: with 28 fractional bits")
+    assert "lower model.initial.gradient_bits or model.initial.learning_rate" in message
+
+
+def test_an_embedding_that_grew_into_the_guard_bits_is_refused():
+    matrices = {name: torch.ones(5, 1) for name in "AB"}
+    chosen = InitialSettings(learning_rate=1.0, momentum=0.0)
+    message = refused(chosen, matrices, lambda *_: torch.full((5, 2), 60.0), steps=3)
+    assert message.startswith("h^0 does not fit the ring: with 52 fractional bits")
+    assert "lower model.initial.gradient_bits or model.initial.feature_bits" in message
+
+
+@pytest.mark.parametrize("size", [float("nan"), 2.0**22])
+def test_a_masked_sum_too_large_for_the_ring_is_refused(size):
+    matrices = matrices_of(["dense", "dense"], 5, [3, 4], 1)
+    message = refused(InitialSettings(method="secure-sum"), matrices, lambda *_: torch.full((5, 2), size))
+    assert "h0 gradient does not fit the ring" in message
+    assert "data.feature_scaling" in message
+
+
+# What is opened
+
+
+KINDS = {
+    "individual": {Kind.KEY},
+    "secure-sum": {Kind.KEY, Kind.MASKED, Kind.MASKED_GRADIENT},
+    "collaborative": {
+        Kind.KEY,
+        Kind.SEED,
+        Kind.STATIC_DIFFERENCE,
+        Kind.MASKED_OPERAND,
+        Kind.CORRELATION,
+        Kind.SHARE,
+    },
+}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_holder_receives_no_other_kind_of_message(method, count):
+    matrices = matrices_of(["dense"] * count, 9, [3, 4, 2, 3, 2], 1)
+    results = embed_session(InitialSettings(method=method), matrices, dim=2, steps=3, bits=12, gradient=pull)
+    for name, result in results.items():
+        received = [message for message in result.view if message.receiver == name]
+        assert {message.tag.kind for message in received} == KINDS[method]
+        dealt = {message.tag.kind for message in received if message.sender == SERVER}
+        assert dealt == KINDS[method] & {Kind.SEED, Kind.CORRELATION}
+        assert all(message.receiver != SERVER for message in result.view)
+
+
+def test_only_h0_is_ever_opened():
+    matrices = matrices_of(["dense"] * 3, 9, [3, 4, 2], 1)
+    results = embed_session(InitialSettings(), matrices, dim=2, steps=3, bits=12, gradient=pull)
+    for name, result in results.items():
+        shares = [m for m in result.view if m.tag.kind is Kind.SHARE and m.receiver == name]
+        assert sorted((m.sender, m.tag.step, tuple(m.tensor.shape)) for m in shares) == [
+            (other, step, (9, 2)) for other in matrices if other != name for step in range(4)
+        ]
+
+
+def test_the_two_classes_of_own_weights_start_from_different_scales():
+    assert set(METHODS) == {"individual", "secure-sum", "collaborative"}
+    assert METHODS["secure-sum"] is SecureSum
+    assert init_std(InitialSettings(), 6, 2) == 0.5
+    assert init_std(InitialSettings(init_std=0.125), 6, 2) == 0.125

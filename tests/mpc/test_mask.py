@@ -1,0 +1,156 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
+from veilgraph.core.errors import ProtocolError, RangeOverflow
+from veilgraph.core.types import Kind, Tag
+from veilgraph.mpc.mask import PairwiseMasks, add, open_sum
+from veilgraph.mpc.plain import masked_sum
+
+HOLDERS = {2: ["A", "B"], 3: ["shop", "bank", "clinic"], 5: ["E", "A", "D", "B", "C"]}
+MASKS = {count: agreed_masks(names) for count, names in HOLDERS.items()}
+counts = pytest.mark.parametrize("count", HOLDERS)
+
+
+@counts
+def test_masks_cancel_in_the_sum_over_all_holders(count):
+    masks = [holder.mask("h0", 3, (50, 7)) for holder in MASKS[count].values()]
+    assert torch.equal(add(masks), torch.zeros(50, 7, dtype=torch.int64))
+
+
+@counts
+def test_masks_of_all_but_one_do_not_cancel(count):
+    masks = {name: holder.mask("h0", 3, (200, 7)) for name, holder in MASKS[count].items()}
+    for name in masks:
+        rest = add([mask for other, mask in masks.items() if other != name])
+        assert int((rest == 0).sum()) == 0
+        assert byte_p_value(rest) > 1e-6
+
+
+@counts
+def test_a_single_mask_is_uniform_in_every_byte(count):
+    for holder in MASKS[count].values():
+        mask = holder.mask("h0", 0, (4000, 4))
+        assert byte_p_value(mask) > 1e-6
+        for position in range(8):
+            column = mask.view(torch.uint8).reshape(-1, 8)[:, position]
+            assert chisquare(torch.bincount(column.long(), minlength=256).numpy()).pvalue > 1e-6
+
+
+def test_the_uniformity_test_sees_a_single_byte_that_is_not():
+    mask = MASKS[2]["A"].mask("h0", 0, (4000, 4))
+    assert byte_p_value(mask & ~0xFF) < 1e-6
+    assert byte_p_value(mask >> 8) < 1e-6
+
+
+def byte_p_value(tensor):
+    counted = torch.bincount(tensor.contiguous().view(torch.uint8).flatten().long(), minlength=256)
+    return float(chisquare(counted.numpy()).pvalue)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    count=st.sampled_from(sorted(HOLDERS)),
+    rows=st.integers(0, 9),
+    columns=st.integers(0, 5),
+    bits=st.integers(0, 44),
+    seed=st.integers(0, 2**31),
+)
+def test_hidden_values_open_to_their_sum(count, rows, columns, bits, seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = {
+        name: 1000 * torch.randn(rows, columns, dtype=torch.float64, generator=generator) for name in HOLDERS[count]
+    }
+    hidden = [MASKS[count][name].hide(own, bits, "h0", seed, "change it") for name, own in values.items()]
+    opened = open_sum(hidden, bits, torch.float64, "h0", "change it")
+    error = (opened - masked_sum(list(values.values()))).abs()
+    assert opened.shape == (rows, columns)
+    assert bool((error <= count * 2.0 ** -(bits + 1) + 1e-11).all())
+
+
+@counts
+def test_the_largest_legal_values_of_all_holders_still_open(count):
+    headroom = (count - 1).bit_length()
+    largest = 2.0 ** (61 - headroom - 32)
+    inside = torch.tensor([largest * (1 - 2**-50), -largest * (1 - 2**-50)], dtype=torch.float64)
+    hidden = [holder.hide(inside, 32, "h0", 1, "change it") for holder in MASKS[count].values()]
+    assert torch.equal(open_sum(hidden, 32, torch.float64, "h0", "change it"), count * inside)
+    name, holder = next(iter(MASKS[count].items()))
+    with pytest.raises(RangeOverflow, match=rf"^{name}'s h0 does not fit the ring: .*2\^{29 - headroom} .*change it$"):
+        holder.hide(inside * 2, 32, "h0", 1, "change it")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_not_hidden(value):
+    with pytest.raises(RangeOverflow, match="finite"):
+        MASKS[2]["A"].hide(torch.tensor([value]), 32, "h0", 1, "change it")
+
+
+def test_an_opened_sum_in_the_guard_bits_is_refused_with_the_remedy():
+    with pytest.raises(RangeOverflow, match=r"^the sum does not fit .*; change it$"):
+        open_sum([torch.tensor([2**60]), torch.tensor([2**60])], 32, torch.float32, "the sum", "change it")
+
+
+def test_a_missing_piece_opens_to_nothing():
+    values = torch.ones(100, 1)
+    hidden = [holder.hide(values, 32, "h0", 1, "change it") for holder in MASKS[3].values()]
+    with pytest.raises(RangeOverflow):
+        open_sum(hidden[:2], 32, torch.float64, "h0", "change it")
+
+
+def test_purposes_steps_pairs_and_sessions_have_masks_of_their_own():
+    holder = MASKS[3]["bank"]
+    names = [("h0", 0), ("h0", 1), ("h0", 10), ("h0 gradient", 0), ("W/A", 0), ("h0/1", 0)]
+    masks = [holder.mask(purpose, step, (16,)) for purpose, step in names]
+    masks += [MASKS[3]["shop"].mask("h0", 0, (16,)), agreed_masks(HOLDERS[3], seed=1)["bank"].mask("h0", 0, (16,))]
+    assert len({int(element) for mask in masks for element in mask}) == 16 * len(masks)
+    assert torch.equal(holder.mask("h0", 0, (16,)), masks[0])
+
+
+def test_adding_leaves_the_pieces_alone():
+    pieces = [torch.tensor([2**63 - 1]), torch.tensor([1])]
+    assert add(iter(pieces)).tolist() == [-(2**63)]
+    assert pieces[0].tolist() == [2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        bytes(32),
+        bytes([1]) + bytes(31),
+        bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    ],
+    ids=["zero", "one", "of order 8"],
+)
+def test_a_public_key_that_gives_everyone_the_same_secret_is_refused(key):
+    def cheat(link):
+        link.send("A", Tag(Kind.KEY), torch.frombuffer(bytearray(key), dtype=torch.uint8))
+
+    def honest(link):
+        return PairwiseMasks.agree(link, ["A", "B"], fixed_secrets("A"))
+
+    with pytest.raises(ProtocolError, match="B sent A an invalid X25519 public key"):
+        simulate({"A": honest, "B": cheat})
+
+
+@pytest.mark.parametrize("key", [torch.zeros(31, dtype=torch.uint8), torch.zeros(32), torch.zeros(1, 32).byte()])
+def test_a_public_key_of_another_form_is_refused(key):
+    def honest(link):
+        return PairwiseMasks.agree(link, ["A", "B"], fixed_secrets("A"))
+
+    with pytest.raises(ProtocolError, match=r"expected \[32\] torch.uint8"):
+        simulate({"A": honest, "B": lambda link: link.send("A", Tag(Kind.KEY), key)})
+
+
+def test_both_ends_of_a_pair_know_the_same_key_and_a_third_does_not():
+    secrets = fixed_secrets("x")
+    keys = [secrets(32) for _ in range(3)]
+    shared = {
+        name: PairwiseMasks(name, {"C" if name != "C" else "A": key}) for name, key in zip("ABC", keys, strict=True)
+    }
+    assert not torch.equal(shared["A"].mask("h0", 0, (8,)), -shared["B"].mask("h0", 0, (8,)))
+    pair = agreed_masks(["A", "B"])
+    assert torch.equal(pair["A"].mask("h0", 0, (8,)), -pair["B"].mask("h0", 0, (8,)))

@@ -1,0 +1,203 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.randomness import expand
+from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.dealer import Dealer, Direction, operand_mask_name, result_mask_name, static_mask_name
+from veilgraph.mpc.mask import add
+from veilgraph.mpc.product import SecureProduct
+from veilgraph.mpc.ring import DenseOperand, static_operand
+from veilgraph.mpc.shares import open_shares, share_contribution
+
+MIN, MAX = -(2**63), 2**63 - 1
+
+
+def uniform(generator, *shape):
+    return torch.randint(MIN, MAX, shape, generator=generator)
+
+
+def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 30):
+    """Every holder multiplies forward and backward ``steps`` times; gives its shares and its view."""
+    names = list(matrices)
+    features = {name: matrix.shape[1] for name, matrix in matrices.items()}
+    nodes = next(iter(matrices.values())).shape[0]
+
+    def holder(plain_link):
+        link = RecordedLink(plain_link, keep_transcript=True)
+        matrix = matrices[link.party]
+        product = SecureProduct(link, static_operand(matrix, torch.clone), matrix, features, dim)
+        results = []
+        for step in range(steps):
+            forward = product.forward(step, product.prepare(Direction.FORWARD, step), weights[link.party])
+            prepared = product.prepare(Direction.BACKWARD, step)
+            results.append((forward, product.backward(step, prepared, gradients[link.party])))
+        return results, link.transcript()
+
+    def server(link):
+        dealer = Dealer(link, features, nodes, dim, fixed_secrets("dealer"), keep_bytes, block_bytes=64)
+        dealer.send_seeds()
+        for step in range(steps):
+            dealer.deal(Direction.FORWARD, step)
+            dealer.deal(Direction.BACKWARD, step)
+
+    results = simulate({**dict.fromkeys(names, holder), SERVER: server})
+    return {name: results[name] for name in names}
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    holders=st.sampled_from([2, 3, 5]),
+    nodes=st.integers(1, 12),
+    columns=st.lists(st.integers(1, 6), min_size=5, max_size=5),
+    dim=st.integers(1, 4),
+    density=st.sampled_from([0.0, 0.1, 1.0]),
+    keep_bytes=st.sampled_from([0, 1 << 20]),
+    seed=st.integers(0, 2**31),
+)
+def test_the_shares_add_up_to_the_product_for_any_ring_elements(
+    holders, nodes, columns, dim, density, keep_bytes, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    names = ["A", "B", "C", "D", "E"][:holders]
+    features = dict(zip(names, columns, strict=False))
+    matrices = {}
+    for name in names:
+        filled = torch.rand(nodes, features[name], generator=generator) < density
+        matrices[name] = torch.where(filled, uniform(generator, nodes, features[name]), 0)
+    weights = {name: {owner: uniform(generator, features[owner], dim) for owner in names} for name in names}
+    gradients = {name: uniform(generator, nodes, dim) for name in names}
+    results = product_session(matrices, weights, gradients, dim, steps=2, keep_bytes=keep_bytes)
+    blocks = {owner: add([weights[name][owner] for name in names]) for owner in names}
+    forward = add([DenseOperand(matrices[owner]).times(blocks[owner]) for owner in names])
+    gradient = add(list(gradients.values()))
+    for step in range(2):
+        assert torch.equal(add([results[name][0][step][0] for name in names]), forward)
+        for owner in names:
+            backward = add([results[name][0][step][1][owner] for name in names])
+            assert torch.equal(backward, DenseOperand(matrices[owner]).transposed_times(gradient))
+
+
+def a_session(holders=3, steps=2):
+    generator = torch.Generator().manual_seed(1)
+    names = ["A", "B", "C", "D", "E"][:holders]
+    features = {name: 3 + index for index, name in enumerate(names)}
+    matrices = {name: uniform(generator, 40, features[name]) for name in names}
+    weights = {name: {owner: uniform(generator, features[owner], 2) for owner in names} for name in names}
+    gradients = {name: uniform(generator, 40, 2) for name in names}
+    return matrices, product_session(matrices, weights, gradients, 2, steps)
+
+
+@pytest.mark.parametrize("holders", [2, 3, 5])
+def test_messages_are_those_of_the_protocol_and_no_more(holders):
+    matrices, results = a_session(holders)
+    others = holders - 1
+    for name, (_, view) in results.items():
+        sent = [message for message in view if message.sender == name]
+        received = [message for message in view if message.receiver == name]
+        assert [m.tag.kind for m in sent].count(Kind.STATIC_DIFFERENCE) == others
+        assert [m.tag.kind for m in sent].count(Kind.MASKED_OPERAND) == 2 * 2 * others
+        assert len(sent) == 5 * others
+        assert [m.tag.kind for m in received].count(Kind.SEED) == 1
+        assert [m.tag.kind for m in received].count(Kind.CORRELATION) == 4
+        assert len(received) == len(sent) + 5
+        for message in sent:
+            shape = tuple(message.tensor.shape)
+            if message.tag.kind is Kind.STATIC_DIFFERENCE:
+                assert shape == matrices[name].shape
+            elif message.tag.round == Direction.FORWARD:
+                assert shape == (matrices[message.receiver].shape[1], 2)
+            else:
+                assert shape == (40, 2)
+
+
+def test_no_mask_is_used_twice():
+    # The same weights and gradients every step: equal masks would give equal messages.
+    _, results = a_session(steps=3)
+    seen = set()
+    for name, (_, view) in results.items():
+        for message in view:
+            if message.sender == name and message.tag.kind is Kind.MASKED_OPERAND:
+                backward = message.tag.round == Direction.BACKWARD
+                receiver = "*" if backward else message.receiver
+                seen.add((name, receiver, message.tag.step, backward, tuple(message.tensor.flatten().tolist())))
+    assert len({elements for *_, elements in seen}) == len(seen) == 3 * 3 * 2 + 3 * 3
+
+
+def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
+    seeds = iter([bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32])
+    features, nodes, dim = {"A": 3, "B": 4, "C": 2}, 5, 2
+    known = dict(zip(features, [bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32], strict=True))
+
+    def server(plain_link):
+        link = RecordedLink(plain_link, keep_transcript=True)
+        dealer = Dealer(link, features, nodes, dim, lambda length: next(seeds)[:length])
+        dealer.send_seeds()
+        dealer.deal(Direction.FORWARD, 4)
+        dealer.deal(Direction.BACKWARD, 4)
+        return link.transcript()
+
+    view = simulate({SERVER: server, **{name: lambda link: None for name in features}})[SERVER]
+    assert [message.tag.kind for message in view] == [Kind.SEED] * 3 + [Kind.CORRELATION] * 6
+    for message in view[:3]:
+        assert bytes(message.tensor.tolist()) == known[message.receiver]
+    for message in view[3:]:
+        owner, direction = message.receiver, Direction(message.tag.round)
+        columns = features[owner]
+        mask = expand(known[owner], static_mask_name(), (nodes, columns))
+        if direction is Direction.BACKWARD:
+            mask = mask.t()
+        others = [name for name in features if name != owner]
+        operands = [expand(known[o], operand_mask_name(owner, direction, 4), (mask.shape[1], dim)) for o in others]
+        results = [expand(known[o], result_mask_name(owner, direction, 4), (mask.shape[0], dim)) for o in others]
+        expected = (mask.unsqueeze(2) * add(operands).unsqueeze(0)).sum(dim=1) - add(results)
+        assert torch.equal(message.tensor, expected)
+
+
+def test_mask_names_never_meet():
+    names = {static_mask_name()}
+    for owner in ("A", "*", "U", "A/FORWARD"):
+        for direction in Direction:
+            for step in (0, 1, 11):
+                names |= {operand_mask_name(owner, direction, step), result_mask_name(owner, direction, step)}
+    per_owner = 4 * 2 * 3 + 4 * 3  # Z everywhere, V forward
+    assert len(names) == 1 + per_owner + 3  # and one backward V for all owners
+
+
+def test_a_dealt_matrix_of_the_wrong_shape_is_refused():
+    def holder(link):
+        matrix = torch.ones(4, 2, dtype=torch.int64)
+        product = SecureProduct(link, static_operand(matrix, torch.clone), matrix, {"A": 2, "B": 2}, 1)
+        return product.prepare(Direction.FORWARD, 0)
+
+    def server(link):
+        for name in "AB":
+            link.send(name, Tag(Kind.SEED), torch.zeros(32, dtype=torch.uint8))
+            link.send(name, Tag(Kind.CORRELATION), torch.zeros(2, 1, dtype=torch.int64))
+
+    with pytest.raises(ProtocolError, match=r"expected \[4, 1\] torch.int64"):
+        simulate({"A": holder, "B": holder, SERVER: server})
+
+
+# Shares
+
+
+@pytest.mark.parametrize("holders", [2, 3, 5])
+def test_contributions_become_shares_of_their_sum(holders):
+    names = ["A", "B", "C", "D", "E"][:holders]
+    masks = agreed_masks(names)
+    generator = torch.Generator().manual_seed(2)
+    contributions = {name: uniform(generator, 6, 2) for name in names}
+
+    def holder(link):
+        share = share_contribution(contributions[link.party], masks[link.party], "W/A")
+        return share, open_shares(link, [name for name in names if name != link.party], Tag(Kind.SHARE), share)
+
+    opened = simulate(dict.fromkeys(names, holder))
+    for share, total in opened.values():
+        assert torch.equal(total, add(list(contributions.values())))
+        assert not any(torch.equal(share, contribution) for contribution in contributions.values())

@@ -1,0 +1,337 @@
+import math
+
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.randomness import expand
+from veilgraph.mpc import dealer, ring
+from veilgraph.mpc.dealer import SeededOperand
+from veilgraph.mpc.ring import (
+    GUARD_BITS,
+    MAX_DETECTED_BITS,
+    DenseOperand,
+    SparseOperand,
+    decode,
+    encode,
+    fractional_bits,
+    matmul,
+    static_operand,
+)
+
+ROOM = 63 - GUARD_BITS
+WHAT, REMEDY = "the number", "turn the knob"
+MIN, MAX = -(2**63), 2**63 - 1
+EXTREMES = (MIN, MIN + 1, -1, 0, 1, MAX - 1, MAX)
+
+relaxed = settings(deadline=None, max_examples=60)
+elements = st.one_of(st.sampled_from(EXTREMES), st.integers(MIN, MAX), st.just(0))
+sizes = st.integers(1, 7)
+
+
+def double(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def integers(*values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def to_ring(value):
+    """Any Python integer as the int64 of its residue mod 2^64."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def slow_product(left, right):
+    """By Python's own integers."""
+    rows, inner, columns = len(left), len(right), len(right[0]) if right else 0
+    return [[to_ring(sum(left[i][k] * right[k][j] for k in range(inner))) for j in range(columns)] for i in range(rows)]
+
+
+@st.composite
+def products(draw, cells=elements):
+    rows, inner, columns = draw(sizes), draw(sizes), draw(sizes)
+    left = draw(st.lists(st.lists(cells, min_size=inner, max_size=inner), min_size=rows, max_size=rows))
+    right = draw(st.lists(st.lists(cells, min_size=columns, max_size=columns), min_size=inner, max_size=inner))
+    return left, right
+
+
+# Fixed point
+
+
+@relaxed
+@given(values=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=20), bits=st.integers(0, 44))
+def test_a_round_trip_errs_by_half_a_unit_at_most(values, bits):
+    real = double(*values)
+    back = decode(encode(real, bits, WHAT, REMEDY), bits, torch.float64, WHAT, REMEDY)
+    assert (back - real).abs().max() <= 2.0 ** -(bits + 1)
+
+
+@relaxed
+@given(units=st.lists(st.integers(-(2**52), 2**52), min_size=1, max_size=20), bits=st.integers(0, 60))
+def test_numbers_of_so_many_bits_are_kept_exactly(units, bits):
+    real = double(*(math.ldexp(unit, -bits) for unit in units))
+    ring_elements = encode(real, bits, WHAT, REMEDY)
+    assert ring_elements.tolist() == units
+    assert torch.equal(decode(ring_elements, bits, torch.float64, WHAT, REMEDY), real)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_encoding_keeps_the_shape_and_decoding_gives_the_asked_precision(dtype):
+    values = torch.tensor([[1.5, -2.25], [0.0, 3.0]], dtype=dtype)
+    encoded = encode(values, 12, WHAT, REMEDY)
+    assert encoded.tolist() == [[6144, -9216], [0, 12288]]
+    decoded = decode(encoded, 12, dtype, WHAT, REMEDY)
+    assert decoded.dtype == dtype
+    assert torch.equal(decoded, values)
+
+
+def test_no_values_at_all_are_fine():
+    assert encode(torch.empty(0, 3), 12, WHAT, REMEDY).shape == (0, 3)
+    assert decode(torch.empty(0, 3, dtype=torch.int64), 12, torch.float32, WHAT, REMEDY).shape == (0, 3)
+
+
+@pytest.mark.parametrize("bits", [0, 12, 28, 40, 52])
+@pytest.mark.parametrize("headroom", [0, 1, 3])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_largest_legal_value_is_the_last_one_accepted(bits, headroom, sign):
+    limit = 2.0 ** (ROOM - headroom - bits)
+    inside = sign * math.nextafter(limit, 0.0)
+    assert encode(double(inside), bits, WHAT, REMEDY, headroom).tolist() == [int(math.ldexp(inside, bits))]
+    with pytest.raises(RangeOverflow) as caught:
+        encode(double(0.0, sign * limit), bits, WHAT, REMEDY, headroom)
+    assert str(caught.value) == (
+        f"the number does not fit the ring: with {bits} fractional bits its values must be finite and stay below "
+        f"2^{ROOM - headroom - bits} in magnitude; turn the knob"
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(value):
+    with pytest.raises(RangeOverflow, match="must be finite"):
+        encode(double(0.0, value, 1.0), 12, WHAT, REMEDY)
+
+
+def test_decoding_refuses_the_guard_bits():
+    limit = 2**ROOM
+    legal = integers(limit - 1, -limit)
+    assert decode(legal, ROOM, torch.float64, WHAT, REMEDY).tolist() == [1.0, -1.0]
+    for element in (limit, -limit - 1, MAX, MIN):
+        with pytest.raises(RangeOverflow, match=r"the number does not fit .* turn the knob"):
+            decode(integers(0, element), 12, torch.float64, WHAT, REMEDY)
+
+
+@relaxed
+@given(parts=st.lists(st.floats(-100, 100), min_size=1, max_size=6), mask=st.integers(MIN, MAX))
+def test_a_sum_is_right_however_often_it_wrapped_around(parts, mask):
+    hidden = [encode(double(part), 32, WHAT, REMEDY) + mask for part in parts]
+    total = sum(hidden[1:], hidden[0])
+    for _ in parts:
+        total = total - mask
+    opened = decode(total, 32, torch.float64, WHAT, REMEDY)
+    assert abs(float(opened) - math.fsum(parts)) <= len(parts) * 2.0**-33 + 1e-12
+
+
+def test_wrap_around_is_the_modulus():
+    assert (integers(MAX) + 1).tolist() == [MIN]
+    assert (integers(MIN) - 1).tolist() == [MAX]
+    assert slow_product([[MIN]], [[-1]]) == [[MIN]]
+
+
+@pytest.mark.parametrize(
+    ("values", "bits"),
+    [
+        ([0.0, 0.0], 0),
+        ([0.0, 1.0], 0),
+        ([-3.0, 1e6], 0),
+        ([0.5, 2.0], 1),
+        ([0.25, -0.5], 2),
+        ([1023 / 1024], 10),
+        ([2.0**-11], 11),
+        ([2.0**-12], MAX_DETECTED_BITS),
+        ([2.0**-13], MAX_DETECTED_BITS),
+        ([math.sqrt(2)], MAX_DETECTED_BITS),
+        ([0.1], MAX_DETECTED_BITS),
+    ],
+)
+def test_fractional_bits_are_as_many_as_the_values_need(values, bits):
+    matrix = double(*values).reshape(-1, 1)
+    assert fractional_bits(matrix) == bits
+    assert fractional_bits(matrix.to_sparse_csr()) == bits
+    assert fractional_bits(matrix, most=1) == min(bits, 1)
+
+
+def test_features_without_a_stored_value_need_no_bits():
+    assert fractional_bits(torch.zeros(3, 4).to_sparse_csr()) == 0
+
+
+@relaxed
+@given(unit=st.integers(-(2**20), 2**20), bits=st.integers(0, 12))
+def test_fractional_bits_are_the_fewest(unit, bits):
+    assume(unit % 2 or bits == 0)
+    assert fractional_bits(double(math.ldexp(unit, -bits))) == bits
+
+
+# Exact products
+
+
+@relaxed
+@given(operands=products())
+@example(operands=([[MIN, MAX]], [[MIN], [MAX]]))
+@example(operands=([[MIN], [MAX]], [[MIN, MAX]]))
+@example(operands=([[MAX] * 7] * 7, [[MIN] * 7] * 7))
+@example(operands=([[0]], [[MAX]]))
+def test_every_layout_and_kernel_is_the_slow_product(operands):
+    left, right = operands
+    expected = slow_product(left, right)
+    matrix, operand = integers(*left), integers(*right)
+    for layout in (matrix, matrix.to_sparse_csr()):
+        for wrapped in (static_operand(layout, torch.clone), transposed(layout)):
+            assert wrapped.shape == (len(left), len(right))
+            assert wrapped.times(operand).tolist() == expected
+    assert matmul(matrix, operand).tolist() == expected
+    for kernel in (ring._direct_product, ring._negated_product):
+        out = torch.empty(len(left), operand.shape[1], dtype=torch.int64)
+        kernel(matrix, operand, out)
+        assert out.tolist() == expected
+
+
+def transposed(matrix):
+    """An operand whose ``times`` is the ``transposed_times`` of the transposed matrix."""
+    flipped = static_operand(matrix.to_dense().t().contiguous(), torch.clone)
+
+    class Flipped:
+        shape = flipped.shape[::-1]
+        times = staticmethod(flipped.transposed_times)
+
+    return Flipped()
+
+
+@relaxed
+@given(operands=products(cells=st.one_of(st.just(0), st.just(0), elements)))
+def test_sparse_and_dense_operands_agree_on_any_density(operands):
+    left, right = integers(*operands[0]), integers(*operands[1])
+    dense, sparse = DenseOperand(left), SparseOperand(sp.csr_array(left.numpy()))
+    assert torch.equal(dense.times(right), sparse.times(right))
+    tall = right.new_ones(left.shape[0], 2) * MIN + 3
+    assert torch.equal(dense.transposed_times(tall), sparse.transposed_times(tall))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("density", [0.0, 0.0004, 0.02, 0.5, 1.0])
+def test_rows_divided_over_threads_give_the_whole_product(monkeypatch, threads, density):
+    monkeypatch.setattr(ring, "_threads", lambda: threads)
+    generator = torch.Generator().manual_seed(5)
+    filled = torch.rand(1300, 3, generator=generator) < density
+    matrix = torch.where(filled, torch.randint(MIN, MAX, (1300, 3), generator=generator), 0)
+    right = torch.randint(MIN, MAX, (3, 2), generator=generator)
+    tall = torch.randint(MIN, MAX, (1300, 2), generator=generator)
+    for layout in (matrix, matrix.to_sparse_csr()):
+        operand = static_operand(layout, torch.clone)
+        assert isinstance(operand, DenseOperand) == (density > 0.2)
+        assert operand.times(right).tolist() == slow_product(matrix.tolist(), right.tolist())
+        assert operand.transposed_times(tall).tolist() == slow_product(matrix.t().tolist(), tall.tolist())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 6), (6, 1), (700, 1), (1, 700)])
+def test_no_stored_value_gives_zero(shape):
+    rows, columns = shape
+    empty = torch.zeros(shape, dtype=torch.int64)
+    for layout in (empty, empty.to_sparse_csr()):
+        operand = static_operand(layout, torch.clone)
+        assert operand.shape == shape
+        for product, height in (
+            (operand.times(torch.full((columns, 2), MAX)), rows),
+            (operand.transposed_times(torch.full((rows, 2), MIN)), columns),
+        ):
+            assert product.dtype == torch.int64
+            assert torch.equal(product, torch.zeros(height, 2, dtype=torch.int64))
+
+
+def test_a_right_operand_may_be_a_view():
+    matrix = torch.randint(MIN, MAX, (9, 4), generator=torch.Generator().manual_seed(1))
+    wide = torch.randint(MIN, MAX, (3, 8), generator=torch.Generator().manual_seed(2))
+    view = wide.t()[::2]
+    expected = slow_product(matrix.tolist(), view.tolist())
+    assert DenseOperand(matrix).times(view).tolist() == expected
+    assert SparseOperand(sp.csr_array(matrix.numpy())).times(view).tolist() == expected
+
+
+def test_both_kernels_agree_on_a_large_product():
+    generator = torch.Generator().manual_seed(3)
+    left = torch.randint(MIN, MAX, (300, 130), generator=generator)
+    right = torch.randint(MIN, MAX, (130, 17), generator=generator)
+    one, other = torch.empty(300, 17, dtype=torch.int64), torch.empty(300, 17, dtype=torch.int64)
+    ring._direct_product(left, right, one)
+    ring._negated_product(left, right, other)
+    assert torch.equal(one, other)
+    assert one[:2].tolist() == slow_product(left[:2].tolist(), right.tolist())
+
+
+@pytest.mark.parametrize(("capability", "kernel"), [("AVX512", "_direct_product"), ("AVX2", "_negated_product")])
+def test_the_kernel_is_the_fast_one_for_the_machine(monkeypatch, capability, kernel):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert ring._integer_kernel.__wrapped__() is getattr(ring, kernel)
+
+
+def test_real_operands_are_multiplied_as_real_numbers():
+    matrix = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    matrix[matrix.abs() < 2.0] = 0
+    right = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for layout in (matrix, matrix.to_sparse_csr()):
+        operand = static_operand(layout, lambda values: values.to(torch.float64))
+        assert isinstance(operand, SparseOperand)
+        assert torch.allclose(operand.times(right), matrix @ right, atol=1e-12)
+        assert torch.allclose(operand.transposed_times(matrix), matrix.t() @ matrix, atol=1e-12)
+
+
+def test_features_are_converted_once_in_every_layout():
+    features = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, -1.25]])
+    expected = integers([2, 0, 0], [0, 0, -5])
+
+    def convert(values):
+        return encode(values, 2, WHAT, REMEDY)
+
+    identity = torch.eye(3, dtype=torch.int64)
+    for layout in (features, features.to_sparse_csr()):
+        assert torch.equal(static_operand(layout, convert).times(identity), expected)
+        assert torch.equal(ring.dense(layout, convert), expected)
+
+
+# Masks known by their seed
+
+
+@relaxed
+@given(rows=st.integers(1, 60), columns=st.integers(1, 6), block_bytes=st.integers(0, 700))
+def test_a_seeded_operand_is_the_same_kept_or_blockwise(rows, columns, block_bytes):
+    seed = bytes(range(32))
+    shape = (rows, columns)
+    kept = SeededOperand(seed, "U", shape, keep_bytes=1 << 20, block_bytes=block_bytes)
+    blockwise = SeededOperand(seed, "U", shape, keep_bytes=0, block_bytes=block_bytes)
+    generator = torch.Generator().manual_seed(rows)
+    right = torch.randint(MIN, MAX, (columns, 2), generator=generator)
+    tall = torch.randint(MIN, MAX, (rows, 2), generator=generator)
+    plain = ring.DenseOperand(expand(seed, "U", shape))
+    for operand in (kept, blockwise):
+        assert operand.shape == shape
+        assert torch.equal(operand.times(right), plain.times(right))
+        assert torch.equal(operand.transposed_times(tall), plain.transposed_times(tall))
+
+
+def test_a_mask_too_large_to_keep_is_never_expanded_whole(monkeypatch):
+    largest = 0
+    whole = expand
+
+    def watched(seed, purpose, shape, first_element=0):
+        nonlocal largest
+        largest = max(largest, 8 * math.prod(shape))
+        return whole(seed, purpose, shape, first_element)
+
+    monkeypatch.setattr(dealer, "expand", watched)
+    operand = SeededOperand(bytes(32), "U", (5000, 10), keep_bytes=0, block_bytes=4096)
+    operand.times(torch.ones(10, 1, dtype=torch.int64))
+    operand.transposed_times(torch.ones(5000, 1, dtype=torch.int64))
+    assert 0 < largest <= 4096

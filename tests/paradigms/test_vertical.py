@@ -1,0 +1,455 @@
+"""Training from Python: what comes back, what is written, which model is chosen, and predicting with it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+from tests.paradigms.runs import DROPOUT, assert_same_run, joint_model, lasting, saved_job
+from tests.roles.federation import (
+    CLASSES,
+    NODES,
+    OwnModel,
+    Settings,
+    federate,
+    small_data,
+    small_job,
+    small_parties,
+)
+from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import SERVER
+from veilgraph.graph.features import scale_features
+from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.fit import Judgement
+from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.paradigms.vertical import load_result, predict, resume, train
+from veilgraph.roles.label_holder import Scores
+
+EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
+
+
+def scores(accuracy: float, loss: float) -> Scores:
+    return Scores(0.0, loss, 0.0, accuracy, None)
+
+
+# Which model is chosen
+
+
+def test_judgement_prefers_accuracy_then_loss_then_the_earlier() -> None:
+    judgement = Judgement()
+    for epoch, (accuracy, loss) in enumerate([(0.5, 2.0), (0.4, 0.1), (0.5, 1.0), (0.5, 1.0), (0.6, 9.0)], start=1):
+        judgement = judgement.after(epoch, scores(accuracy, loss))
+        assert judgement.best_epoch == {1: 1, 2: 1, 3: 3, 4: 3, 5: 5}[epoch]
+    assert judgement.since_best == 0
+    settings = small_job(2, {"train": {"patience": 2}}).train
+    once = judgement.after(6, scores(0.6, 9.0))
+    assert not once.stops(settings)
+    assert once.after(7, scores(0.1, 0.0)).stops(settings)
+    assert not once.after(7, scores(0.1, 0.0)).stops(small_job(2, {"train": {"patience": None}}).train)
+
+
+def test_a_loss_that_is_no_number_is_never_better() -> None:
+    judgement = Judgement().after(1, scores(0.5, 1.0))
+    assert judgement.after(2, scores(0.5, float("nan"))).best_epoch == 1
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 3])
+def test_the_best_epochs_weights_are_the_model(tmp_path: Path, evaluate_every: int) -> None:
+    settings = saved_job(tmp_path / "data", EARLY, {"train": {"evaluate_every": evaluate_every}})
+    run = train(settings, tmp_path / "run")
+    evaluated = [record for record in run.metrics if "val_accuracy" in record]
+    assert [record["epoch"] for record in evaluated] == [
+        record["epoch"] for record in run.metrics if record["epoch"] % evaluate_every == 0 or record["epoch"] == 60
+    ]
+    best = max(evaluated, key=lambda record: (record["val_accuracy"], -record["val_loss"], -record["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"]
+    assert len(run.metrics) == min(60, best["epoch"] + 4 * evaluate_every)
+    assert len(run.metrics) < 60, "it did not stop early, so the test says little"
+    for part in ("train", "val", "test"):
+        assert run.summary[f"{part}_accuracy"] == best[f"{part}_accuracy"]
+    graph = load_party(tmp_path / "data" / "A.safetensors")
+    assert graph.labels is not None
+    for part in ("train", "val", "test"):
+        mask = getattr(graph, f"{part}_mask")
+        correct = (run.predictions.classes == graph.labels)[mask]
+        assert float(correct.double().mean()) == run.summary[f"{part}_accuracy"]
+    # A run that ends at the best epoch ends with the same weights.
+    short = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": best["epoch"]})})
+    ended, chosen = joint_model(train(short, tmp_path / "short").path), joint_model(run.path)
+    assert all(torch.equal(ended[name], tensor) for name, tensor in chosen.items())
+
+
+def test_it_is_chosen_on_validation_nodes_alone(tmp_path: Path) -> None:
+    settings = small_job(2, DROPOUT, EARLY)
+    parties = small_parties(2)
+    labels, test_mask = parties[0].labels, parties[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
+    other = replace(parties[0], labels=torch.where(test_mask, (labels + 1) % CLASSES, labels))
+    one = train(settings, tmp_path / "one", parties=parties)
+    two = train(settings, tmp_path / "two", parties=[other, parties[1]])
+    assert one.summary["best_epoch"] == two.summary["best_epoch"]
+    assert torch.equal(one.predictions.probabilities, two.predictions.probabilities)
+    assert one.summary["test_accuracy"] != two.summary["test_accuracy"]
+    without = replace(parties[0], test_mask=None)
+    three = train(settings, tmp_path / "three", parties=[without, parties[1]])
+    assert three.summary["test_accuracy"] is None
+    assert torch.equal(one.predictions.probabilities, three.predictions.probabilities)
+
+
+def test_control_is_two_bits_and_all_that_others_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str, str, int, torch.dtype, tuple[int, ...]]] = []
+    original = RecordedLink.send
+
+    def send(self: RecordedLink, to: str, tag: object, tensor: Tensor) -> None:
+        kind = tag.kind.name  # type: ignore[attr-defined]
+        seen.append((self.party, to, kind, tag.step, tensor.dtype, tuple(tensor.shape)))  # type: ignore[attr-defined]
+        original(self, to, tag, tensor)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RecordedLink, "send", send)
+    run = train(small_job(3, EARLY, {"train": {"evaluate_every": 2}}), tmp_path / "run", parties=small_parties(3))
+    control = [message for message in seen if message[2] == "CONTROL"]
+    evaluations = [record["epoch"] for record in run.metrics if "val_accuracy" in record]
+    assert sorted(control) == sorted(
+        ("A", to, "CONTROL", epoch, torch.bool, (2,)) for epoch in evaluations for to in ("B", "C", SERVER)
+    )
+    assert {kind for sender, _, kind, *_ in seen if sender == "A"} == {
+        "HELLO", "KEY", "STATIC_DIFFERENCE", "MASKED_OPERAND", "SHARE", "MASKED", "GRADIENT", "CONTROL",
+    }  # fmt: skip
+    assert {(sender, to) for sender, to, kind, *_ in seen if kind == "COMBINED"} == {(SERVER, "A")}
+    assert not [message for message in seen if message[2] in ("EMBEDDING", "MASKED_GRADIENT")]
+    written = {path.name for party in ("B", SERVER) for path in (run.path / "parties" / party).rglob("*")}
+    assert not written & {"predictions.csv", "predictions.safetensors"}
+
+
+def test_private_seeds_are_kept_and_nobody_elses(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data")
+    runs = [train(settings, tmp_path / name, private_seeds=True) for name in ("one", "other")]
+    seeds = [RunDirectory.open(run.path).party(party).seed() for run in runs for party in ("A", "B", SERVER)]
+    assert len(set(seeds)) == 6
+    assert not torch.equal(joint_model(runs[0].path)["A/W"], joint_model(runs[1].path)["A/W"])
+    assert torch.equal(predict(runs[0].path).probabilities, runs[0].predictions.probabilities)
+
+
+# What is written
+
+
+def test_the_run_directory(tmp_path: Path) -> None:
+    settings = saved_job(tmp_path / "data", {"train": {"epochs": 7, "checkpoint_every": 2}})
+    seen: list[list[Record]] = []
+    run = train(settings, tmp_path / "new" / "run", progress=seen.append)
+    files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
+    kept = {"checkpoints/epoch-000004.safetensors", "checkpoints/epoch-000006.safetensors"}
+    expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
+    for party in ("A", "B", SERVER):
+        expected |= {f"parties/{party}/{name}" for name in own | kept}
+    expected -= {f"parties/{SERVER}/graph.safetensors"}
+    expected |= {"parties/A/predictions.csv", "parties/A/predictions.safetensors"}
+    assert files == expected
+    assert RunDirectory.open(run.path).settings == settings
+    assert seen[-1] == run.metrics
+    assert [record["epoch"] for record in run.metrics] == list(range(1, 8))
+    traffic = json.loads((run.path / "traffic.json").read_text())
+    sent = {
+        (e["party"], e["peer"], e["kind"]): (e["messages"], e["bytes"]) for e in traffic if e["direction"] == "sent"
+    }
+    received = {
+        (e["peer"], e["party"], e["kind"]): (e["messages"], e["bytes"]) for e in traffic if e["direction"] == "received"
+    }
+    dealt = {key for key in sent if key[2] == "correlation"}  # the last ones are dealt ahead and not needed
+    assert {key: sent[key] for key in sent.keys() - dealt} == {key: received[key] for key in received.keys() - dealt}
+    assert run.summary["sent_bytes"]["A"] == sum(size for (party, *_), (_, size) in sent.items() if party == "A")
+    again = load_result(run.path)
+    assert (again.summary, again.metrics) == (run.summary, run.metrics)
+
+
+def test_predictions_as_a_table(tmp_path: Path) -> None:
+    run = train(saved_job(tmp_path / "data"), tmp_path / "run")
+    with (run.path / "parties" / "A" / "predictions.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["node", "class", "p0", "p1", "p2"]
+    assert [int(row[0]) for row in rows] == list(range(NODES))
+    assert [int(row[1]) for row in rows] == run.predictions.classes.tolist()
+    chances = torch.tensor([[float(cell) for cell in row[2:]] for row in rows])
+    assert float((chances - run.predictions.probabilities).abs().max()) < 1e-5
+    assert float((run.predictions.probabilities.sum(dim=1) - 1).abs().max()) < 1e-5
+    assert torch.equal(run.predictions.probabilities.argmax(dim=1), run.predictions.classes)
+
+
+def test_the_twin_finds_the_same_epoch_and_accuracies(tmp_path: Path) -> None:
+    settings = small_job(2, {"precision": "float64"}, DROPOUT, EARLY)
+    run = train(settings, tmp_path / "run", parties=small_parties(2))
+    plain = fit_plain(PlainNetwork(settings, small_parties(2), "A"), lambda records: None)
+    assert len(plain.metrics) == len(run.metrics)
+    for name in ("best_epoch", "val_accuracy", "test_accuracy", "train_accuracy"):
+        assert plain.summary[name] == run.summary[name]
+    for ours, theirs in zip(lasting(run.metrics), lasting(plain.metrics), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, abs=1e-4), name
+
+
+# Predicting
+
+
+def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
+    run = train(saved_job(tmp_path / "data", EARLY), tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    every = predict(run.path)
+    assert torch.equal(every.nodes, torch.arange(NODES))
+    assert torch.equal(every.probabilities, run.predictions.probabilities)
+    assert torch.equal(every.classes, run.predictions.classes)
+    some = predict(run.path, [7, 0, 59, 7])
+    assert some.nodes.tolist() == [7, 0, 59, 7]
+    assert torch.equal(some.probabilities, run.predictions.probabilities[[7, 0, 59, 7]])
+    assert torch.equal(some.classes, run.predictions.classes[[7, 0, 59, 7]])
+    none = predict(run.path, [])
+    assert none.probabilities.shape == (0, CLASSES)
+    changed = {
+        str(path.relative_to(run.path))
+        for path, content in before.items()
+        if path.name != "traffic.json" and path.read_bytes() != content
+    }
+    assert changed == set()
+
+
+def test_predicting_leaves_the_record_of_training_as_it_was(tmp_path: Path) -> None:
+    run = train(saved_job(tmp_path / "data"), tmp_path / "run")
+    before = (run.path / "parties" / "A" / "traffic.json").read_bytes()
+    predict(run.path)
+    assert (run.path / "parties" / "A" / "traffic.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("nodes", [[60], [0, -1], [3, 1000]])
+def test_predict_for_a_node_that_is_not_there(tmp_path: Path, nodes: list[int]) -> None:
+    run = train(small_job(2, {"train": {"epochs": 1}}), tmp_path / "run", parties=small_parties(2))
+    with pytest.raises(ConfigError, match=rf"nodes: {nodes[-1]} is not a node; .* 0 to 59"):
+        predict(run.path, nodes)
+
+
+def test_predict_with_a_run_that_is_not_complete(tmp_path: Path) -> None:
+    run = train(small_job(2, {"train": {"epochs": 1}}), tmp_path / "run", parties=small_parties(2))
+    (run.path / "summary.json").unlink()
+    for act in (predict, load_result):
+        with pytest.raises(RunError, match=r"not a complete run; finish it with: .*--resume"):
+            act(run.path)
+
+
+def test_predict_with_a_damaged_model(tmp_path: Path) -> None:
+    run = train(small_job(2, {"train": {"epochs": 1}}), tmp_path / "run", parties=small_parties(2))
+    model = run.path / "parties" / "B" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:50])
+    with pytest.raises(RunError, match=r"parties/B/model\.safetensors.*damaged"):
+        predict(run.path)
+
+
+# Data of every kind
+
+
+def data_of(graph: PartyGraph, **changes: object) -> Data:
+    data = Data(x=graph.features, edge_index=graph.edge_index)
+    if graph.labels is not None:
+        data.y = graph.labels
+        data.update({name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")})
+    data.update(changes)
+    return data
+
+
+def with_weights(graph: PartyGraph) -> Data:
+    return data_of(graph, edge_weight=torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(3)))
+
+
+def with_isolated_nodes(graph: PartyGraph) -> Data:
+    return data_of(graph, edge_index=graph.edge_index[:, (graph.edge_index < 30).all(dim=0)])
+
+
+KINDS_OF_DATA: dict[str, Callable[[PartyGraph], Data]] = {
+    "dense": data_of,
+    "float64": lambda graph: data_of(graph, x=graph.features.double()),
+    "sparse csr": lambda graph: data_of(graph, x=(graph.features > 1).float().to_sparse_csr()),
+    "sparse coo": lambda graph: data_of(graph, x=(graph.features > 1).float().to_sparse_coo()),
+    "integers": lambda graph: data_of(graph, x=(graph.features > 1).long()),
+    "nothing but zeros": lambda graph: data_of(graph, x=torch.zeros_like(graph.features)),
+    "one column": lambda graph: data_of(graph, x=graph.features[:, :1]),
+    "edge weights": with_weights,
+    "edge attributes of one column": lambda graph: data_of(graph, edge_attr=torch.ones(graph.num_edges, 1)),
+    "isolated nodes": with_isolated_nodes,
+    "no edges": lambda graph: data_of(graph, edge_index=graph.edge_index[:, :0]),
+    "loops and repeated edges": lambda graph: data_of(graph, edge_index=graph.edge_index.repeat(1, 2).fill_(3)),
+    "not contiguous": lambda graph: data_of(
+        graph, x=graph.features.t().contiguous().t(), edge_index=graph.edge_index.t().contiguous().t()
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_DATA.values(), ids=KINDS_OF_DATA.keys())
+@pytest.mark.parametrize("holder", [0, 1], ids=["at the label holder", "at the other"])
+def test_data_of_every_kind(tmp_path: Path, kind: Callable[[PartyGraph], Data], holder: int) -> None:
+    names = ["bank", "shop"]
+    graphs = small_parties(2)
+    parties = [
+        PartyGraph.from_data(name, kind(graph) if index == holder else data_of(graph))
+        for index, (name, graph) in enumerate(zip(names, graphs, strict=True))
+    ]
+    settings = small_job(2, DROPOUT, {"train": {"epochs": 3}})
+    run = train(settings, tmp_path / "run", parties=parties)
+    assert RunDirectory.open(run.path).settings.data.names == ("bank", "shop")
+    assert RunDirectory.open(run.path).settings.data.label_party == "bank"
+    assert bool(torch.isfinite(run.predictions.probabilities).all())
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert_same_run(run, train(settings, tmp_path / "again", parties=parties))
+
+
+def test_graphs_given_are_not_changed(tmp_path: Path) -> None:
+    parties = small_parties(2)
+    copies = [graph.features.clone() for graph in parties]
+    state = torch.random.get_rng_state()
+    train(small_job(2, {"data": {"feature_scaling": "standard"}}), tmp_path / "run", parties=parties)
+    assert all(torch.equal(graph.features, copy) for graph, copy in zip(parties, copies, strict=True))
+    assert torch.equal(state, torch.random.get_rng_state()), "the process-wide generator moved"
+
+
+def test_scaling_is_done_for_graphs_given_directly_too(tmp_path: Path) -> None:
+    settings = small_job(2, {"data": {"feature_scaling": "standard"}})
+    one = train(settings, tmp_path / "one", parties=small_parties(2))
+    scaled = [scale_features(graph, "standard") for graph in small_parties(2)]
+    other = train(small_job(2), tmp_path / "other", parties=scaled)
+    assert torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+    (one.path / "summary.json").unlink()
+    assert_same_run(resume(one.path), other)  # what is scaled is not scaled again
+
+
+def test_the_label_holder_need_not_be_first(tmp_path: Path) -> None:
+    parties = small_parties(3, label_holder="C")
+    run = train(small_job(3), tmp_path / "run", parties=parties)
+    assert RunDirectory.open(run.path).settings.data.label_party == "C"
+    assert (run.path / "parties" / "C" / "predictions.csv").is_file()
+    assert not (run.path / "parties" / "A" / "predictions.csv").exists()
+
+
+def test_classes_that_no_node_has(tmp_path: Path) -> None:
+    parties = small_parties(2)
+    run = train(small_job(2), tmp_path / "run", parties=[replace(parties[0], num_classes=5), parties[1]])
+    assert run.predictions.probabilities.shape == (NODES, 5)
+
+
+def test_nodes_without_a_label_are_predicted_too(tmp_path: Path) -> None:
+    parties = small_parties(2)
+    labels, test_mask = parties[0].labels, parties[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
+    hidden = replace(parties[0], labels=torch.where(test_mask, -1, labels), test_mask=None)
+    known = train(small_job(2), tmp_path / "known", parties=parties)
+    run = train(small_job(2), tmp_path / "run", parties=[hidden, parties[1]])
+    assert torch.equal(run.predictions.probabilities, known.predictions.probabilities)
+
+
+# A user's own model
+
+
+class Recommended(nn.Module):
+    """What the documentation of PyTorch Geometric shows."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.convolution = SAGEConv(dim, dim)
+        self.norm = nn.BatchNorm1d(dim)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = nn.functional.dropout(x, 0.4, training=self.training)
+        return self.norm(self.convolution(h, edge_index)).relu()
+
+
+class WithoutWeights(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x * 2
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.one = nn.Linear(dim, dim)
+        self.other = nn.Linear(dim, dim)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.tanh(self.other(torch.tanh(self.one(x))))
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [
+        Recommended,
+        OwnModel,
+        WithoutWeights,
+        pytest.param(
+            Tied,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=RuntimeError,
+                reason="run_directory.py save_tensors: safetensors refuses tensors that share memory, as tied weights do",
+            ),
+        ),
+    ],
+)
+def test_an_own_model_trains_twice_alike_and_predicts(tmp_path: Path, custom: Callable[[int], nn.Module]) -> None:
+    settings = small_job(2, DROPOUT, {"model": {"local": {"model": "custom"}}})
+    runs = [train(settings, tmp_path / name, parties=small_parties(2), custom=custom) for name in ("one", "other")]
+    assert_same_run(*runs)
+    assert torch.equal(predict(runs[0].path, custom=custom).probabilities, runs[0].predictions.probabilities)
+    with pytest.raises(ConfigError, match="custom"):
+        predict(runs[0].path)
+
+
+def test_running_statistics_belong_to_the_model(tmp_path: Path) -> None:
+    settings = small_job(2, {"model": {"local": {"model": "custom"}}})
+    run = train(settings, tmp_path / "run", parties=small_parties(2), custom=Recommended)
+    model = joint_model(run.path)
+    name = "A/holder.local.0.module.norm.num_batches_tracked"
+    assert int(model[name]) == run.summary["best_epoch"]  # evaluation leaves them alone
+
+
+def test_an_own_model_draws_apart_from_the_process(tmp_path: Path) -> None:
+    """Dropout of an own model is the job's, whatever the user drew before."""
+    settings = small_job(2, {"model": {"local": {"model": "custom"}}})
+    torch.manual_seed(1)
+    one = federate(settings, small_parties(2), 3, Recommended).weights()
+    torch.manual_seed(2)
+    torch.rand(5)
+    other = federate(settings, small_parties(2), 3, Recommended).weights()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_error_in_an_own_model_comes_through(tmp_path: Path) -> None:
+    class Broken(OwnModel):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            raise LookupError("the user's own mistake")
+
+    settings = small_job(2, {"model": {"local": {"model": "custom"}}})
+    with pytest.raises(LookupError, match="own mistake"):
+        train(settings, tmp_path / "run", parties=small_parties(2), custom=Broken)
+
+
+def test_private_files_of_a_party_are_private(tmp_path: Path) -> None:
+    run = train(small_job(2, {"train": {"epochs": 1}}), tmp_path / "run", parties=small_parties(2))
+    mode = (run.path / "parties" / "A" / "graph.safetensors").stat().st_mode
+    assert not mode & (stat.S_IWGRP | stat.S_IWOTH)
+    assert small_data().num_nodes == NODES

@@ -1,0 +1,273 @@
+"""The federated job - threads, masks, shares and all - is the plaintext network, weight by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.roles.federation import (
+    Federation,
+    OwnModel,
+    Settings,
+    dropout_everywhere,
+    federate,
+    merge,
+    small_data,
+    small_job,
+    small_parties,
+)
+from veilgraph.baselines.isolated import alone
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings
+from veilgraph.graph.partition import POOLED, pool, split_vertically
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.network import CustomModel
+from veilgraph.roles import launch
+
+STEPS = 20
+TOLERANCE = 1e-4
+
+COMBINES = [
+    pytest.param({"strategy": strategy, "masked": masked}, id=f"{strategy}-{'masked' if masked else 'clear'}")
+    for strategy in ("mean", "regression", "degree-weighted")
+    for masked in (True, False)
+]
+METHODS = ["collaborative", "individual", "secure-sum"]
+CELLS = [(2, 1), (3, 2), (5, 1), (2, 2), (3, 1), (5, 2)]
+
+
+@pytest.fixture(autouse=True)
+def _no_idle_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_POLL_S", 0.002)
+
+
+def assert_twins(
+    settings: JobSettings,
+    graphs: Sequence[PartyGraph],
+    custom: CustomModel | None = None,
+    *,
+    steps: int = STEPS,
+    tolerance: float = TOLERANCE,
+) -> tuple[Federation, PlainNetwork]:
+    """Trains both and compares every weight and the logits."""
+    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom)
+    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    for epoch in range(1, steps + 1):
+        twin.train_step(epoch)
+    bits = settings.model.initial.feature_bits
+    if bits is None:
+        bits = max(fractional_bits(graph.features) for graph in graphs)
+    federation = federate(settings, graphs, steps, custom)
+    ours, expected = federation.weights(bits), twin.weights()
+    assert ours.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert ours[name].shape == weight.shape
+        difference = float((ours[name].double() - weight.double()).abs().max()) if weight.numel() else 0.0
+        assert difference <= tolerance, f"{name} differs by {difference:.3g}"
+    moved = [name for name in start if not torch.equal(start[name], expected[name].detach())]
+    assert f"{settings.data.label_party}/head.output.weight" in moved
+    assert all(f"{graph.party}/W" in moved for graph in graphs), "W did not learn; the comparison says nothing"
+    with torch.no_grad():
+        logits = twin.forward(None)
+    assert float((federation.label_holder.logits - logits).abs().max()) <= 10 * tolerance
+    return federation, twin
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("combine", COMBINES)
+def test_every_weight_equals_the_twins(combine: Settings, method: str, which: int) -> None:
+    """Every combine meets every (holders, rounds), and so does every method, twice."""
+    strategies = ("mean", "regression", "degree-weighted")
+    number = 2 * strategies.index(combine["strategy"]) + combine["masked"]
+    holders, rounds = CELLS[(number + 2 * METHODS.index(method) + 3 * which) % len(CELLS)]
+    model = {"rounds": rounds, "combine": combine, "initial": {"method": method}}
+    assert_twins(small_job(holders, dropout_everywhere(), {"model": model}), small_parties(holders))
+
+
+@pytest.mark.parametrize(("holders", "method"), [(2, "collaborative"), (3, "individual"), (5, "secure-sum")])
+def test_every_weight_equals_the_twins_with_concat(holders: int, method: str) -> None:
+    model = {"combine": {"strategy": "concat"}, "initial": {"method": method}}
+    assert_twins(small_job(holders, dropout_everywhere(), {"model": model}), small_parties(holders))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "method"),
+    [
+        ("mean", "collaborative"),
+        ("concat", "collaborative"),
+        ("regression", "secure-sum"),
+        ("degree-weighted", "individual"),
+    ],
+)
+def test_every_weight_equals_the_twins_in_single_precision(strategy: str, method: str) -> None:
+    model = {"combine": {"strategy": strategy}, "initial": {"method": method}}
+    assert_twins(small_job(3, dropout_everywhere("float32"), {"model": model}), small_parties(3))
+
+
+KINDS: list[tuple[str, Settings]] = [
+    ("sage-mean", {}),
+    ("sage-lstm", {}),
+    ("sage-pool", {}),
+    ("gcn", {"activation": "relu"}),
+    ("gat", {"heads": 2}),
+    ("gin", {"activation": "sigmoid"}),
+    ("appnp", {"hops": 3, "teleport": 0.2}),
+    ("custom", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "local"), KINDS, ids=[kind for kind, _ in KINDS])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_every_kind_of_local_model(kind: str, local: dict[str, Any], rounds: int) -> None:
+    model = {"rounds": rounds, "local": {"model": kind, **local}}
+    custom = OwnModel if kind == "custom" else None
+    assert_twins(small_job(2, dropout_everywhere(), {"model": model}), small_parties(2), custom)
+
+
+EXTRAS: list[tuple[str, Settings]] = [
+    ("the label holder is not the first", {"data": {"label_holder": "C"}}),
+    ("decay of W", {"model": {"initial": {"weight_decay": 0.1, "momentum": 0.5, "learning_rate": 0.3}}}),
+    ("no momentum", {"model": {"initial": {"momentum": 0.0, "init_std": 0.2}}}),
+    ("coarse features", {"model": {"initial": {"feature_bits": 4}}}),
+    ("no hops", {"model": {"local": {"hops": 0, "normalize": False}}}),
+    ("no hops, two rounds", {"model": {"rounds": 2, "local": {"hops": 0}}}),
+    ("no server layers", {"model": {"server": {"layers": 0}, "combine": {"strategy": "concat"}}}),
+    ("three server layers", {"model": {"server": {"layers": 3, "activation": "relu"}}}),
+    ("width one", {"model": {"dim": 1, "local": {"normalize": False}}}),
+    ("many rounds", {"model": {"rounds": 5, "local": {"hops": 1}, "combine": {"strategy": "degree-weighted"}}}),
+]
+
+
+@pytest.mark.parametrize("extra", [extra for _, extra in EXTRAS], ids=[name for name, _ in EXTRAS])
+def test_less_common_settings(extra: Settings) -> None:
+    settings = small_job(3, dropout_everywhere(), extra)
+    assert_twins(settings, small_parties(3, label_holder=settings.data.label_party))
+
+
+def odd_parties() -> list[PartyGraph]:
+    """Sparse and dense, weighted and not, float64, isolated nodes, no edges at all at one holder."""
+    data = small_data()
+    parties = small_parties(3)
+    assert data.edge_index is not None
+    sparse = (parties[1].features > 0.9).float().to_sparse_csr()
+    keep = (parties[2].edge_index < 40).all(dim=0)
+    weights = torch.rand(int(keep.sum()), generator=torch.Generator().manual_seed(1))
+    weights[:3] = 0
+    return [
+        PartyGraph(**{**parties[0].__dict__, "edge_index": torch.empty(2, 0, dtype=torch.int64)}),
+        PartyGraph("B", sparse, parties[1].edge_index),
+        PartyGraph("C", parties[2].features.double() / 3, parties[2].edge_index[:, keep], weights),
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
+def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind: str) -> None:
+    custom = OwnModel if kind == "custom" else None
+    model = {"local": {"model": kind, "heads": 2}, "combine": {"strategy": "degree-weighted"}}
+    assert_twins(small_job(3, dropout_everywhere(), {"model": model}), odd_parties(), custom, steps=6)
+
+
+def test_one_step_moves_what_the_formula_says() -> None:
+    """W after one step by hand: W_0 − η·xᵀ(g_A + g_B), the gradients by autograd of the whole network."""
+    settings = small_job(2, {"precision": "float64", "model": {"server": {"dropout": 0.0}, "local": {"hops": 1}}})
+    graphs = small_parties(2)
+    twin = PlainNetwork(settings, graphs, "A")
+    whole = torch.cat([graph.features.double() for graph in graphs], dim=1)
+    start = torch.cat([twin.weights()[f"{graph.party}/W"] for graph in graphs]).clone().requires_grad_(True)
+    h0 = (whole * 4096).round() / 4096 @ start
+    pieces = [twin.holders[graph.party].contribute(1, h0, h0, None) for graph in graphs]
+    labels, mask = graphs[0].labels, graphs[0].train_mask
+    assert labels is not None
+    assert mask is not None
+    logits = twin.head(twin.server.deep(sum(pieces), None), twin._label_adjacency, None)
+    loss = torch.nn.functional.cross_entropy(logits[mask], labels[mask])
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert start.grad is not None
+    expected = (start - 0.1 * start.grad).detach()
+    weights = federate(settings, graphs, 1).weights()
+    ours = torch.cat([weights[f"{graph.party}/W"] for graph in graphs])
+    assert float((ours - expected).abs().max()) < 1e-6
+
+
+# Limiting cases
+
+
+def test_without_hops_the_edges_do_not_matter_and_the_network_is_an_mlp() -> None:
+    settings = small_job(2, {"precision": "float64", "model": {"local": {"hops": 0, "normalize": False}}})
+    graphs = small_parties(2)
+    bare = [PartyGraph(**{**graph.__dict__, "edge_index": graph.edge_index[:, :0]}) for graph in graphs]
+    with_edges, without = federate(settings, graphs, 5), federate(settings, bare, 5)
+    weights = with_edges.weights()
+    for name, weight in without.weights().items():
+        assert torch.equal(weights[name], weight), name
+    x = torch.cat([(graph.features.double() * 4096).round() / 4096 for graph in graphs], dim=1)
+    h = x @ torch.cat([weights["A/W"], weights["B/W"]])
+    z = torch.sigmoid(h @ weights["server/server.deep.layers.0.weight"].T + weights["server/server.deep.layers.0.bias"])
+    logits = z @ weights["A/head.output.weight"].T + weights["A/head.output.bias"]
+    assert float((with_edges.label_holder.logits - logits).abs().max()) < 1e-6
+
+
+ROUNDS = 10
+APPNP: Settings = {
+    "precision": "float64",
+    "model": {
+        "rounds": ROUNDS,
+        "local": {"model": "appnp", "hops": 1, "normalize": False},
+        "combine": {"strategy": "degree-weighted"},
+    },
+}
+
+
+@pytest.mark.parametrize("holders", [2, 4])
+def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
+    """R = 10, K = 1, degree-weighted: the split edges and features cost nothing (docs/protocol.md)."""
+    settings = small_job(holders, APPNP)
+    graphs = small_parties(holders)
+    federation = federate(settings, graphs, 5)
+    weights = federation.weights()
+
+    # The library's own network on the pooled graph, given the same weights.
+    one = {"model": {"rounds": 1, "local": {"hops": ROUNDS}, "combine": {"strategy": "mean"}}}
+    everything = pool(graphs, "A")
+    pooled = PlainNetwork(alone(small_job(holders, merge(APPNP, one))), [everything], POOLED)
+    with torch.no_grad():
+        for name, weight in pooled.weights().items():
+            if name == f"{POOLED}/W":
+                weight.copy_(torch.cat([weights[f"{graph.party}/W"] for graph in graphs]))
+            else:
+                weight.copy_(weights[name.replace(f"{POOLED}/", "A/")])
+        logits = pooled.forward(None)
+    assert float((federation.label_holder.logits - logits).abs().max()) < 1e-4
+
+    # The same by dense matrices and the definition.
+    nodes = everything.num_nodes
+    adjacency = torch.eye(nodes, dtype=torch.float64)
+    adjacency.index_put_((everything.edge_index[1], everything.edge_index[0]), torch.ones(1).double(), accumulate=True)
+    h0 = everything.features.double() @ torch.cat([weights[f"{graph.party}/W"] for graph in graphs])
+    z = h0
+    for _ in range(ROUNDS):
+        z = 0.9 * (adjacency / adjacency.sum(dim=1, keepdim=True)) @ z + 0.1 * h0
+    deep = torch.sigmoid(
+        z @ weights["server/server.deep.layers.0.weight"].T + weights["server/server.deep.layers.0.bias"]
+    )
+    by_hand: Tensor = deep @ weights["A/head.output.weight"].T + weights["A/head.output.bias"]
+    assert float((federation.label_holder.logits - by_hand).abs().max()) < 1e-3  # x is rounded to 12 bits
+
+
+def test_the_first_round_of_all_is_blind_to_how_edges_are_split() -> None:
+    """Degree-weighted appnp gives the same logits for any split of the edges when W starts equal."""
+    settings = small_job(2, APPNP)
+    data = small_data()
+    logits = []
+    for proportions in ((0.5, 0.5), (0.95, 0.05)):
+        graphs = split_vertically(
+            data, names=["A", "B"], edge_proportions=proportions, label_holder="A", seed=5, num_classes=3
+        )
+        logits.append(federate(settings, graphs, 0).label_holder.logits)
+    assert float((logits[0] - logits[1]).abs().max()) < 1e-6

@@ -1,0 +1,245 @@
+"""What the roles see of each other, and how they refuse together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.roles.federation import (
+    CLASSES,
+    DIM,
+    NODES,
+    Federation,
+    build_role,
+    federate,
+    small_job,
+    small_parties,
+)
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOverflow
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.collectives import tensor_text
+from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.launch import run_threads
+from veilgraph.roles.role import Role
+
+CLEAR = {Kind.EMBEDDING}
+HOLDER_TO_HOLDER = {
+    "collaborative": {Kind.HELLO, Kind.KEY, Kind.STATIC_DIFFERENCE, Kind.MASKED_OPERAND, Kind.SHARE},
+    "secure-sum": {Kind.HELLO, Kind.KEY, Kind.MASKED, Kind.MASKED_GRADIENT},
+    "individual": {Kind.HELLO, Kind.KEY},
+}
+
+
+def federation(settings: JobSettings, **changes: object) -> Federation:
+    graphs = [replace(graph, **changes) for graph in small_parties(len(settings.data.names))]  # type: ignore[arg-type]
+    return federate(settings, graphs, 2)
+
+
+@pytest.mark.parametrize("method", ["collaborative", "individual", "secure-sum"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_only_these_kinds_of_messages_travel(method: str, rounds: int) -> None:
+    settings = small_job(3, {"model": {"rounds": rounds, "initial": {"method": method}}})
+    seen = federation(settings).transcripts
+    for party in "ABC":
+        received: dict[PartyId, set[Kind]] = {}
+        for message in seen[party]:
+            if message.receiver == party:
+                received.setdefault(message.sender, set()).add(message.tag.kind)
+        for other in {"A", "B", "C"} - {party}:
+            assert received[other] == HOLDER_TO_HOLDER[method]
+        from_server = {Kind.HELLO, Kind.GRADIENT}
+        if method == "collaborative":
+            from_server |= {Kind.SEED, Kind.CORRELATION}
+        if party == "A" or rounds > 1:
+            from_server |= {Kind.COMBINED}
+        assert received[SERVER] == from_server
+    at_server = {(message.sender, message.tag.kind) for message in seen[SERVER] if message.receiver == SERVER}
+    expected = {(party, kind) for party in "ABC" for kind in (Kind.HELLO, Kind.MASKED)} | {("A", Kind.GRADIENT)}
+    if rounds > 1:
+        expected |= {(party, Kind.MASKED_GRADIENT) for party in "ABC"}
+    assert at_server == expected
+
+
+def test_a_masked_job_sends_the_server_no_single_embedding() -> None:
+    masked = federation(small_job(2, {"precision": "float64"}))
+    clear = federation(small_job(2, {"precision": "float64", "model": {"combine": {"masked": False}}}))
+    embeddings = {
+        (message.sender, message.tag.step): message.tensor
+        for message in clear.transcripts[SERVER]
+        if message.tag.kind is Kind.EMBEDDING
+    }
+    hidden = [message for message in masked.transcripts[SERVER] if message.tag.kind is Kind.MASKED]
+    assert len(hidden) == len(embeddings) == 6
+    for message in hidden:
+        plain = (embeddings[message.sender, message.tag.step] * 2**32).round().long()
+        assert float((message.tensor == plain).double().mean()) < 0.01
+        assert float((message.tensor.double().abs() > 2.0**61).double().mean()) > 0.5  # uniform over the ring
+    for step in range(3):
+        total = sum(message.tensor for message in hidden if message.tag.step == step)
+        assert isinstance(total, torch.Tensor)
+        plain = embeddings["A", step] + embeddings["B", step]
+        assert float((total.double() / 2**32 - plain).abs().max()) < 1e-6
+
+
+def test_no_mask_is_used_twice() -> None:
+    for method in ("collaborative", "secure-sum"):
+        seen = federation(small_job(3, {"model": {"rounds": 2, "initial": {"method": method}}})).transcripts
+        sent: dict[tuple[PartyId, tuple[int, ...]], list[torch.Tensor]] = {}
+        for messages in seen.values():
+            for message in messages:
+                if message.tensor.dtype == torch.int64 and message.tensor.shape == (NODES, DIM):
+                    sent.setdefault((message.sender, (NODES, DIM)), []).append(message.tensor)
+        for tensors in sent.values():
+            distinct = {tensor.numpy().tobytes(): tensor for tensor in tensors}
+            values = list(distinct.values())
+            for index, one in enumerate(values):
+                for other in values[index + 1 :]:  # the difference of two messages under one mask would be small
+                    assert float(((one - other).double().abs() < 2.0**55).double().mean()) < 0.1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        small_job(2),
+        small_job(2, {"model": {"initial": {"method": "individual"}, "combine": {"strategy": "concat"}}}),
+        small_job(2, {"model": {"rounds": 2, "initial": {"method": "secure-sum"}}}),
+    ],
+)
+def test_labels_and_masks_of_the_label_holder_reach_nobody(settings: JobSettings) -> None:
+    run = federation(settings)
+    graph = small_parties(2)[0]
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    for party in ("B", SERVER):
+        for message in run.transcripts[party]:
+            if message.receiver != party or message.sender != "A":
+                continue
+            assert message.tensor.dtype != torch.bool
+            shape = tuple(message.tensor.shape)
+            assert CLASSES not in shape[1:], "nothing as wide as the classes leaves the label holder"
+            if message.tag.kind is Kind.HELLO:
+                hello = Hello.model_validate_json(tensor_text(message.tensor))
+                assert hello.model_dump().keys() == {
+                    "version", "job", "nodes", "features", "feature_bits", "checkpoints",
+                }  # fmt: skip
+            elif message.tag.kind not in (Kind.KEY, Kind.SEED):
+                assert shape[0] in (NODES, graph.num_features, small_parties(2)[1].num_features)
+
+
+@pytest.mark.parametrize(
+    ("method", "features", "bits"), [("collaborative", 6, 12), ("secure-sum", 6, 0), ("individual", 0, 0)]
+)
+def test_a_hello_says_no_more_than_the_method_needs(method: str, features: int, bits: int) -> None:
+    seen = federation(small_job(2, {"model": {"initial": {"method": method}}})).transcripts
+    for message in seen[SERVER]:
+        if message.tag.kind is Kind.HELLO and message.receiver == SERVER:
+            hello = Hello.model_validate_json(tensor_text(message.tensor))
+            assert (hello.nodes, hello.features, hello.feature_bits) == (NODES, features, bits)
+
+
+def test_labels_of_test_nodes_change_nothing() -> None:
+    settings = small_job(2)
+    graphs = small_parties(2)
+    labels, test_mask = graphs[0].labels, graphs[0].test_mask
+    assert labels is not None
+    assert test_mask is not None
+    other = replace(graphs[0], labels=torch.where(test_mask, (labels + 1) % CLASSES, labels))
+    one, two = federate(settings, graphs, 4).weights(), federate(settings, [other, graphs[1]], 4).weights()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_server_sees_a_holders_work_only_through_its_messages() -> None:
+    """The server's role is made of settings, a link and randomness: no graph comes near it."""
+    settings = small_job(2)
+    role = federation(settings).roles[SERVER]
+    held = [value for value in vars(role).values() if isinstance(value, PartyGraph)]
+    assert held == []
+
+
+def all_setups(change: Callable[[PartyId, JobSettings], JobSettings], graphs: list[PartyGraph]) -> None:
+    by_name = {graph.party: graph for graph in graphs}
+
+    def program(link: Link) -> Role:
+        role = build_role(change(link.party, small_job(2)), link, by_name)
+        role.setup([])
+        return role
+
+    run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
+
+
+@pytest.mark.parametrize("party", ["A", "B", SERVER])
+def test_another_job_at_one_party_is_refused(party: PartyId) -> None:
+    def change(here: PartyId, settings: JobSettings) -> JobSettings:
+        return settings.model_copy(update={"seed": 6}) if here == party else settings
+
+    with pytest.raises(ConfigError, match="give every party the same job file"):
+        all_setups(change, small_parties(2))
+
+
+def test_misaligned_holders_are_refused_by_all() -> None:
+    graphs = small_parties(2)
+    shorter = PartyGraph("B", graphs[1].features[:-1], graphs[1].edge_index[:, :0])
+    with pytest.raises(DataError, match=r"A has 60.*B has 59"):
+        all_setups(lambda party, settings: settings, [graphs[0], shorter])
+
+
+def test_features_that_cannot_fit_the_ring_are_refused_at_once() -> None:
+    graphs = small_parties(2)
+    huge = replace(graphs[1], features=graphs[1].features * 1e6)
+    with pytest.raises(RangeOverflow, match=r"B's features.*(feature_bits|feature_scaling)"):
+        all_setups(lambda party, settings: settings, [graphs[0], huge])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AttributeError,
+    reason="data_holder.py close() needs what only a finished setup() makes, and hides the real error",
+)
+def test_a_role_that_never_got_set_up_can_be_closed() -> None:
+    settings = small_job(2)
+    graphs = {graph.party: graph for graph in small_parties(2)}
+
+    def program(link: Link) -> None:
+        build_role(settings, link, graphs).close()
+
+    run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        (torch.zeros(NODES, DIM + 1), r"\[60, 9\] torch.float32"),
+        (torch.zeros(NODES, DIM, dtype=torch.float64), r"\[60, 8\] torch.float64"),
+        (torch.zeros(NODES * DIM), r"\[480\] torch.float32"),
+    ],
+    ids=["shape", "dtype", "dims"],
+)
+def test_a_wrong_message_is_refused_by_who_gets_it(wrong: torch.Tensor, got: str) -> None:
+    settings = small_job(2, {"model": {"initial": {"method": "individual"}, "combine": {"masked": False}}})
+    graphs = {graph.party: graph for graph in small_parties(2)}
+
+    def program(link: Link) -> None:
+        role = build_role(settings, link, graphs)
+        role.setup([])
+        if link.party == "B":
+            link.send(SERVER, Tag(Kind.EMBEDDING, 0, 1), wrong)
+        else:
+            role.forward(0, 1)
+
+    with pytest.raises(ProtocolError, match=rf"server got {got} as .* from B, expected \[60, 8\] torch.float32"):
+        run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
+
+
+def test_newest_common() -> None:
+    def hello(*epochs: int) -> Hello:
+        return Hello(job="x", checkpoints=list(epochs))
+
+    assert newest_common({"A": hello(2, 4), "B": hello(4, 6), SERVER: hello(2, 4, 6)}) == 4
+    assert newest_common({"A": hello(2, 4), "B": hello(6), SERVER: hello(2)}) == 0
+    assert newest_common({"A": hello(), "B": hello(6)}) == 0
