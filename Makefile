@@ -28,10 +28,10 @@ test: lint ## what continuous integration runs: lint, types, import floors, test
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
-	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'" >&2; exit 1; }
+	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 format: $(INSTALLED) ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .
@@ -48,8 +48,8 @@ clean: ## remove the installation and all caches; runs/ stays
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@python=$(PYTHON); \
-	for candidate in $(if $(PYTHON),,$(CANDIDATES)); do \
+	@python=; \
+	for candidate in $(or $(PYTHON),$(CANDIDATES)); do \
 	  if "$$candidate" -c '$(SUITABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \

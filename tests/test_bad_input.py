@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,10 +78,6 @@ BAD_JOBS: list[tuple[Settings, tuple[str, ...]]] = [
 def test_a_bad_setting(change: Settings, words: tuple[str, ...]) -> None:
     with refused(ConfigError, *words):
         small_job(2, change)
-
-
-def known(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -175,10 +172,7 @@ def test_bad_data(tmp_path: Path, change: Callable[[PartyGraph], PartyGraph], wo
         train(settings, tmp_path / "run", parties=[bad, parties[1]])
 
 
-SCALED = known("vertical.py train: features are scaled before they are validated; a column with a nan becomes zeros")
-
-
-@pytest.mark.parametrize("scaling", ["row", pytest.param("standard", marks=SCALED)])
+@pytest.mark.parametrize("scaling", ["row", pytest.param("standard")])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scaling_does_not_hide_what_is_not_finite(tmp_path: Path, scaling: str, value: float) -> None:
     parties = small_parties(2)
@@ -197,12 +191,11 @@ def test_misaligned_holders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [0, 1])
 def test_too_few_holders(tmp_path: Path, given: int) -> None:
-    with refused(ConfigError, "holders", "2", out=tmp_path / "run"):
+    with refused(DataError, "holders", "2", out=tmp_path / "run"):
         train(small_job(2), tmp_path / "run", parties=small_parties(2)[:given])
 
 
 @pytest.mark.parametrize("holders", [2, 3])
-@known("vertical.py with_parties: two graphs of one name become one key, and the error blames data.holders")
 def test_the_same_name_twice(tmp_path: Path, holders: int) -> None:
     parties = small_parties(holders)
     given = [*parties[:-1], replace(parties[-1], party="A")]
@@ -220,7 +213,7 @@ def test_nobody_has_labels(tmp_path: Path) -> None:
 def test_a_label_holder_who_is_not_there(tmp_path: Path) -> None:
     parties = [replace(graph, party=name) for graph, name in zip(small_parties(2), ["bank", "shop"], strict=True)]
     settings = small_job(2, {"data": {"label_holder": "A"}})
-    with refused(ConfigError, "label_holder='A'", "bank, shop", out=tmp_path / "run"):
+    with refused(DataError, "label_holder='A'", "bank, shop", out=tmp_path / "run"):
         train(settings, tmp_path / "run", parties=parties)
 
 
@@ -252,7 +245,6 @@ def test_data_files_that_are_missing(tmp_path: Path) -> None:
         train(small_job(2, {"data": {"parties": paths}}), tmp_path / "run")
 
 
-@known("config.py _check_parties: write_job spells out the default holders=2, and then job.yaml cannot be read back")
 def test_three_parties_and_nothing_said_of_holders(tmp_path: Path) -> None:
     """``data.holders`` has the default 2 and must not contradict the parties when the run's job is read back."""
     given = saved_job(tmp_path / "data", holders=3).model_dump(mode="json")
@@ -264,7 +256,6 @@ def test_three_parties_and_nothing_said_of_holders(tmp_path: Path) -> None:
 # Numbers that do not fit
 
 
-@known("data_holder.py close() raises AttributeError after a setup that failed, and hides the RangeOverflow")
 def test_features_too_large_for_the_ring(tmp_path: Path) -> None:
     parties = small_parties(2)
     huge = replace(parties[1], features=parties[1].features * 1e7)
@@ -300,15 +291,14 @@ def test_weights_that_run_away(tmp_path: Path, change: Settings, words: tuple[st
     run = RunDirectory.open(tmp_path / "run")
     assert run.summary is None
     assert len(run.metrics()) < 50
+    assert [
+        thread.name for thread in threading.enumerate() if "offline" in thread.name or "dealer" in thread.name
+    ] == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="label_holder.py: a loss that is no longer finite trains on in the clear; metrics.jsonl gets NaN",
-)
 def test_a_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     model = {"initial": {"method": "individual"}, "combine": {"strategy": "concat"}, "server": {"activation": "none"}}
-    settings = small_job(2, {"model": model, "train": {"learning_rate": 1e38, "epochs": 5}})
+    settings = small_job(2, {"model": model, "train": {"learning_rate": 1e30, "epochs": 5}})
     with refused(RangeOverflow, "learning_rate"):
         train(settings, tmp_path / "run", parties=small_parties(2))
 

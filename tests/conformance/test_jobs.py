@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
-from tests.roles.federation import Settings
+from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.types import SERVER
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.mpc import ring
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import load_result, predict, train
+from veilgraph.paradigms.vertical import predict, train
 
 JOBS: dict[str, Settings] = {
     "collaborative": {},
@@ -80,6 +83,12 @@ def test_processes_give_what_threads_give(tmp_path: Path) -> None:
         assert ours[party][0].keys() == theirs[party][0].keys()
         for name, tensor in ours[party][0].items():
             assert torch.equal(tensor, theirs[party][0][name]) or "share/" in name, name
+    files = [
+        sorted(str(file.relative_to(run.path)) for file in run.path.rglob("*") if file.is_file())
+        for run in (one, other)
+    ]
+    assert files[0] == files[1]
+    assert not [name for name in files[0] if Path(name).name.startswith(".")], "a temporary file was left"
     traffic = [json.loads((run.path / "traffic.json").read_text()) for run in (one, other)]
     assert traffic[0] == traffic[1]
 
@@ -88,16 +97,45 @@ def test_processes_give_what_threads_give(tmp_path: Path) -> None:
     assert torch.equal(predict(one.path).probabilities, one.predictions.probabilities)
 
 
-def test_models_of_a_job_without_shares_are_equal_byte_for_byte_over_processes(tmp_path: Path) -> None:
-    settings = saved_job(tmp_path / "data", JOBS["secure-sum, rounds"], {"train": {"epochs": 3}})
-    one = train(settings, tmp_path / "threads")
-    other = train(settings, tmp_path / "processes", processes=True)
-    assert_same_run(one, other)
-    assert model_bytes(one.path) == model_bytes(other.path)
-    files = [
-        sorted(str(file.relative_to(run.path)) for file in run.path.rglob("*") if file.is_file())
-        for run in (one, other)
-    ]
-    assert files[0] == files[1]
-    assert not [name for name in files[0] if Path(name).name.startswith(".")], "a temporary file was left"
-    assert load_result(other.path).summary == other.summary
+def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Own models draw from the process-wide generator, which all threads share."""
+    jobs = {seed: small_job(2, {"seed": seed, "model": {"local": {"model": "custom"}}}) for seed in (1, 2, 3)}
+    with ThreadPoolExecutor(3) as pool:
+        futures = {
+            seed: pool.submit(train, settings, tmp_path / f"{seed}", parties=small_parties(2), custom=OwnModel)
+            for seed, settings in jobs.items()
+        }
+        together = {seed: future.result() for seed, future in futures.items()}
+    for seed, settings in jobs.items():
+        alone = train(settings, tmp_path / f"{seed} alone", parties=small_parties(2), custom=OwnModel)
+        assert_same_run(alone, together[seed])
+
+
+@pytest.mark.parametrize(
+    ("method", "layout"),
+    [
+        ("collaborative", "sparse"),
+        ("collaborative", "dense"),
+        ("secure-sum", "dense"),
+        ("secure-sum", "sparse"),
+    ],
+)
+def test_the_number_of_cores_changes_nothing(
+    tmp_path: Path, method: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run cut off on one machine may go on at another."""
+    generator = torch.Generator().manual_seed(0)
+    runs = []
+    data = synthetic_data(1200, 40)
+    if layout == "sparse":
+        data.x = torch.where(torch.rand(1200, 40, generator=generator) < 0.05, data.x, 0.0)
+    settings = small_job(
+        2, {"model": {"initial": {"method": method}, "local": {"normalize": False}}, "train": {"epochs": 2}}
+    )
+    parties = small_parties(2, data=data)
+    assert (parties[0].features.layout == torch.sparse_csr) == (layout == "sparse")
+    for cores in (1, 2, 4):
+        monkeypatch.setattr(ring, "available_cores", lambda cores=cores: cores)
+        runs.append(train(settings, tmp_path / f"{cores}", parties=parties))
+    for run in runs[1:]:
+        assert_same_run(runs[0], run)

@@ -223,7 +223,7 @@ def test_sparse_and_dense_operands_agree_on_any_density(operands):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("density", [0.0, 0.0004, 0.02, 0.5, 1.0])
 def test_rows_divided_over_threads_give_the_whole_product(monkeypatch, threads, density):
-    monkeypatch.setattr(ring, "_threads", lambda: threads)
+    monkeypatch.setattr(ring, "available_cores", lambda: threads)
     generator = torch.Generator().manual_seed(5)
     filled = torch.rand(1300, 3, generator=generator) < density
     matrix = torch.where(filled, torch.randint(MIN, MAX, (1300, 3), generator=generator), 0)

@@ -256,6 +256,17 @@ def test_predict_with_a_damaged_model(tmp_path: Path) -> None:
         predict(run.path)
 
 
+def test_predict_for_nodes_that_are_no_whole_numbers_or_a_tensor(tmp_path: Path) -> None:
+    run = train(small_job(2, {"train": {"epochs": 1}}), tmp_path / "run", parties=small_parties(2))
+    try:
+        some = predict(run.path, torch.tensor([2, 3]))  # type: ignore[arg-type]
+    except RuntimeError as error:
+        pytest.fail(f"a tensor of nodes: {error}")
+    assert some.nodes.tolist() == [2, 3]
+    with pytest.raises(ConfigError, match="nodes"):
+        predict(run.path, [1.5])  # type: ignore[list-item]
+
+
 # Data of every kind
 
 
@@ -370,7 +381,8 @@ class Recommended(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         h = nn.functional.dropout(x, 0.4, training=self.training)
-        return self.norm(self.convolution(h, edge_index)).relu()
+        normed: Tensor = self.norm(self.convolution(h, edge_index))
+        return normed.relu()
 
 
 class WithoutWeights(nn.Module):
@@ -400,14 +412,7 @@ class Tied(nn.Module):
         Recommended,
         OwnModel,
         WithoutWeights,
-        pytest.param(
-            Tied,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=RuntimeError,
-                reason="run_directory.py save_tensors: safetensors refuses tensors that share memory, as tied weights do",
-            ),
-        ),
+        Tied,
     ],
 )
 def test_an_own_model_trains_twice_alike_and_predicts(tmp_path: Path, custom: Callable[[int], nn.Module]) -> None:
@@ -453,3 +458,26 @@ def test_private_files_of_a_party_are_private(tmp_path: Path) -> None:
     mode = (run.path / "parties" / "A" / "graph.safetensors").stat().st_mode
     assert not mode & (stat.S_IWGRP | stat.S_IWOTH)
     assert small_data().num_nodes == NODES
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param({"initial": {"method": "secure-sum"}}, id="secure-sum"),
+        pytest.param({}, id="the defaults"),
+        pytest.param({"initial": {"method": "individual"}, "rounds": 2}, id="rounds"),
+        pytest.param({"initial": {"method": "individual"}}, id="individual"),
+        pytest.param({"initial": {"method": "secure-sum"}, "local": {"normalize": False}}, id="not normalised"),
+    ],
+)
+def test_nodes_without_features_and_edges_train_like_any_other(tmp_path: Path, model: Settings) -> None:
+    """As CiteSeer has them: nothing is known of a node, and h of it is exactly zero."""
+    parties = []
+    for graph in small_parties(2):
+        features = graph.features.clone()
+        features[:20] = 0
+        parties.append(
+            replace(graph, features=features, edge_index=graph.edge_index[:, (graph.edge_index > 20).all(0)])
+        )
+    run = train(small_job(2, {"model": model, "train": {"epochs": 60}}), tmp_path / "run", parties=parties)
+    assert bool(torch.isfinite(run.predictions.probabilities).all())

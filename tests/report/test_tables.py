@@ -11,6 +11,7 @@ SUMMARY = {
     "val_accuracy": 0.5,
     "test_accuracy": None,
     "seconds_per_step": 0.0123,
+    "started_at": 0,
     "sent_bytes": {"A": 1500, "server": 2_000_000},
 }
 
@@ -51,6 +52,10 @@ def test_the_run_table_tells_result_and_traffic() -> None:
     text = shown(run_table(SUMMARY))
     for part in ("best epoch", "50.0 %", "0.012", "sent by server", "2.0 MB"):
         assert part in text
+
+
+def test_a_resumed_run_says_since_when_it_counts_bytes() -> None:
+    assert "sent by A since epoch 20" in shown(run_table({**SUMMARY, "started_at": 20}))
 
 
 def test_the_comparison_has_a_row_for_each_training() -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 import torch
@@ -129,7 +130,6 @@ def test_a_party_that_falls_silent_is_named(victim: PartyId, steps: int | None, 
     assert time.perf_counter() - started < TIMEOUT_S + 5
 
 
-@pytest.mark.xfail(strict=True, reason="launch.py run_threads waits for every thread, also for one that will never end")
 def test_a_thread_that_never_ends_does_not_hold_up_the_error() -> None:
     over = threading.Event()
 
@@ -214,11 +214,6 @@ def test_report_failure_is_what_the_launcher_reads(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.splitlines()[-1] == "RangeOverflow: two lines: here"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="launch.py _first_cause: when one process is killed all errors are PeerFailed, and the first party's is "
-    "raised, which may name a party that only followed",
-)
 def test_a_killed_process_is_named_although_others_fail_before_it_in_order() -> None:
     kill = "import os, signal, time; time.sleep(0.2); os.kill(os.getpid(), signal.SIGKILL)"
     commands = {"A": WAITS_FOR_END.format(SERVER, SERVER), "B": kill, SERVER: WAITS_FOR_END.format("B", "B")}
@@ -226,11 +221,6 @@ def test_a_killed_process_is_named_although_others_fail_before_it_in_order() -> 
         in_background(commands).result(timeout=10)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="launch.py run_processes waits for every process: one that hangs (stopped, or in an endless loop) holds up "
-    "the error of the others for ever",
-)
 def test_a_stopped_process_does_not_hold_up_the_others_error() -> None:
     stop = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     late = "import sys, time; time.sleep(0.5); sys.stderr.write('LinkTimeout: A waited 1 s for B'); sys.exit(3)"
@@ -243,18 +233,12 @@ def test_a_stopped_process_does_not_hold_up_the_others_error() -> None:
 
 
 def _kill_stopped_children() -> None:
-    me = f"/proc/{os.getpid()}/task"
-    for task in os.listdir(me):
-        with open(f"{me}/{task}/children") as file:
-            for child in map(int, file.read().split()):
-                with open(f"/proc/{child}/stat") as stat:
-                    if stat.read().rsplit(")", 1)[1].split()[0] == "T":
-                        os.kill(child, signal.SIGKILL)
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            if Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+                os.kill(int(child), signal.SIGKILL)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="launch.py run_processes: the files of the parties' reports stay open when tick raises"
-)
 def test_an_interrupt_ends_the_processes_and_closes_their_files() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -267,8 +251,8 @@ def test_an_interrupt_ends_the_processes_and_closes_their_files() -> None:
 
 
 def test_many_launches_leave_no_descriptors_behind() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         run_processes({party: ["-c", "pass"] for party in "ABC"}, tick)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert torch.get_num_threads() == 1

@@ -196,11 +196,6 @@ def test_features_that_cannot_fit_the_ring_are_refused_at_once() -> None:
         all_setups(lambda party, settings: settings, [graphs[0], huge])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AttributeError,
-    reason="data_holder.py close() needs what only a finished setup() makes, and hides the real error",
-)
 def test_a_role_that_never_got_set_up_can_be_closed() -> None:
     settings = small_job(2)
     graphs = {graph.party: graph for graph in small_parties(2)}

@@ -78,7 +78,7 @@ class PlainNetwork:
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
-        self.optimizer = build_optimizer(self.trained(), settings)
+        self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
         self._h0: dict[PartyId, Tensor] | None = None
 
     def modules(self) -> dict[str, nn.Module]:
@@ -90,6 +90,9 @@ class PlainNetwork:
         """Weights that Adam trains."""
         parameters = [parameter for module in self.modules().values() for parameter in module.parameters()]
         return [*parameters, *self.embedding.parameters()]
+
+    def _rates(self) -> dict[nn.Parameter, float]:
+        return {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
 
     def weights(self) -> dict[str, Tensor]:
         """``party/part.name`` → live weight, W blocks as ``party/W``."""

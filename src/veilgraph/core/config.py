@@ -116,6 +116,19 @@ class LocalSettings(_Settings):
     dropout: Probability = Field(0.0, description="before every hop")
     teleport: float = Field(0.1, ge=0, le=1, description="appnp's α")
     heads: int = Field(4, ge=1, description="gat's attention heads; must divide dim")
+    start: Literal["glorot", "average"] = Field(
+        "glorot", description="first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean)"
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Adam's, for the hops; default: train.learning_rate")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.start == "average" and self.model != "sage-mean":
+            raise ValueError(
+                f"start='average' is for model='sage-mean', not {self.model!r}: only there it is the mean of a node "
+                "and its neighbours; leave start out or choose sage-mean"
+            )
+        return self
 
 
 class CombineSettings(_Settings):
@@ -248,7 +261,9 @@ def read_job(path: Path) -> JobSettings:
 
 def write_job(settings: JobSettings, path: Path) -> None:
     """Writes the job as YAML, all defaults spelled out."""
-    path.write_text(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    content = settings.model_dump(mode="json")
+    content["data"]["holders"] = len(settings.data.names)
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 def _first_problem(error: ValidationError) -> str:

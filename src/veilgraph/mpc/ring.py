@@ -28,6 +28,9 @@ _SPARSE_BELOW = 0.12
 """Density below which the sparse product is the faster one."""
 _MIN_ROWS_PER_THREAD = 256
 
+_SLICES = 4
+"""Of a sparse matrix, whatever the cores: floating sums over slices come out the same on every machine."""
+
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Result = TypeVar("Result")
 
@@ -193,7 +196,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     out = torch.empty(rows, right.shape[1], dtype=torch.int64)
     kernel = _integer_kernel()
     right = right.contiguous()
-    parts = min(_threads(), max(1, rows // _MIN_ROWS_PER_THREAD))
+    parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
     bounds = [rows * part // parts for part in range(parts + 1)]
     _in_parallel([partial(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)])
     return out
@@ -218,7 +221,7 @@ def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def _row_slices(matrix: sp.csr_array) -> tuple[list[int], list[sp.csr_array]]:
     """Slices of about equal numbers of entries, and the rows where they start and the last one ends."""
-    rows, parts = matrix.shape[0], min(_threads(), max(1, matrix.shape[0] // _MIN_ROWS_PER_THREAD))
+    rows, parts = matrix.shape[0], min(_SLICES, max(1, matrix.shape[0] // _MIN_ROWS_PER_THREAD))
     bounds = np.searchsorted(matrix.indptr, [matrix.nnz * part // parts for part in range(1, parts)])
     starts = [0, *map(int, bounds), rows]
     return starts, [_short_indices(matrix[a:b]) for a, b in pairwise(starts)]
@@ -243,13 +246,14 @@ def _product_of(part: sp.csr_array, right: Array) -> Callable[[], Array]:
     return run
 
 
-def _threads() -> int:
+def available_cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def _pool() -> Executor:
-    return ThreadPoolExecutor(_threads(), thread_name_prefix="ring")
+    return ThreadPoolExecutor(available_cores(), thread_name_prefix="ring")
 
 
 def _in_parallel(work: Sequence[Callable[[], Result]]) -> list[Result]:

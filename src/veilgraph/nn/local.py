@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize as normalize_rows
 
 from veilgraph.core.config import LocalSettings
 from veilgraph.core.errors import ConfigError
@@ -15,6 +14,8 @@ from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.hops import AppnpHop, GatHop, GcnHop, GinHop, SageLstmHop, SageMeanHop, SagePoolHop
 from veilgraph.nn.propagate import Adjacency
+
+_SHORTEST = 1e-6
 
 
 class LocalModel(nn.Module):
@@ -48,7 +49,7 @@ class LocalModel(nn.Module):
         """
         for hop in self.hops:
             h = self._activation(hop(dropout(h, self._dropout, generator), initial, adjacency, generator))
-        return normalize_rows(h, dim=1) if self._normalize else h
+        return normalize_rows(h) if self._normalize else h
 
 
 class CustomLocal(nn.Module):
@@ -83,7 +84,16 @@ class CustomLocal(nn.Module):
                 f"local.model='custom': {type(self.module).__name__} returned {got} for x of shape {list(h.shape)}; "
                 f"it must keep the shape, so give it an output width of dim={h.shape[1]}"
             )
-        return normalize_rows(result, dim=1) if self._normalize else result
+        return normalize_rows(result) if self._normalize else result
+
+
+def normalize_rows(h: Tensor) -> Tensor:
+    """Rows of length 1 (Algorithm 2, line 10); a row shorter than 1e-6 is left as it is, so that its gradient is sound.
+
+    Tensor[N, d] to Tensor[N, d].
+    """
+    squares = h.square().sum(dim=1, keepdim=True)
+    return h * torch.where(squares > _SHORTEST**2, squares, torch.ones_like(squares)).rsqrt()
 
 
 LocalBuilder = Callable[[LocalSettings, int, int, bool], LocalModel]
@@ -104,7 +114,7 @@ def _appnp(settings: LocalSettings, dim: int, holders: int, normalize: bool) -> 
 
 
 LOCAL_MODELS: dict[str, LocalBuilder] = {
-    "sage-mean": _stack(lambda settings, dim: SageMeanHop(dim)),
+    "sage-mean": _stack(lambda settings, dim: SageMeanHop(dim, averages=settings.start == "average")),
     "sage-lstm": _stack(lambda settings, dim: SageLstmHop(dim)),
     "sage-pool": _stack(lambda settings, dim: SagePoolHop(dim)),
     "gcn": _stack(lambda settings, dim: GcnHop(dim)),

@@ -42,6 +42,7 @@ class HolderNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self._adjacency = adjacency
+        self._local_rate = settings.local.learning_rate
         self.initial = InitialTransform(settings.initial)
         self.local = nn.ModuleList(
             build_local(
@@ -59,6 +60,10 @@ class HolderNetwork(nn.Module):
         combine = build_combine(settings.combine)
         self.contribution = combine.holder_part(settings.dim, holders, adjacency)
         self.weight = combine.holder_weight(holders, adjacency)
+
+    def rates(self) -> dict[nn.Parameter, float]:
+        """Weights that have a learning rate of their own."""
+        return {} if self._local_rate is None else dict.fromkeys(self.local.parameters(), self._local_rate)
 
     def start(self, embedding: Tensor, generator: torch.Generator | None) -> Tensor:
         """h^0 after activation and dropout: [N, d]."""

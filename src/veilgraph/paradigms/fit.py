@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.config import TrainSettings
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
@@ -75,7 +76,10 @@ def fit(
     best = _clone(role.weights())
     if start:
         tensors, facts = store.load_checkpoint(start)
-        best = _restore(role, tensors)
+        try:
+            best = _restore(role, tensors)
+        except RunError as error:
+            raise RunError(f"{store.checkpoint_path(start)}: {error}") from error
         judgement = Judgement(**facts["judgement"])
         stop = facts["stopped"]
     step = 0

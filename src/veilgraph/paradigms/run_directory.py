@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -93,8 +94,7 @@ class RunDirectory:
         path = self.path / "summary.json"
         if not path.is_file():
             return None
-        loaded: Record = json.loads(path.read_text(encoding="utf-8"))
-        return loaded
+        return _parse(path.read_text(encoding="utf-8"), path)
 
     def write_json(self, name: str, value: object) -> None:
         """Writes a JSON file whole."""
@@ -120,7 +120,15 @@ class RunDirectory:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         for line in text.splitlines(keepends=True):
             if line.endswith("\n"):
-                yield json.loads(line)
+                yield _parse(line, path)
+
+
+def _parse(text: str, path: Path) -> Record:
+    try:
+        record: Record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+    return record
 
 
 class PartyStore:
@@ -163,31 +171,37 @@ class PartyStore:
 
     def save_checkpoint(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
         """Writes a checkpoint whole and drops all but the two newest before it."""
-        save_tensors(self._path(epoch), tensors, facts)
+        save_tensors(self.checkpoint_path(epoch), tensors, facts)
         older = [held for held in self.epochs() if held <= epoch]
         for held in older[:-_KEPT_CHECKPOINTS]:
-            self._path(held).unlink(missing_ok=True)
+            self.checkpoint_path(held).unlink(missing_ok=True)
+
+    def checkpoint_path(self, epoch: int) -> Path:
+        """Where the checkpoint of an epoch lies."""
+        return self._checkpoints / f"epoch-{epoch:06d}.safetensors"
 
     def load_checkpoint(self, epoch: int) -> tuple[dict[str, Tensor], Record]:
-        """Reads a checkpoint."""
-        return load_tensors(self._path(epoch))
+        """Reads a checkpoint.
+
+        Raises:
+            RunError: the file is missing or damaged.
+        """
+        tensors, facts = load_tensors(self.checkpoint_path(epoch))
+        if not {"judgement", "stopped"} <= facts.keys():
+            raise RunError(f"{self.checkpoint_path(epoch)}: damaged (no judgement in it); delete it and --resume")
+        return tensors, facts
 
     def forget_after(self, epoch: int) -> None:
         """Drops checkpoints newer than what the parties agreed on: another session's shares do not fit this one's."""
         for held in self.epochs():
             if held > epoch:
-                self._path(held).unlink(missing_ok=True)
-
-    def _path(self, epoch: int) -> Path:
-        return self._checkpoints / f"epoch-{epoch:06d}.safetensors"
+                self.checkpoint_path(held).unlink(missing_ok=True)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
     """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    content = save(
-        {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, {"facts": json.dumps(facts)}
-    )
-    write_whole(path, content)
+    copies = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    write_whole(path, save(copies, {"facts": json.dumps(facts)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -102,11 +103,11 @@ def train(
         parties = load_parties(settings.data, settings.seed)
     else:
         settings = with_parties(settings, parties, out)
+        for graph in parties:
+            graph.validate()
         parties = [scale_features(graph, settings.data.feature_scaling) for graph in parties]
     _check_custom(settings, custom, processes=processes)
     check_federation(parties, settings.data.label_party)
-    for graph in parties:
-        graph.validate()
     run = RunDirectory.create(out, settings)
     for graph in parties:
         save_party(graph, run.party(graph.party).graph_path)
@@ -162,16 +163,26 @@ def predict(
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
     _check_custom(settings, custom, processes=processes)
-    count = int(run.summary["nodes"])
-    wrong = [node for node in nodes or () if not 0 <= node < count]
-    if wrong:
-        raise ConfigError(f"nodes: {wrong[0]} is not a node; nodes are numbered 0 to {count - 1}")
+    wanted = None if nodes is None else _checked_nodes(nodes, int(run.summary["nodes"]))
     _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
     everything = _load_predictions(run, settings)
-    if nodes is None:
+    if wanted is None:
         return everything
-    chosen = torch.tensor(list(nodes), dtype=torch.int64)
+    chosen = torch.tensor(wanted, dtype=torch.int64)
     return Predictions(chosen, everything.classes[chosen], everything.probabilities[chosen])
+
+
+def _checked_nodes(nodes: Sequence[int], count: int) -> list[int]:
+    checked = []
+    for node in nodes:
+        try:
+            number = operator.index(node)
+        except TypeError:
+            number = -1
+        if not 0 <= number < count:
+            raise ConfigError(f"nodes: {node!r} is not a node; give whole numbers from 0 to {count - 1}")
+        checked.append(number)
+    return checked
 
 
 def load_result(path: Path) -> TrainResult:
@@ -189,9 +200,11 @@ def load_result(path: Path) -> TrainResult:
 def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
     """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
     paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
-    label_party = next((graph.party for graph in parties if graph.labels is not None), None)
+    labelled = [graph.party for graph in parties if graph.labels is not None]
+    label_party = settings.data.label_holder or next(iter(labelled), parties[0].party if parties else "")
+    check_federation(parties, label_party)
     content = settings.model_dump(mode="json")
-    content["data"].update(parties=paths, holders=len(parties), label_holder=settings.data.label_holder or label_party)
+    content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)
 
 

@@ -13,7 +13,7 @@ from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.sockets import SocketLink
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.paradigms.vertical import Work, run_party
-from veilgraph.roles.launch import keep_freed_memory, report_failure
+from veilgraph.roles.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 
 _WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "predict"}
 
@@ -21,10 +21,12 @@ _WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "pre
 def main(arguments: list[str]) -> int:
     """Runs the party and returns the exit code."""
     path, work, party, *peers = arguments
+    end_with_launcher()
     keep_freed_memory()
     try:
         run = RunDirectory.open(Path(path))
         ends = dict(peer.rsplit("=", 1) for peer in peers)
+        share_cores(len(peers) + 1)
         sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
         link = SocketLink(party, sockets, run.settings.timeout_s)
         run_party(run, party, _WORKS[work], link, custom=None)

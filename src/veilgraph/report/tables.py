@@ -42,8 +42,9 @@ def run_table(summary: Record) -> Table:
     table.add_row("validation accuracy", percent(summary["val_accuracy"]))
     table.add_row("test accuracy", percent(summary["test_accuracy"]))
     table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
+    since = f" since epoch {summary['started_at']}" if summary["started_at"] else ""  # only a resumed run's own bytes
     for party, count in summary["sent_bytes"].items():
-        table.add_row(f"sent by {party}", human_bytes(count))
+        table.add_row(f"sent by {party}{since}", human_bytes(count))
     return table
 
 

@@ -38,6 +38,7 @@ class DataHolder(Role):
         self._shape = (graph.num_nodes, model.dim)
         self._rounds = model.rounds
         self._embedding: InitialEmbedding
+        self._is_set_up = False
         self._cut: HolderCut
         self._h0: Tensor
 
@@ -73,6 +74,7 @@ class DataHolder(Role):
                 dtype=session.dtype,
             )
         )
+        self._is_set_up = True
         return newest_common(hellos)
 
     @override
@@ -111,13 +113,18 @@ class DataHolder(Role):
         return [*super().trained(), *self._embedding.parameters()]
 
     @override
+    def rates(self) -> dict[nn.Parameter, float]:
+        return self._network.rates()
+
+    @override
     def weights(self) -> dict[str, Tensor]:
         initial = {f"initial.{name}": tensor.data for name, tensor in self._embedding.tensors().items()}
         return {**super().weights(), **initial}
 
     @override
     def close(self) -> None:
-        self._embedding.close()
+        if self._is_set_up:
+            self._embedding.close()
 
 
 def gradient_of(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch.autograd import backward
 from torch.nn import functional
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import Head, build_head
 from veilgraph.nn.network import CustomModel, deep_width
@@ -55,6 +56,11 @@ class LabelHolder(DataHolder):
     def backward(self, step: int) -> None:
         loss = training_loss(self.logits, self.graph)
         self.loss = float(loss.detach())
+        if not math.isfinite(self.loss):
+            raise RangeOverflow(
+                f"the training loss is {self.loss}: training has diverged; lower train.learning_rate, "
+                "model.initial.learning_rate or model.local.learning_rate"
+            )
         backward(loss)
         self._cut.publish_deep_gradient(step, gradient_of(self._deep))
         super().backward(step)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from typing import Final, TypeVar
+
+import torch
 
 from veilgraph.core import errors
 from veilgraph.core.errors import PeerFailed, VeilgraphError
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.sockets import socket_mesh
+from veilgraph.mpc.ring import available_cores
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
 
 _POLL_S: Final = 0.05
 _FAILED: Final = 3
-_GRACE_S: Final = 10.0
+_GRACE_S: Final = 2.0
 _MALLOC_OPTIONS: Final = {
     -8: 1,  # M_ARENA_MAX: one heap for all threads
     -4: 0,  # M_MMAP_MAX: large blocks from the heap as well
@@ -43,78 +48,119 @@ def run_threads(
         tick: called now and then in the calling thread, for progress.
 
     Raises:
-        VeilgraphError: the first cause when a party failed; the others then stop with ``PeerFailed``.
+        VeilgraphError: the first cause when a party failed; the others then stop with ``PeerFailed``. A party that
+            does not stop within the grace period is left behind.
     """
     keep_freed_memory()
     hub = MemoryHub(list(programs), timeout_s)
+    threads_before = torch.get_num_threads()
+    share_cores(len(programs))
+    results: dict[PartyId, Result] = {}
+    failures: dict[PartyId, BaseException] = {}
 
-    def run(party: PartyId) -> Result:
+    def run(party: PartyId) -> None:
         try:
-            return programs[party](hub.link(party))
-        except BaseException as error:
+            results[party] = programs[party](hub.link(party))
+        except BaseException as error:  # noqa: BLE001  (raised again by the launcher)
+            failures[party] = error
             hub.fail(party, error)
-            raise
 
-    with ThreadPoolExecutor(len(programs), thread_name_prefix="party") as pool:
-        futures: dict[PartyId, Future[Result]] = {party: pool.submit(run, party) for party in programs}
-        try:
-            while not all(future.done() for future in futures.values()):
-                time.sleep(_POLL_S)
-                tick()
-        except BaseException as error:
-            for party in programs:
-                hub.fail(party, error)
-            raise
-    failures = [failure for future in futures.values() if (failure := future.exception()) is not None]
+    threads = [threading.Thread(target=run, args=(party,), name=f"party {party}", daemon=True) for party in programs]
+    try:
+        for thread in threads:
+            thread.start()
+        _wait(lambda: any(thread.is_alive() for thread in threads), lambda: bool(failures), tick)
+    except BaseException as error:
+        for party in programs:
+            hub.fail(party, error)
+        _wait(lambda: any(thread.is_alive() for thread in threads), lambda: True, lambda: None)
+        raise
+    finally:
+        torch.set_num_threads(threads_before)
     if failures:
-        raise _first_cause(failures)
-    return {party: future.result() for party, future in futures.items()}
+        raise min(failures.values(), key=_rank)
+    return {party: results[party] for party in programs}
 
 
 def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None:
     """Runs every party in an operating-system process of its own over local socket pairs.
 
-    Each process gets its command and, appended, ``peer=file descriptor`` for each other party; it inherits no
-    other descriptor. A failing party reports its error on the last line of its standard error.
+    Each process gets its command and, appended, ``peer=file descriptor`` for each other party; it inherits no other
+    descriptor but a standard input that ends with this process. A failing party reports its error on the last line of
+    its standard error.
 
     Raises:
-        VeilgraphError: the first cause when a party failed.
+        VeilgraphError: the first cause when a party failed. A party that does not stop within the grace period is
+            ended.
     """
     mesh = socket_mesh(list(commands))
     processes: dict[PartyId, subprocess.Popen[bytes]] = {}
-    reports = {party: tempfile.TemporaryFile() for party in commands}  # noqa: SIM115  (closed below)
-    try:
+    with ExitStack() as stack:
+        reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
+        stack.callback(_end, processes)
         for party, command in commands.items():
             ends = {peer: end.fileno() for peer, end in mesh[party].items()}
             processes[party] = subprocess.Popen(
                 [sys.executable, *command, *(f"{peer}={number}" for peer, number in ends.items())],
                 pass_fds=list(ends.values()),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=reports[party],
             )
             for end in mesh[party].values():
                 end.close()
-        while any(process.poll() is None for process in processes.values()):
-            time.sleep(_POLL_S)
-            tick()
-    finally:
-        for process in processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in processes.values():
-            try:
-                process.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-    failed = []
-    for party, process in processes.items():
-        with reports[party] as report:
-            if process.returncode != 0:
-                report.seek(0)
-                failed.append(_reported(party, process.returncode, report.read().decode(errors="replace")))
-    if failed:
-        raise _first_cause(failed)
+        _wait(
+            lambda: any(process.poll() is None for process in processes.values()),
+            lambda: any(process.poll() for process in processes.values()),
+            tick,
+        )
+        failures = []
+        for party, process in processes.items():
+            if process.returncode:
+                reports[party].seek(0)
+                failures.append(_reported(party, process.returncode, reports[party].read().decode(errors="replace")))
+    if failures:
+        raise min(failures, key=_rank)
+
+
+def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -> None:
+    """Waits until nothing runs any more, or for the grace period after something failed."""
+    deadline = None
+    while running():
+        if deadline is None and failed():
+            deadline = time.monotonic() + _GRACE_S
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_S)
+        tick()
+
+
+def _end(processes: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
+    for process in processes.values():
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+class _Died(PeerFailed):
+    """A party's process ended without a word."""
+
+
+def _rank(error: BaseException) -> int:
+    """Causes before consequences: a party's own error, then one that died, then what followed from a failed peer."""
+    if not isinstance(error, PeerFailed):
+        return 0
+    return 1 if isinstance(error, _Died) else 2
+
+
+def share_cores(parties: int) -> None:
+    """Gives each data holder on this machine its part of the cores; the server mostly works while they wait.
+
+    More threads than cores spin for each other and make a step many times slower.
+    """
+    torch.set_num_threads(max(1, available_cores() // max(1, parties - 1)))
 
 
 @cache
@@ -136,14 +182,20 @@ def report_failure(error: VeilgraphError) -> int:
     return _FAILED
 
 
+def end_with_launcher() -> None:
+    """Ends this party's process when the launcher is gone: its standard input ends with it."""
+
+    def watch() -> None:
+        os.read(0, 1)  # not through sys.stdin: its lock would be held when the interpreter ends
+        os._exit(_FAILED)
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()
+
+
 def _reported(party: PartyId, code: int, output: str) -> VeilgraphError:
     lines = output.strip().splitlines()
     name, _, message = (lines[-1] if lines else "").partition(": ")
     known = getattr(errors, name, None)
     if code == _FAILED and isinstance(known, type) and issubclass(known, VeilgraphError):
         return known(message)
-    return PeerFailed(f"{party}'s process ended with code {code}: {lines[-1] if lines else 'no message'}")
-
-
-def _first_cause(failed: Sequence[BaseException]) -> BaseException:
-    return next((error for error in failed if not isinstance(error, PeerFailed)), failed[0])
+    return _Died(f"{party}'s process ended with code {code}: {lines[-1] if lines else 'no message'}")

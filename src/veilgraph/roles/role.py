@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import Link, PartyId
 
@@ -80,6 +81,10 @@ class Role(ABC):
         """Weights that this party's Adam trains."""
         return [parameter for module in self.modules().values() for parameter in module.parameters()]
 
+    def rates(self) -> dict[nn.Parameter, float]:
+        """Learning rates of those weights that have one of their own."""
+        return {}
+
     def weights(self) -> dict[str, Tensor]:
         """The party's live weights by name: a snapshot of them is the party's part of the model."""
         return {
@@ -89,8 +94,18 @@ class Role(ABC):
         }
 
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        """Overwrites the live weights."""
-        for name, live in self.weights().items():
+        """Overwrites the live weights.
+
+        Raises:
+            RunError: the saved weights are of another network.
+        """
+        weights = self.weights()
+        if {name: live.shape for name, live in weights.items()} != {name: old.shape for name, old in saved.items()}:
+            raise RunError(
+                f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
+                "party's own run, or delete the checkpoint and --resume"
+            )
+        for name, live in weights.items():
             live.copy_(saved[name])
         self._stale = True
 
@@ -99,7 +114,7 @@ class Role(ABC):
         """Adam with L2 over ``trained``; None where there is nothing to train."""
         trained = self.trained()
         if self._optimizer is None and trained:
-            self._optimizer = build_optimizer(trained, self.session.settings)
+            self._optimizer = build_optimizer(trained, self.rates(), self.session.settings)
         return self._optimizer
 
     def zero_grad(self) -> None:
@@ -132,6 +147,16 @@ class Role(ABC):
         """Ends background work."""
 
 
-def build_optimizer(parameters: list[nn.Parameter], settings: JobSettings) -> torch.optim.Adam:
-    """Adam with L2 regularisation, as every party uses for its plain weights."""
-    return torch.optim.Adam(parameters, lr=settings.train.learning_rate, weight_decay=settings.train.weight_decay)
+def build_optimizer(
+    parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings
+) -> torch.optim.Adam:
+    """Adam with L2 regularisation, as every party uses for its plain weights.
+
+    Args:
+        parameters: to train, each once.
+        rates: learning rates other than the job's.
+        settings: of the job.
+    """
+    rate = settings.train.learning_rate
+    groups = [{"params": [parameter], "lr": rates.get(parameter, rate)} for parameter in parameters]
+    return torch.optim.Adam(groups, lr=rate, weight_decay=settings.train.weight_decay)
