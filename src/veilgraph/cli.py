@@ -102,18 +102,28 @@ def train_command(
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was cut off, in place of a job.")
     ] = None,
     processes: Processes = False,
+    private_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--private-seeds",
+            metavar="",
+            help="Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
+        ),
+    ] = False,
 ) -> None:
     """Train a job with all parties on this machine, or go on with a run that was cut off."""
     if resume is not None and job is None:
-        if out is not None or overrides:
-            raise typer.BadParameter("--resume goes on with the run's own job in its own directory: no --out, no --set")
+        if out is not None or overrides or private_seeds:
+            raise typer.BadParameter(
+                "--resume goes on with the run's own job, seeds and directory: no --out, --set, --private-seeds"
+            )
         with _resumable(resume):
             _resume(resume, processes=processes)
     elif job is not None and resume is None:
         settings = _read(job, overrides)
         path = out or _fresh_path(settings.name)
         with _resumable(path):
-            _train(settings, path, processes=processes)
+            _train(settings, path, processes=processes, private_seeds=private_seeds)
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
 
@@ -208,12 +218,12 @@ def reproduce_command(
     typer.echo(text)
 
 
-def _train(settings: JobSettings, path: Path, *, processes: bool) -> None:
+def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool) -> None:
     from veilgraph.paradigms.vertical import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     with TrainingBars(_messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
-        result = train(settings, path, processes=processes, progress=progress)
+        result = train(settings, path, processes=processes, private_seeds=private_seeds, progress=progress)
     _show(result)
 
 

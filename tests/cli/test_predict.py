@@ -47,7 +47,9 @@ def test_a_list_and_a_file_exclude_each_other(run: Path) -> None:
 
 
 def test_a_node_that_does_not_exist_is_one_line(run: Path) -> None:
-    assert "400 is not a node; nodes are numbered 0 to 399" in one_error(veilgraph("predict", run, "--nodes", "1,400"))
+    assert "400 is not a node; give whole numbers from 0 to 399" in one_error(
+        veilgraph("predict", run, "--nodes", "1,400")
+    )
 
 
 def test_a_missing_list_is_one_line(run: Path, tmp_path: Path) -> None:
