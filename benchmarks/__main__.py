@@ -43,7 +43,7 @@ def _steps() -> list[str]:
         "and update of all parties, against the pooled plaintext model. `PyG` is the network as a PyG user writes it "
         "(dense features, SAGEConv); `ours, pooled` is our own plaintext network, which multiplies sparse features.",
         "",
-        "| data | federated | PyG, pooled | ours, pooled | federated / PyG | federated / ours | bytes a step | formula |",
+        "| data | federated | PyG | ours, pooled | federated / PyG | federated / ours | bytes a step | formula |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in STEP_DATASETS:

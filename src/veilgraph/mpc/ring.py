@@ -29,7 +29,8 @@ _SPARSE_BELOW = 0.12
 _MIN_ROWS_PER_THREAD = 256
 
 _SLICES = 4
-"""Of a sparse matrix, whatever the cores: floating sums over slices come out the same on every machine."""
+_ENTRIES_PER_SLICE = 50_000
+"""Slices of a sparse matrix depend on its size alone: floating sums over them come out the same on every machine."""
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Result = TypeVar("Result")
@@ -51,9 +52,14 @@ def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int
     Raises:
         RangeOverflow: a value is not finite or does not fit into 63 − GUARD_BITS bits.
     """
-    scaled = torch.ldexp(values.to(torch.float64), torch.tensor(bits))
+    scaled = values * 2.0**bits  # a power of two: exact in either precision
     room = 63 - GUARD_BITS - headroom_bits
-    if scaled.numel() and not bool(scaled.abs().max() < 2.0**room):
+    if scaled.numel():
+        smallest, largest = map(float, scaled.aminmax())
+        fits = -(2.0**room) < smallest and largest < 2.0**room  # false for NaN too
+    else:
+        fits = True
+    if not fits:
         raise RangeOverflow(_overflow(what, bits, room, remedy))
     return scaled.round_().to(torch.int64)
 
@@ -65,9 +71,11 @@ def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: s
         RangeOverflow: an element reached into the guard bits, so the true value may have wrapped around.
     """
     limit = 1 << (63 - GUARD_BITS)
-    if elements.numel() and (int(elements.max()) >= limit or int(elements.min()) < -limit):
-        raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
-    return torch.ldexp(elements.to(torch.float64), torch.tensor(-bits)).to(dtype)
+    if elements.numel():
+        smallest, largest = map(int, elements.aminmax())
+        if largest >= limit or smallest < -limit:
+            raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
+    return elements.to(torch.float64).mul_(2.0**-bits).to(dtype)
 
 
 def _overflow(what: str, bits: int, room: int, remedy: str) -> str:
@@ -147,14 +155,14 @@ class SparseOperand:
     def times(self, right: Tensor) -> Tensor:
         """A·right: [F, d] → [N, d]."""
         operand = _numpy(right)
-        parts = _in_parallel([_product_of(part, operand) for part in self._slices])
+        parts = _in_parallel([_product_of(part, operand) for part in self._slices], "sparse")
         return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def transposed_times(self, right: Tensor) -> Tensor:
         """Aᵀ·right: [N, d] → [F, d]."""
         operand = _numpy(right)
         bounds = zip(self._transposed, self._starts, self._starts[1:], strict=False)
-        parts = _in_parallel([_product_of(part, operand[start:stop]) for part, start, stop in bounds])
+        parts = _in_parallel([_product_of(part, operand[start:stop]) for part, start, stop in bounds], "sparse")
         return torch.from_numpy(sum(parts[1:], start=parts[0]))
 
 
@@ -198,7 +206,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     right = right.contiguous()
     parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
     bounds = [rows * part // parts for part in range(parts + 1)]
-    _in_parallel([partial(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)])
+    _in_parallel([partial(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)], "dense")
     return out
 
 
@@ -221,7 +229,7 @@ def _negated_product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def _row_slices(matrix: sp.csr_array) -> tuple[list[int], list[sp.csr_array]]:
     """Slices of about equal numbers of entries, and the rows where they start and the last one ends."""
-    rows, parts = matrix.shape[0], min(_SLICES, max(1, matrix.shape[0] // _MIN_ROWS_PER_THREAD))
+    rows, parts = matrix.shape[0], min(_SLICES, max(1, matrix.nnz // _ENTRIES_PER_SLICE))
     bounds = np.searchsorted(matrix.indptr, [matrix.nnz * part // parts for part in range(1, parts)])
     starts = [0, *map(int, bounds), rows]
     return starts, [_short_indices(matrix[a:b]) for a, b in pairwise(starts)]
@@ -252,11 +260,12 @@ def available_cores() -> int:
 
 
 @cache
-def _pool() -> Executor:
-    return ThreadPoolExecutor(available_cores(), thread_name_prefix="ring")
+def _pool(kind: str) -> Executor:
+    """Sparse products are a step's online part and do not queue behind the dense ones, which run ahead of it."""
+    return ThreadPoolExecutor(available_cores(), thread_name_prefix=f"ring {kind}")
 
 
-def _in_parallel(work: Sequence[Callable[[], Result]]) -> list[Result]:
+def _in_parallel(work: Sequence[Callable[[], Result]], kind: str) -> list[Result]:
     if len(work) == 1:
         return [work[0]()]
-    return [done.result() for done in [_pool().submit(task) for task in work]]
+    return [done.result() for done in [_pool(kind).submit(task) for task in work]]

@@ -158,5 +158,11 @@ def build_optimizer(
         settings: of the job.
     """
     rate = settings.train.learning_rate
-    groups = [{"params": [parameter], "lr": rates.get(parameter, rate)} for parameter in parameters]
-    return torch.optim.Adam(groups, lr=rate, weight_decay=settings.train.weight_decay)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(rates.get(parameter, rate), []).append(parameter)
+    return torch.optim.Adam(
+        [{"params": group, "lr": own_rate} for own_rate, group in groups.items()],
+        lr=rate,
+        weight_decay=settings.train.weight_decay,
+    )
