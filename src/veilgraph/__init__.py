@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically
     from veilgraph.graph.party import PartyGraph
-    from veilgraph.paradigms.vertical import Predictions, TrainResult, load_result, predict, resume, train
+    from veilgraph.paradigms.predictions import Predictions
+    from veilgraph.paradigms.vertical import TrainResult, load_result, predict, resume, train
 
 __version__ = "0.1.0"
 
@@ -38,7 +39,7 @@ __all__ = [
 _HOMES: Final = {
     "JobSettings": "veilgraph.core.config",
     "PartyGraph": "veilgraph.graph.party",
-    "Predictions": "veilgraph.paradigms.vertical",
+    "Predictions": "veilgraph.paradigms.predictions",
     "TrainResult": "veilgraph.paradigms.vertical",
     "VeilgraphError": "veilgraph.core.errors",
     "load_result": "veilgraph.paradigms.vertical",

@@ -140,11 +140,11 @@ def predict_command(
 ) -> None:
     """Predict classes and their probabilities with a trained run, through the same joint protocol."""
     chosen = _chosen_nodes(nodes, nodes_file)
-    from veilgraph.paradigms.vertical import predict, predictions_csv  # noqa: PLC0415
+    from veilgraph.paradigms.vertical import predict  # noqa: PLC0415
 
     with _messages().status("predicting"):
         predictions = predict(run, chosen, processes=processes)
-    text = predictions_csv(predictions)
+    text = predictions.csv()
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -42,7 +42,7 @@ def test_the_markdown_has_both_figures_and_where_they_come_from(tmp_path):
     assert "- Data sets of this table that were not run: digits." in lines
     assert "- 6 trainings, " in text
     assert " seconds; veilgraph " in text
-    assert lines[-1] == "- Made with `veilgraph reproduce tiny --seeds 2 --engine plaintext`."
+    assert lines[-1] == "- Made with `veilgraph reproduce tiny --seeds 2 --plaintext`."
     assert (tmp_path / "tiny.md").read_text() == text
 
 

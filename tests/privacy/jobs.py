@@ -1,4 +1,4 @@
-"""Whole jobs in threads with every message kept: roles as ``vertical.run_party`` builds them, secrets injected."""
+"""Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
 from veilgraph.mpc.embed import Collaborative, Embedding, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms import vertical
+from veilgraph.paradigms import party, vertical
 from veilgraph.roles.label_holder import LabelHolder
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -371,7 +371,7 @@ def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
             super().__init__(link, keep_transcript=True)
             links[self.party] = self
 
-    monkeypatch.setattr(vertical, "RecordedLink", Kept)
+    monkeypatch.setattr(party, "RecordedLink", Kept)
     width = 32
     settings = job(2, dim=width, initial={"method": method})
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 1})})

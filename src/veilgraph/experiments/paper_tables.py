@@ -232,7 +232,7 @@ def _command(table: str, seeds: int, datasets: Sequence[str] | None, engine: Eng
     if datasets is not None:
         words += ["--datasets", ",".join(datasets)]
     if engine != "federated":
-        words += ["--engine", engine]
+        words += [f"--{engine}"]
     return " ".join(words)
 
 

@@ -6,37 +6,24 @@ All a party keeps is in its part of the run directory.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import operator
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from torch import Tensor
 
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.graph.party import PartyGraph, check_federation, save_party
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.fit import Fitted, fit, infer
-from veilgraph.paradigms.run_directory import Record, RunDirectory, load_tensors, save_tensors, write_whole
-from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.predictions import Predictions, checked_nodes, load_predictions
+from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.roles.launch import run_processes, run_threads
-from veilgraph.roles.role import Role, Session
-from veilgraph.roles.server import Server
 
-Work = Literal["train", "resume", "predict"]
 Progress = Callable[[list[Record]], None]
 """Called now and then with all epochs' records so far."""
 
@@ -56,21 +43,6 @@ class TrainResult:
     summary: Record
     metrics: list[Record]
     predictions: Predictions
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions for some nodes.
-
-    Attributes:
-        nodes: Tensor[n] int64.
-        classes: Tensor[n] int64.
-        probabilities: Tensor[n, C], rows sum to 1.
-    """
-
-    nodes: Tensor
-    classes: Tensor
-    probabilities: Tensor
 
 
 def train(
@@ -163,26 +135,10 @@ def predict(
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
     _check_custom(settings, custom, processes=processes)
-    wanted = None if nodes is None else _checked_nodes(nodes, int(run.summary["nodes"]))
+    wanted = None if nodes is None else checked_nodes(nodes, int(run.summary["nodes"]))
     _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
-    everything = _load_predictions(run, settings)
-    if wanted is None:
-        return everything
-    chosen = torch.tensor(wanted, dtype=torch.int64)
-    return Predictions(chosen, everything.classes[chosen], everything.probabilities[chosen])
-
-
-def _checked_nodes(nodes: Sequence[int], count: int) -> list[int]:
-    checked = []
-    for node in nodes:
-        try:
-            number = operator.index(node)
-        except TypeError:
-            number = -1
-        if not 0 <= number < count:
-            raise ConfigError(f"nodes: {node!r} is not a node; give whole numbers from 0 to {count - 1}")
-        checked.append(number)
-    return checked
+    everything = _predictions(run)
+    return everything if wanted is None else everything.of(wanted)
 
 
 def load_result(path: Path) -> TrainResult:
@@ -194,7 +150,7 @@ def load_result(path: Path) -> TrainResult:
     run = RunDirectory.open(path)
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
-    return TrainResult(path, run.summary, run.metrics(), _load_predictions(run, run.settings))
+    return TrainResult(path, run.summary, run.metrics(), _predictions(run))
 
 
 def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
@@ -206,47 +162,6 @@ def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path
     content = settings.model_dump(mode="json")
     content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)
-
-
-def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None) -> None:
-    """What one party does from beginning to end.
-
-    It reads and writes its own part of the run; the label holder also writes metrics.jsonl.
-    """
-    settings, store = run.settings, run.party(party)
-    recorded = RecordedLink(link)
-    session = Session(settings, recorded, LearningStreams(store.seed(), party), system_secrets)
-    role = _role(session, party, None if party == SERVER else load_party(store.graph_path), custom)
-    try:
-        if work == "predict":
-            role.infer_only()
-            role.setup([])
-            role.load_weights(load_tensors(store.model_path)[0])
-            infer(role, 0)
-        else:
-
-            def begin(epoch: int) -> None:
-                if isinstance(role, LabelHolder):
-                    run.forget_metrics_after(epoch)
-
-            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics)
-            save_tensors(store.model_path, role.weights(), {})
-            write_whole(store.path / "result.json", json.dumps(_party_result(role, fitted)).encode())
-        if isinstance(role, LabelHolder):
-            _save_predictions(run, role)
-        traffic = [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in recorded.traffic()]
-        name = "prediction_traffic.json" if work == "predict" else "traffic.json"
-        write_whole(store.path / name, json.dumps(traffic).encode())
-    finally:
-        role.close()
-        recorded.close()
-
-
-def _role(session: Session, party: PartyId, graph: PartyGraph | None, custom: CustomModel | None) -> Role:
-    if graph is None:
-        return Server(session)
-    kind = LabelHolder if party == session.settings.data.label_party else DataHolder
-    return kind(session, graph, custom)
 
 
 def _train(
@@ -310,45 +225,5 @@ def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processe
         raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
 
 
-def _party_result(role: Role, fitted: Fitted) -> Record:
-    if not isinstance(role, LabelHolder):
-        return {"started_at": fitted.started_at}
-    scores = role.scores()
-    return {
-        "nodes": role.graph.num_nodes,
-        "best_epoch": fitted.judgement.best_epoch,
-        "val_accuracy": scores.val_accuracy,
-        "test_accuracy": scores.test_accuracy,
-        "train_accuracy": scores.train_accuracy,
-        "started_at": fitted.started_at,
-    }
-
-
-def _save_predictions(run: RunDirectory, role: LabelHolder) -> None:
-    probabilities = role.logits.detach().softmax(dim=1)
-    store = run.party(role.session.link.party)
-    save_tensors(store.path / "predictions.safetensors", {"probabilities": probabilities}, {})
-    write_whole(store.path / "predictions.csv", predictions_csv(_predictions(probabilities)).encode())
-
-
-def _load_predictions(run: RunDirectory, settings: JobSettings) -> Predictions:
-    store = run.party(settings.data.label_party)
-    return _predictions(load_tensors(store.path / "predictions.safetensors")[0]["probabilities"])
-
-
-def _predictions(probabilities: Tensor) -> Predictions:
-    return Predictions(torch.arange(len(probabilities)), probabilities.argmax(dim=1), probabilities)
-
-
-def predictions_csv(predictions: Predictions) -> str:
-    """``node,class,p0,p1,…``: one line per node."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = predictions.probabilities.shape[1]
-    writer.writerow(["node", "class", *(f"p{index}" for index in range(columns))])
-    rows: Any = zip(
-        predictions.nodes.tolist(), predictions.classes.tolist(), predictions.probabilities.tolist(), strict=True
-    )
-    for node, predicted, chances in rows:
-        writer.writerow([node, predicted, *(f"{chance:.6f}" for chance in chances)])
-    return text.getvalue()
+def _predictions(run: RunDirectory) -> Predictions:
+    return load_predictions(run.party(run.settings.data.label_party))

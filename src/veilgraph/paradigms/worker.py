@@ -11,8 +11,8 @@ from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.sockets import SocketLink
+from veilgraph.paradigms.party import Work, run_party
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import Work, run_party
 from veilgraph.roles.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 
 _WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "predict"}
