@@ -19,7 +19,7 @@ from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.dealer import Dealer, Direction
-from veilgraph.mpc.embed import Embedding, InitialEmbedding, build_embedding
+from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
@@ -106,13 +106,14 @@ def embed_session(
         link = RecordedLink(plain_link, keep_transcript=True)
         party = link.party
         masks = PairwiseMasks.agree(link, names, fixed_secrets(secrets, party))
-        session = Embedding(
+        session = EmbeddingSession(
             link, settings, matrices[party], features, bits, dim, masks, LearningStreams(7, party), dtype
         )
         embedding = build_embedding(session)
         try:
             if start_from is not None:
-                embedding.load(start_from[party])
+                for name, live in embedding.tensors().items():
+                    live.data.copy_(start_from[party][name])
             opened = []
             for step in range(steps):
                 opened.append(embedding.embed(step, learns=True))

@@ -29,7 +29,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
-from veilgraph.mpc.embed import Collaborative, Embedding, init_std, init_weight
+from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.paradigms import party, vertical
 from veilgraph.roles.label_holder import LabelHolder
@@ -282,7 +282,7 @@ def test_mutant_what_a_share_is_made_of_sent_as_one_more_message(
 ) -> None:
     made = Collaborative.__init__
 
-    def talkative(self: Collaborative, session: Embedding) -> None:
+    def talkative(self: Collaborative, session: EmbeddingSession) -> None:
         made(self, session)
         for owner in session.others:
             weight = init_weight(session.streams, owner, session.features[owner], session.dim, 0.1)

@@ -10,15 +10,14 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from veilgraph import __version__
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
 
-_UNINSTALLED: Final = "uninstalled"
 _SUFFIX: Final = ".jsonl"
 
 
@@ -128,11 +127,8 @@ def identity(settings: JobSettings) -> dict[str, Any]:
 
 
 def package_version() -> str:
-    """Version of the installed package; a source tree on the path has none."""
-    try:
-        return version("veilgraph")
-    except PackageNotFoundError:
-        return _UNINSTALLED
+    """Version of the package."""
+    return __version__
 
 
 def _files(folder: Path, own: Path) -> list[Path]:

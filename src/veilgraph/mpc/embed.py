@@ -39,7 +39,7 @@ _SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the lea
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingSession:
     """What every method is given: the session of one holder.
 
     ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is ``individual``);
@@ -91,11 +91,6 @@ class InitialEmbedding(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """The live state, by name: weights or shares, and the optimiser state kept here."""
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrites the live state with saved values."""
-        for name, live in self.tensors().items():
-            live.data.copy_(tensors[name])
-
     def close(self) -> None:  # noqa: B027  (most methods have no background work)
         """Ends background work."""
 
@@ -103,7 +98,7 @@ class InitialEmbedding(ABC):
 class Individual(InitialEmbedding):
     """h^0_i = x^i·W^i, everything local; the holders' h^0 differ."""
 
-    def __init__(self, session: Embedding) -> None:
+    def __init__(self, session: EmbeddingSession) -> None:
         self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
         party = session.link.party
         columns = session.matrix.shape[1]
@@ -135,7 +130,7 @@ class SecureSum(Individual):
     can subtract its own part: see docs/threat-model.md.
     """
 
-    def __init__(self, session: Embedding) -> None:
+    def __init__(self, session: EmbeddingSession) -> None:
         super().__init__(session)
         self._session = session
         std = init_std(session.settings, sum(session.features.values()), session.dim)
@@ -166,7 +161,7 @@ class Collaborative(InitialEmbedding):
     c ← (1 − η·λ)·c; shares hold Ŵ, updates are divided by c, and c is applied after opening.
     """
 
-    def __init__(self, session: Embedding) -> None:
+    def __init__(self, session: EmbeddingSession) -> None:
         self._session = session
         self._weight_bits = session.feature_bits + session.settings.gradient_bits
         self._opened_bits = session.feature_bits + self._weight_bits
@@ -276,6 +271,6 @@ METHODS: Final[dict[str, type[Individual] | type[Collaborative]]] = {
 }
 
 
-def build_embedding(session: Embedding) -> InitialEmbedding:
+def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
     """The method that the job names, set up for this session (may exchange messages)."""
     return METHODS[session.settings.method](session)

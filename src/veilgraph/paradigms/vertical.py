@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch_geometric.data import Data
 
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
@@ -49,7 +51,7 @@ def train(
     settings: JobSettings,
     out: Path,
     *,
-    parties: Sequence[PartyGraph] | None = None,
+    parties: Sequence[PartyGraph] | Mapping[PartyId, Data] | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
     private_seeds: bool = False,
@@ -60,7 +62,8 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
-        parties: one graph per holder, in place of the job's ``data``.
+        parties: one graph per holder, or holder → PyTorch Geometric ``Data``, in place of the job's data set. Row v is
+            the same node at every holder; labels and masks are the label holder's.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         processes: run every party in a process of its own.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
@@ -72,16 +75,17 @@ def train(
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
     if parties is None:
-        parties = load_parties(settings.data, settings.seed)
+        graphs = load_parties(settings.data, settings.seed)
     else:
-        settings = with_parties(settings, parties, out)
-        for graph in parties:
+        given = _graphs(parties)
+        settings = with_parties(settings, given, out)
+        for graph in given:
             graph.validate()
-        parties = [scale_features(graph, settings.data.feature_scaling) for graph in parties]
+        graphs = [scale_features(graph, settings.data.feature_scaling) for graph in given]
     _check_custom(settings, custom, processes=processes)
-    check_federation(parties, settings.data.label_party)
+    check_federation(graphs, settings.data.label_party)
     run = RunDirectory.create(out, settings)
-    for graph in parties:
+    for graph in graphs:
         save_party(graph, run.party(graph.party).graph_path)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(secrets.randbits(63) if private_seeds else settings.seed)
@@ -162,6 +166,12 @@ def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path
     content = settings.model_dump(mode="json")
     content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)
+
+
+def _graphs(parties: Sequence[PartyGraph] | Mapping[PartyId, Data]) -> list[PartyGraph]:
+    if isinstance(parties, Mapping):
+        return [PartyGraph.from_data(party, data) for party, data in parties.items()]
+    return list(parties)
 
 
 def _train(

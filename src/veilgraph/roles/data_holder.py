@@ -7,7 +7,7 @@ from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.embed import Embedding, InitialEmbedding, build_embedding
+from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork
@@ -62,7 +62,7 @@ class DataHolder(Role):
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
         self._embedding = build_embedding(
-            Embedding(
+            EmbeddingSession(
                 link=session.link,
                 settings=settings,
                 matrix=graph.features,
