@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Final, TypeVar
@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import torch
 
 from veilgraph.core import errors
-from veilgraph.core.errors import PeerFailed, VeilgraphError
+from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.sockets import socket_mesh
@@ -78,7 +78,7 @@ def run_threads(
     finally:
         torch.set_num_threads(threads_before)
     if failures:
-        raise min(failures.values(), key=_rank)
+        raise _cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}
 
 
@@ -114,13 +114,14 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
             lambda: any(process.poll() for process in processes.values()),
             tick,
         )
+        silent = [party for party, process in processes.items() if process.poll() is None]
         failures = []
         for party, process in processes.items():
             if process.returncode:
                 reports[party].seek(0)
                 failures.append(_reported(party, process.returncode, reports[party].read().decode(errors="replace")))
     if failures:
-        raise min(failures, key=_rank)
+        raise _cause(failures, silent)
 
 
 def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -> None:
@@ -146,6 +147,14 @@ def _end(processes: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
 
 class _Died(PeerFailed):
     """A party's process ended without a word."""
+
+
+def _cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
+    """What to tell the user: the first cause; and of a timeout, who fell silent and not who only waited for it."""
+    cause = min(failures, key=_rank)
+    if isinstance(cause, LinkTimeout) and silent:
+        return LinkTimeout(f"nothing more came from {', '.join(silent)}; {cause}")
+    return cause
 
 
 def _rank(error: BaseException) -> int:
