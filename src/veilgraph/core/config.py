@@ -39,7 +39,9 @@ class DataSettings(_Settings):
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
     edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
     feature_scaling: Literal["none", "row", "standard"] = Field(
-        "none", description="done by each holder on its own columns: rows to sum 1, or columns to mean 0, variance 1"
+        "none",
+        description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns each), "
+        "or columns to mean 0, variance 1",
     )
     parties: dict[PartyName, Path] | None = Field(None, description="holder name → its saved graph (.safetensors)")
     label_holder: PartyId | None = Field(None, description="default: the first holder")
