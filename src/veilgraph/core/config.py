@@ -40,8 +40,8 @@ class DataSettings(_Settings):
     edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
     feature_scaling: Literal["none", "row", "standard"] = Field(
         "none",
-        description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns each), "
-        "or columns to mean 0, variance 1",
+        description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
+        "each), or columns to mean 0, variance 1",
     )
     parties: dict[PartyName, Path] | None = Field(None, description="holder name → its saved graph (.safetensors)")
     label_holder: PartyId | None = Field(None, description="default: the first holder")

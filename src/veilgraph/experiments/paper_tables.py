@@ -117,8 +117,8 @@ def _table_3() -> Table:
         "VFGNN Table 3: Cora, features and edges divided unevenly",
         "A:B",
         tuple(entries),
-        note="Features are not scaled here: rows scaled to sum 1 at each holder by itself would give the few columns of "
-        "one holder as much say as the many of the other.",
+        note="Features are not scaled here: rows scaled to sum 1 at each holder by itself would give the few columns "
+        "of one holder as much say as the many of the other.",
     )
 
 
