@@ -81,9 +81,11 @@ def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str,
 
 
 def add(pieces: Iterable[Tensor]) -> Tensor:
-    """The sum of ring tensors of one shape, mod 2^64."""
-    iterator = iter(pieces)
-    total = next(iterator).clone()
-    for piece in iterator:
+    """The sum of one or more ring tensors of one shape, mod 2^64, in new memory."""
+    first, *rest = pieces
+    if not rest:
+        return first.clone()
+    total = first + rest[0]
+    for piece in rest[1:]:
         total += piece
     return total

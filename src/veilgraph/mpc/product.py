@@ -105,7 +105,10 @@ class SecureProduct:
             self._link.send(owner, tag, shares[owner] - prepared.masks[owner])
         received = gather(self._link, self._others, tag, (self._features[party], self._dim), torch.int64)
         operand = add([shares[party], *received.values()])
-        return add([self._operand.times(operand), prepared.correlation, *prepared.pieces.values()])
+        share = self._operand.times(operand).add_(prepared.correlation)
+        for piece in prepared.pieces.values():
+            share += piece
+        return share
 
     def backward(self, step: int, prepared: Prepared, gradient: Tensor) -> dict[PartyId, Tensor]:
         """Shares of x^iᵀ·Σ_j g_j for every block i.
