@@ -163,7 +163,10 @@ def test_arxiv(tmp_path, monkeypatch):
         load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path / "offline"), 0)
 
 
-@pytest.mark.skipif(not DATA, reason="VEILGRAPH_DATA does not name the folder of public data sets")
+@pytest.mark.skipif(
+    not Path(DATA or "", "planetoid", "Cora", "raw", "ind.cora.x").is_file(),
+    reason="VEILGRAPH_DATA does not name a folder that has the public data sets",
+)
 class TestPublicData:
     @pytest.mark.parametrize(
         ("dataset", "nodes", "edges", "features", "classes"),
