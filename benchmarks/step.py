@@ -16,9 +16,9 @@ from torch_geometric.nn import SAGEConv
 
 from benchmarks.graphs import public
 from benchmarks.traffic import step_bytes
-from veilgraph.baselines.isolated import alone
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.experiments.shipped import with_overrides
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical import train
@@ -121,7 +121,8 @@ def _pyg(graph: PartyGraph) -> float:
 
 
 def _own(graph: PartyGraph) -> float:
-    network = PlainNetwork(alone(job(_STEPS)), [graph], graph.party)
+    settings = with_overrides(job(_STEPS), {"model.initial.method": "individual"})  # W in float32, by Adam
+    network = PlainNetwork(settings, [graph], graph.party)
     epochs = iter(range(1, _STEPS + 1))
     return _median_ms(lambda: network.train_step(next(epochs)))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.roles.federation import DIM, FEATURES, Settings, small_data, small_job, small_parties
-from veilgraph.baselines.isolated import alone, isolated
+from veilgraph.baselines.isolated import isolated
 from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
 from veilgraph.baselines.pooled import pooled
 from veilgraph.graph.partition import POOLED, pool
@@ -44,7 +44,7 @@ def test_pooled_is_one_holder_with_everything(strategy: str, kind: str) -> None:
     change: Settings = {"model": {"combine": {"strategy": strategy}, "local": {"model": kind}}}
     settings = small_job(2, {"train": {"epochs": 4}}, change)
     graphs = small_parties(2)
-    by_hand = fit_plain(PlainNetwork(alone(settings), [pool(graphs, "A")], POOLED), lambda records: None)
+    by_hand = fit_plain(PlainNetwork(settings, [pool(graphs, "A")], POOLED), lambda records: None)
     assert same(pooled(settings, graphs).metrics, by_hand.metrics)
 
 
@@ -53,7 +53,7 @@ def test_one_holder_combines_with_nobody() -> None:
     graph = pool(small_parties(2), "A")
     logits = []
     for strategy in ("mean", "concat", "regression", "degree-weighted"):
-        settings = alone(small_job(2, {"precision": "float64", "model": {"combine": {"strategy": strategy}}}))
+        settings = small_job(2, {"precision": "float64", "model": {"combine": {"strategy": strategy}}})
         with torch.no_grad():
             logits.append(PlainNetwork(settings, [graph], POOLED).forward(None))
     for other in logits[1:]:
@@ -74,15 +74,8 @@ def test_pooled_has_all_columns_and_edges() -> None:
     assert data.edge_index is not None
     assert graph.num_features == FEATURES
     assert graph.num_edges == data.edge_index.shape[1]
-    network = PlainNetwork(alone(SETTINGS), [graph], POOLED)
+    network = PlainNetwork(SETTINGS, [graph], POOLED)
     assert network.weights()[f"{POOLED}/W"].shape == (FEATURES, DIM)
-
-
-def test_alone_trains_w_in_the_plain() -> None:
-    for method in ("collaborative", "secure-sum", "individual"):
-        settings = alone(small_job(2, {"model": {"initial": {"method": method, "dropout": 0.5}}}))
-        assert settings.model.initial.method == "individual"
-        assert settings.model.initial.dropout == 0.5
 
 
 def test_early_stopping_and_the_best_epoch() -> None:

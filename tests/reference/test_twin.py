@@ -20,7 +20,6 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.baselines.isolated import alone
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
 from veilgraph.graph.partition import POOLED, pool, split_vertically
@@ -234,7 +233,7 @@ def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
     # The library's own network on the pooled graph, given the same weights.
     one = {"model": {"rounds": 1, "local": {"hops": ROUNDS}, "combine": {"strategy": "mean"}}}
     everything = pool(graphs, "A")
-    pooled = PlainNetwork(alone(small_job(holders, merge(APPNP, one))), [everything], POOLED)
+    pooled = PlainNetwork(small_job(holders, merge(APPNP, one)), [everything], POOLED)
     with torch.no_grad():
         for name, weight in pooled.weights().items():
             if name == f"{POOLED}/W":

@@ -1,4 +1,7 @@
-"""Isolated training: one holder alone with its own features and edges (the paper's GraphSAGE_A, GraphSAGE_B)."""
+"""Isolated training: one holder alone with its own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
+
+The job's network with one holder: the same optimisers, W of ``collaborative`` by SGD with momentum included.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,4 @@ def isolated(
         test_mask=labelled.test_mask,
         num_classes=labelled.num_classes,
     )
-    return fit_plain(PlainNetwork(alone(settings), [lent], party), progress)
-
-
-def alone(settings: JobSettings) -> JobSettings:
-    """The job for one graph in one place: W is an ordinary weight there, trained by Adam like the others."""
-    initial = settings.model.initial.model_copy(update={"method": "individual"})
-    model = settings.model.model_copy(update={"initial": initial})
-    return settings.model_copy(update={"model": model})
+    return fit_plain(PlainNetwork(settings, [lent], party), progress)

@@ -1,10 +1,13 @@
-"""Pooled plaintext training: all features and edges in one place (the paper's GraphSAGE_{A+B})."""
+"""Pooled plaintext training: all features and edges in one place (the paper's GraphSAGE_{A+B}).
+
+The job's network with one holder, which is the limit that the federation is measured against: same optimisers, nothing
+split.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from veilgraph.baselines.isolated import alone
 from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
 from veilgraph.core.config import JobSettings
 from veilgraph.graph.partition import pool
@@ -22,4 +25,4 @@ def pooled(
         progress: called after every epoch.
     """
     everything = pool(graphs, settings.data.label_party)
-    return fit_plain(PlainNetwork(alone(settings), [everything], everything.party), progress)
+    return fit_plain(PlainNetwork(settings, [everything], everything.party), progress)
