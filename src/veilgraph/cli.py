@@ -194,7 +194,9 @@ def demo_command(
 
 @_command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
 def reproduce_command(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="table2, table3 or table4 of the VFGNN paper; rounds.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="table2, table3 or table4 of the VFGNN paper; rounds; acm.")
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,
     datasets: Annotated[
         str | None, typer.Option(metavar="cora,citeseer", help="Only these of the table's data sets.")

@@ -145,11 +145,27 @@ def _rounds() -> Table:
     )
 
 
+def _acm() -> Table:
+    rows: dict[str, Kind] = {
+        "A alone": "isolated-A",
+        "B alone": "isolated-B",
+        "federated": "federated",
+        "pooled": "pooled",
+    }
+    return Table(
+        "ACM: two relations over the same papers, one at each holder",
+        "training",
+        tuple(Entry(row, "acm", "acm", "acm", kind, {}, None) for row, kind in rows.items()),
+        note="The paper has no such data set.",
+    )
+
+
 TABLES: Final[dict[str, Table]] = {
     "table2": _table_2(),
     "table3": _table_3(),
     "table4": _table_4(),
     "rounds": _rounds(),
+    "acm": _acm(),
 }
 """The tables by the name the command line uses."""
 
