@@ -12,10 +12,10 @@ import torch
 from benchmarks import memory, product, step
 
 _LIMIT = [
-    "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel, 2.4 billion",
-    "multiply-adds a second and core. Other exact ways were slower or no faster there (one product, [19717, 250] with 10 %",
-    "filled): dense int64 21 ms on one core; two float64 limbs 16 ms on one and 8.5 on two; PyTorch's int64 COO 40; rows of the",
-    "transpose 50 against 12 for the columns used now.",
+    "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
+    "2.4 billion multiply-adds a second and core. Other exact ways were slower or no faster there (one",
+    "product, [19717, 250] with 10 % filled): dense int64 21 ms on one core; two float64 limbs 16 ms on one",
+    "and 8.5 on two; PyTorch's int64 COO 40; rows of the transpose 50 against 12 for the columns used now.",
 ]
 STEP_DATASETS = ("cora", "citeseer", "pubmed")
 PRODUCT_DATASETS = ("cora", "citeseer", "pubmed")
