@@ -1,16 +1,6 @@
 import pytest
-import torch
 
 from veilgraph.experiments.paper_tables import TABLES, Entry, Table
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 TINY = {
     "data.dataset": "synthetic",

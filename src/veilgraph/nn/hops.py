@@ -6,6 +6,8 @@ Every hop has the same forward: ``(h, initial, adjacency, generator)`` with h an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -15,15 +17,16 @@ from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
 
 
-class _SageHop(nn.Module):
+class _SageHop(nn.Module, ABC):
     """W·CONCAT(h_v, AGG({h_u : u → v})) (VFGNN eq. 4); the subclass is the AGG."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.update = linear(2 * dim, dim, bias=False)
 
+    @abstractmethod
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        raise NotImplementedError
+        """AGG of every node's neighbours: Tensor[N, d] to Tensor[N, d]."""
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         neighbours = self.aggregate(h, adjacency, generator)
