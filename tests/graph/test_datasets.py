@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from veilgraph.core.config import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph import public
-from veilgraph.graph.datasets import DATASETS, load_own_party, load_parties
+from veilgraph.graph.datasets import DATASETS, load_parties
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
@@ -86,16 +86,8 @@ def test_saved_parties(tmp_path):
     assert (bank.party, shop.party) == ("bank", "shop")
     torch.testing.assert_close(bank.features.abs().sum(1), torch.ones(400))
     paths["bank"].unlink()
-    assert torch.equal(load_own_party(settings, 0, "shop").features, shop.features)  # needs no other holder's file
     with pytest.raises(DataError, match=r"a\.safetensors"):
         load_parties(settings, 0)
-    with pytest.raises(DataError, match="'post' is not one of the holders bank, shop"):
-        load_own_party(settings, 0, "post")
-
-
-def test_one_holder_of_a_split():
-    settings = DataSettings(dataset="synthetic", holders=3)
-    assert torch.equal(load_own_party(settings, 2, "B").features, load_parties(settings, 2)[1].features)
 
 
 def test_the_root(monkeypatch):

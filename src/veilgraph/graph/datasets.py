@@ -48,21 +48,6 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     return parties
 
 
-def load_own_party(settings: DataSettings, seed: int, name: str) -> PartyGraph:
-    """One holder's graph, as ``load_parties`` gives it; of saved party graphs only the holder's own file is read.
-
-    Raises:
-        DataError: ``name`` is not a holder, a file is missing or damaged, or the data break a rule.
-    """
-    if name not in settings.names:
-        raise DataError(f"party {name!r} is not one of the holders {', '.join(settings.names)}; name one of them")
-    if settings.parties is None:
-        return load_parties(settings, seed)[settings.names.index(name)]
-    graph = scale_features(_named(load_party(settings.parties[name]), name), settings.feature_scaling)
-    graph.validate()
-    return graph
-
-
 def _saved(settings: DataSettings) -> list[PartyGraph]:
     paths = settings.parties or {}
     return [_named(load_party(path), name) for name, path in paths.items()]
