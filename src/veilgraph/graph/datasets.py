@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from veilgraph.core.config import DataSettings
-from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import load_digits_parties, load_synthetic_parties
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation, load_party
