@@ -46,6 +46,14 @@ class Kind(IntEnum):
     """The gradient of something the receiver sent before."""
     MASKED_GRADIENT = 13
     """A gradient in fixed point under pairwise masks that cancel only in the sum over all holders."""
+    BLINDED_IDS = 14
+    """Node ids as curve points under the secret keys of the holders they have passed."""
+    ID_TOKENS = 15
+    """Node ids under all holders' keys: nobody can compute one alone."""
+    COMMON_IDS = 16
+    """The tokens that every holder sent."""
+    SEAL = 17
+    """Certificate and signed ephemeral key with which two holders agree on a key."""
 
 
 @dataclass(frozen=True, slots=True)
