@@ -1,4 +1,4 @@
-"""What every link promises, over memory and over sockets, bare and recorded."""
+"""What every link promises, over memory and over sockets, bare, recorded and sealed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.codec import DTYPES, encode
 from veilgraph.link.collectives import exchange
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.sealed import MAX_HANDSHAKE_BYTES, SealedLink
 from veilgraph.link.sockets import SocketLink, socket_mesh
 
 PARTIES = ("A", "B", "server")
@@ -34,15 +36,42 @@ def over_sockets(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> 
     return {party: SocketLink(party, ends, timeout_s, limit) for party, ends in socket_mesh(parties).items()}
 
 
-@pytest.fixture(params=["memory", "sockets", "memory recorded", "sockets recorded"])
+WIRES = {"memory": over_memory, "sockets": over_sockets}
+PROJECT = Project()
+IDENTITIES = {party: PROJECT.identity(party) for party in PARTIES}
+
+
+def sealed(wire: str, timeout_s: float, limit: int) -> Network:
+    """A and B seal what they send each other; the server has the bare link."""
+    network = WIRES[wire](PARTIES, timeout_s, limit + MAX_HANDSHAKE_BYTES)
+    holders = [
+        SealedLink(network[name], IDENTITIES[name], [peer], "job", max_message_bytes=limit)
+        for name, peer in (("A", "B"), ("B", "A"))
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(SealedLink.establish, holders))
+    return network | {link.party: link for link in holders}
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "sockets",
+        "memory recorded",
+        "sockets recorded",
+        "memory sealed",
+        "sockets sealed",
+        "sockets sealed recorded",
+    ]
+)
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes networks of one implementation and closes them after the test."""
-    wire, _, recorded = request.param.partition(" ")
+    wire, *wrappers = request.param.split()
     made: list[Link] = []
 
     def make(timeout_s: float = 10.0, limit: int = 1 << 30) -> Network:
-        network = {"memory": over_memory, "sockets": over_sockets}[wire](PARTIES, timeout_s, limit)
-        if recorded:
+        network = sealed(wire, timeout_s, limit) if "sealed" in wrappers else WIRES[wire](PARTIES, timeout_s, limit)
+        if "recorded" in wrappers:
             network = {party: RecordedLink(link, keep_transcript=True) for party, link in network.items()}
         made.extend(network.values())
         return network
@@ -182,10 +211,10 @@ def test_the_same_tag_of_two_senders_is_two_messages(connect: Connect) -> None:
 
 
 def test_a_missing_message_times_out_and_names_what_came(connect: Connect) -> None:
-    network = connect(timeout_s=0.1)
+    network = connect(timeout_s=0.3)
     network["A"].send("B", Tag(Kind.SEED), torch.zeros(1))
     with pytest.raises(
-        LinkTimeout, match=r"B waited 0.1 s for share/step 3/round 1 from A; unread: seed/step 0/round 0"
+        LinkTimeout, match=r"B waited 0.3 s for share/step 3/round 1 from A; unread: seed/step 0/round 0"
     ):
         network["B"].receive("A", TAG)
     with pytest.raises(LinkTimeout, match="nothing is unread"):

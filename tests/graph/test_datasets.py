@@ -4,7 +4,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_args
 
+import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
@@ -123,10 +126,40 @@ class TestFilesAreMissing:
         with pytest.raises(DataError, match=r"holders=3.*set holders to 2"):
             load_parties(DataSettings(dataset="acm", root=tmp_path, holders=3), 0)
 
+    def test_amazon(self, tmp_path):
+        settings = DataSettings(dataset="amazon", root=tmp_path)
+        path = tmp_path / "fraud" / "amazon_upu" / "Amazon.mat"
+        with pytest.raises(DataError, match=rf"'amazon': there is no {path}; unpack it from .*VEILGRAPH_DATA"):
+            load_parties(settings, 0)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"nonsense")
+        with pytest.raises(DataError, match=r"Amazon\.mat: damaged or another file"):
+            load_parties(settings, 0)
+        scipy.io.savemat(path, {"Network": sp.eye(3, format="csc")})
+        with pytest.raises(DataError, match=r"Amazon\.mat: damaged or another file .*Attributes"):
+            load_parties(settings, 0)
+
     def test_arxiv_without_the_extra(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
         with pytest.raises(DataError, match=r"veilgraph\[arxiv\]"):
             load_parties(DataSettings(dataset="ogbn-arxiv", root=tmp_path), 0)
+
+
+def test_amazon(tmp_path):
+    path = tmp_path / "fraud" / "amazon_upu" / "Amazon.mat"
+    path.parent.mkdir(parents=True)
+    network = sp.csc_matrix(np.triu(np.ones((50, 50))) + np.triu(np.ones((50, 50))).T)
+    attributes, label = sp.csc_matrix(np.arange(200.0).reshape(50, 4)), (np.arange(50) % 5 == 0)[None].astype(float)
+    scipy.io.savemat(path, {"Network": network, "Attributes": attributes, "Label": label})
+    settings = DataSettings(dataset="amazon", root=tmp_path)
+    pooled = pool(load_parties(settings, 0), "A")
+    assert pooled.num_edges == 50 * 49
+    assert pooled.num_classes == 2
+    assert sorted(pooled.features[1].tolist()) == [4, 5, 6, 7]
+    for mask, of_class in ((pooled.train_mask, [16, 4]), (pooled.val_mask, [8, 2]), (pooled.test_mask, [16, 4])):
+        assert torch.bincount(chosen(pooled.labels, mask)).tolist() == of_class
+    other = pool(load_parties(settings, 1), "A")
+    assert members(pooled.train_mask) != members(other.train_mask)
 
 
 class Arxiv(list[Data]):
@@ -182,3 +215,18 @@ class TestPublicData:
         assert abs(3 * first.num_features - second.num_features) <= 4
         assert first.num_classes == 3
         assert len(members(first.train_mask)) == 60
+
+    @pytest.mark.skipif(
+        not Path(DATA or "", "fraud", "amazon_upu", "Amazon.mat").is_file(),
+        reason="VEILGRAPH_DATA does not name a folder that has fraud/amazon_upu/Amazon.mat",
+    )
+    def test_amazon(self):
+        parties = load_parties(DataSettings(dataset="amazon", holders=3), 0)
+        assert all(party.num_nodes == 10224 for party in parties)
+        assert sum(party.num_edges for party in parties) == 2 * 175608
+        assert sum(party.num_features for party in parties) == 25
+        labels = parties[0].labels
+        assert labels is not None
+        assert torch.bincount(labels).tolist() == [9531, 693]
+        counts = [len(members(mask)) for mask in (parties[0].train_mask, parties[0].val_mask, parties[0].test_mask)]
+        assert counts == [4089, 2046, 4089]

@@ -149,6 +149,17 @@ class TestPool:
             sums = [Adjacency.from_graph(graph, torch.float32).sum(x) for graph in parts]
             assert torch.equal(Adjacency.from_graph(pooled, torch.float32).sum(x), sums[0] + sums[1])
 
+    def test_nodes_of_a_single_holder_are_left_out(self):
+        data = synthetic_data(40, 4)
+        whole = [PartyGraph.from_data("A", data), PartyGraph.from_data("B", data)]
+        known = [PartyGraph.from_data("A", data, num_common=30), PartyGraph.from_data("B", data, num_common=30)]
+        pooled = pool(known, "A")
+        assert torch.equal(pooled.features, pool(whole, "A").features[:30])
+        assert pooled.edge_index.max() < 30
+        inside = (data.edge_index < 30).all(dim=0)
+        assert edge_set(pooled.edge_index) == edge_set(data.edge_index[:, inside])
+        assert numbers(pooled.labels) == numbers(data.y[:30])
+
     def test_what_is_refused(self):
         small, large = synthetic_data(40, 4), synthetic_data(41, 4)
         graphs = [PartyGraph.from_data("A", small), PartyGraph.from_data("B", large)]

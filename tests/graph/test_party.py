@@ -7,6 +7,7 @@ from torch_geometric.data import Data
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
+from veilgraph.graph.rows import rows_between
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 FIELDS = ("features", "edge_index", "edge_weight", "labels", *MASKS)
@@ -45,7 +46,7 @@ def same(first, second):
             assert left.layout == right.layout
             assert left.dtype == right.dtype
             assert torch.equal(left.to_dense(), right.to_dense()), name
-    assert (first.party, first.num_classes) == (second.party, second.num_classes)
+    assert (first.party, first.num_classes, first.num_common) == (second.party, second.num_classes, second.num_common)
 
 
 def with_value(value):
@@ -67,6 +68,8 @@ NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
         {"edge_index": NO_EDGES, "edge_weight": torch.empty(0)},
         {"edge_index": torch.zeros(2, 1, dtype=torch.int64), "edge_weight": None},
         {"test_mask": None},
+        {"num_common": 5},
+        {"num_common": 3},
         {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None},
     ],
 )
@@ -107,6 +110,10 @@ def test_what_is_allowed(changes):
         ({"test_mask": mask(2)}, "test_mask", "node 2"),
         ({"train_mask": mask(0, 4)}, "train_mask", "node 4.*no label"),
         ({"labels": None}, "train_mask", "no labels"),
+        ({"num_common": 0}, "num_common", r"0 must lie in 1\.\.5"),
+        ({"num_common": 6}, "num_common", r"6 must lie in 1\.\.5"),
+        ({"num_common": 2}, "val_mask", "0 validation nodes among the 2 common"),
+        ({"num_common": 2, "train_mask": mask(3), "test_mask": None}, "train_mask", "0 labelled .* the 2 common"),
     ],
 )
 def test_what_is_refused(changes, argument, value):
@@ -133,6 +140,44 @@ def test_degrees():
     assert a_graph().degrees().dtype == torch.float64
 
 
+@pytest.mark.parametrize("layout", [torch.clone, sparse])
+def test_the_common_part_is_the_induced_subgraph(layout):
+    graph = a_graph(
+        features=layout(torch.arange(1.0, 11).reshape(5, 2)),
+        edge_index=torch.tensor([[0, 3, 1, 2, 4, 2], [1, 0, 2, 3, 4, 0]]),
+        edge_weight=torch.arange(6.0),
+        num_common=3,
+    )
+    assert (graph.common, graph.num_nodes) == (3, 5)
+    part = graph.common_part()
+    part.validate()
+    assert part.features.layout == graph.features.layout
+    assert part.features.to_dense().tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert part.edge_index.tolist() == [[0, 1, 2], [1, 2, 0]]
+    assert part.edge_weight.tolist() == [0, 2, 5]
+    assert part.labels.tolist() == [0, 1, 2]
+    assert part.train_mask.tolist() == [True, True, False]
+    assert (part.num_nodes, part.common, part.num_classes) == (3, 3, 3)
+    assert part.common_part() is part
+
+
+def test_the_common_part_of_a_graph_without_labels_and_weights():
+    graph = PartyGraph("bank", torch.eye(4), torch.tensor([[0, 1], [1, 3]]), num_common=2)
+    part = graph.common_part()
+    assert (part.labels, part.train_mask, part.edge_weight) == (None, None, None)
+    assert part.edge_index.tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("layout", [torch.clone, sparse])
+def test_rows_of_any_layout(layout):
+    matrix = torch.tensor([[0.0, 0, 1], [0, 0, 0], [2, 3, 0], [0, 4, 0]])
+    for start in range(5):
+        for stop in range(start, 5):
+            rows = rows_between(layout(matrix), start, stop)
+            assert torch.equal(rows.to_dense(), matrix[start:stop])
+            assert rows.layout == layout(matrix).layout
+
+
 class TestFromData:
     def test_everything(self):
         graph = a_graph()
@@ -144,6 +189,12 @@ class TestFromData:
             **{name: getattr(graph, name) for name in MASKS},
         )
         same(PartyGraph.from_data("bank", data), graph)
+
+    def test_some_of_the_nodes_are_common(self):
+        graph = PartyGraph.from_data("bank", Data(x=torch.eye(3), edge_index=NO_EDGES), num_common=2)
+        assert graph.common == 2
+        with pytest.raises(DataError, match="num_common: 4 must lie in"):
+            PartyGraph.from_data("bank", Data(x=torch.eye(3), edge_index=NO_EDGES), num_common=4)
 
     def test_features_and_edges_alone(self):
         graph = PartyGraph.from_data("bank", Data(x=torch.eye(3, dtype=torch.int64), edge_index=NO_EDGES))
@@ -181,6 +232,7 @@ class TestFile:
             {},
             {"features": sparse(torch.eye(5, 7, dtype=torch.float64))},
             {"edge_weight": None, "test_mask": None},
+            {"num_common": 3},
             {"labels": None, "train_mask": None, "val_mask": None, "test_mask": None, "num_classes": None},
         ],
     )
@@ -259,6 +311,11 @@ class TestFederation:
         other = self.others(features=torch.ones(6, 1))
         with pytest.raises(DataError, match=r"misaligned node counts \(bank has 5, shop has 6\)"):
             check_federation([a_graph(), other], "bank")
+
+    def test_only_the_common_nodes_must_be_as_many(self):
+        check_federation([a_graph(num_common=3), self.others(features=torch.ones(9, 1), num_common=3)], "bank")
+        with pytest.raises(DataError, match=r"misaligned node counts \(bank has 3, shop has 5\)"):
+            check_federation([a_graph(num_common=3), self.others()], "bank")
 
     def test_a_name_twice(self):
         with pytest.raises(DataError, match="'bank' is given twice"):

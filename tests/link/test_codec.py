@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import struct
 
 import numpy as np
@@ -120,29 +119,6 @@ def test_trailing_bytes() -> None:
 def test_a_bool_is_0_or_1() -> None:
     with pytest.raises(ProtocolError, match="a bool of value 2 came"):
         decode(joined(TAG, torch.ones(3, dtype=torch.bool))[:-1] + b"\2")
-
-
-def test_random_and_mutated_bytes_never_do_anything_else() -> None:
-    """A decoder accepts exactly what an encoder makes: what it takes, it encodes to the same bytes."""
-    source = random.Random(0)
-    legal = [joined(TAG, torch.zeros(2, 3).to(dtype)) for dtype in DTYPES.values()]
-    refused = 0
-    for case in range(2000):
-        data = bytearray(source.choice(legal))
-        if case % 4 == 0:
-            data = bytearray(source.randbytes(source.randrange(120)))
-        elif case % 4 == 1:
-            del data[source.randrange(len(data)) :]
-        else:
-            for _ in range(source.randint(1, 4)):
-                data[source.randrange(HEADER_BYTES)] = source.choice((0, 1, 2, 5, 127, 255, source.randrange(256)))
-        try:
-            tag, tensor = decode(data, LIMIT)
-        except ProtocolError:
-            refused += 1
-        else:
-            assert joined(tag, tensor) == data
-    assert refused > 1000
 
 
 class Source:

@@ -5,7 +5,7 @@ import torch
 
 from veilgraph.core.errors import PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.mailbox import REMEMBERED_TAGS, Mailbox
+from veilgraph.link.mailbox import BOOKKEEPING_BYTES, REMEMBERED_TAGS, Mailbox
 
 ONE = torch.ones(1)
 
@@ -53,6 +53,40 @@ def test_the_first_failure_is_kept_and_ends_delivery() -> None:
         box.take("A", Tag(Kind.SHARE, 1), 0)
     with pytest.raises(PeerFailed, match="a consequence"):
         box.take("C", Tag(Kind.SHARE, 1), 0)
+
+
+def test_unread_bytes_are_bounded_by_sender() -> None:
+    cost = 60 + 100 + BOOKKEEPING_BYTES
+    box = Mailbox("B", ["A", "C"], max_unread_bytes=3 * cost)
+    data = torch.zeros(100, dtype=torch.uint8)
+    for step in range(9):  # what was taken does not count
+        box.put("A", Tag(Kind.SHARE, step), data)
+        box.take("A", Tag(Kind.SHARE, step), 0)
+    for step in range(10, 13):
+        box.put("A", Tag(Kind.SHARE, step), data)
+        box.put("C", Tag(Kind.SHARE, step), data)
+    box.put("A", Tag(Kind.SHARE, 13), data[:0])
+    with pytest.raises(ProtocolError, match=f"A has sent more than {3 * cost} bytes that B has not asked for"):
+        box.take("A", Tag(Kind.SHARE, 13), 0)
+    assert box.take("A", Tag(Kind.SHARE, 12), 0) is data
+    assert box.take("C", Tag(Kind.SHARE, 10), 0) is data
+    box.put("C", Tag(Kind.SHARE, 13), data)
+    assert box.take("C", Tag(Kind.SHARE, 13), 0) is data
+
+
+def test_empty_messages_are_bounded_too() -> None:
+    box = Mailbox("B", ["A"], max_unread_bytes=1 << 20)
+    for step in range(1 << 10):
+        box.put("A", Tag(Kind.SHARE, step), torch.empty(0))
+    with pytest.raises(ProtocolError, match="has sent more than"):
+        box.take("A", Tag(Kind.SHARE, 1023), 0)
+
+
+def test_a_limit_of_one_message() -> None:
+    box = Mailbox("B", ["A"], max_unread_bytes=2000)
+    box.put("A", Tag(Kind.SHARE, 0), torch.zeros(2000, dtype=torch.uint8))
+    with pytest.raises(ProtocolError, match="more than 2000 bytes"):
+        box.take("A", Tag(Kind.SHARE, 0), 0)
 
 
 def test_an_endless_timeout_is_allowed() -> None:

@@ -35,7 +35,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.fit import Judgement
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.vertical import load_result, predict, resume, train
-from veilgraph.roles.label_holder import Scores
+from veilgraph.roles.scores import Scores
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 
@@ -151,7 +151,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     seen: list[list[Record]] = []
     run = train(settings, tmp_path / "new" / "run", progress=seen.append)
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
-    own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
+    own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl"}
     kept = {"checkpoints/epoch-000004.safetensors", "checkpoints/epoch-000006.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
@@ -223,7 +223,10 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
         for path, content in before.items()
         if path.name != "traffic.json" and path.read_bytes() != content
     }
-    assert changed == set()
+    # The predictions carry the time they were made at; what was sent is added to the record of it.
+    assert changed - {"parties/A/predictions.safetensors"} == {
+        f"parties/{party}/disclosures.jsonl" for party in ("A", "B", SERVER)
+    }
 
 
 def test_predicting_leaves_the_record_of_training_as_it_was(tmp_path: Path) -> None:

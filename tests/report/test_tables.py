@@ -54,6 +54,16 @@ def test_the_run_table_tells_result_and_traffic() -> None:
         assert part in text
 
 
+def test_the_run_table_has_auc_and_f1_where_they_are_known() -> None:
+    text = shown(run_table({**SUMMARY, "test_auc": 0.93456, "test_f1": 0.5}))
+    assert "test AUC" in text
+    assert "0.935" in text
+    assert "0.500" in text
+    undefined = shown(run_table({**SUMMARY, "test_auc": None, "test_f1": 0.5}))
+    assert "AUC" not in undefined
+    assert "test macro F1" in undefined
+
+
 def test_a_resumed_run_says_since_when_it_counts_bytes() -> None:
     assert "sent by A since epoch 20" in shown(run_table({**SUMMARY, "started_at": 20}))
 
@@ -82,7 +92,7 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
         val_mask=mask.roll(1),
         num_classes=2,
     )
-    other = PartyGraph("B", torch.zeros(4, 5), torch.empty(2, 0, dtype=torch.int64))
+    other = PartyGraph("B", torch.zeros(4, 5), torch.empty(2, 0, dtype=torch.int64), num_common=3)
     rows = {
         line.split("│")[1].strip(): line.split("│")[2:4]
         for line in shown(data_table([labelled, other])).splitlines()
@@ -90,6 +100,8 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
     }
     assert [cell.strip() for cell in rows["degrees"]] == ["0 to 2", "0 to 0"]
     assert [cell.strip() for cell in rows["isolated nodes"]] == ["2", "4"]
+    assert [cell.strip() for cell in rows["nodes"]] == ["4", "4"]
+    assert [cell.strip() for cell in rows["of them common"]] == ["4", "3"]
     assert [cell.strip() for cell in rows["train labels"]] == ["1", "–"]
     assert [cell.strip() for cell in rows["test labels"]] == ["–", "–"]
     assert [cell.strip() for cell in rows["features"]] == ["3", "5"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import MASKS
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
@@ -39,6 +40,46 @@ def small_parties(
 ) -> list[PartyGraph]:
     names = [chr(ord("A") + index) for index in range(holders)]
     return split_vertically(data or small_data(seed), names=names, label_holder=label_holder, seed=seed)
+
+
+def with_own_nodes(graphs: Sequence[PartyGraph], counts: Sequence[int], seed: int = 0) -> list[PartyGraph]:
+    """The same common nodes, and at each holder so many more of its own, linked to them and to each other."""
+    return [
+        _with_own_nodes(graph, count, seed + index) if count else graph
+        for index, (graph, count) in enumerate(zip(graphs, counts, strict=True))
+    ]
+
+
+def _with_own_nodes(graph: PartyGraph, count: int, seed: int) -> PartyGraph:
+    generator = torch.Generator().manual_seed(seed)
+    before, nodes = graph.num_nodes, graph.num_nodes + count
+    more = torch.randn(count, graph.num_features, generator=generator).to(graph.features.dtype)
+    features = torch.cat([graph.features.to_dense(), more])
+    links = torch.stack(
+        [
+            torch.randint(nodes, (4 * count,), generator=generator),
+            torch.randint(before, nodes, (4 * count,), generator=generator),
+        ]
+    )
+    edges = torch.cat([graph.edge_index, links, links.flip(0)], dim=1)
+    weight = graph.edge_weight
+    grown = replace(
+        graph,
+        features=features.to_sparse_csr() if graph.features.layout == torch.sparse_csr else features,
+        edge_index=edges,
+        edge_weight=None if weight is None else torch.cat([weight, torch.rand(8 * count, generator=generator)]),
+        num_common=graph.common,
+    )
+    if graph.labels is None:
+        return grown
+    masks: dict[str, Any] = {name: getattr(graph, name) for name in MASKS if getattr(graph, name) is not None}
+    split = torch.arange(count) % len(masks)
+    masks = {name: torch.cat([mask, split == number]) for number, (name, mask) in enumerate(masks.items())}
+    return replace(
+        grown,
+        labels=torch.cat([graph.labels, torch.randint(CLASSES, (count,), generator=generator)]),
+        **masks,
+    )
 
 
 def merge(*parts: Settings) -> dict[str, Any]:
@@ -102,6 +143,8 @@ def joint_weights(
                 whole[f"{party}/{name}"] = tensor
             elif name == "initial.weight":
                 whole[f"{party}/W"] = tensor
+            elif name == "initial.own_weight":
+                whole[f"{party}/W_own"] = tensor
     if settings.model.initial.method == "collaborative":
         holders = settings.data.names
         bits = feature_bits + settings.model.initial.gradient_bits

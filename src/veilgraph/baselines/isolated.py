@@ -1,12 +1,17 @@
 """Isolated training: one holder alone with its own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
 
-The job's network with one holder: the same optimisers, W of ``collaborative`` by SGD with momentum included.
+The job's network with one holder: the same optimisers, W of ``collaborative`` by SGD with momentum included. It uses
+all nodes that the holder has, those that the others do not know included, and is judged on the common ones, so that
+its figures compare with the federation's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
 from veilgraph.core.config import JobSettings
@@ -31,12 +36,19 @@ def isolated(
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = next(graph for graph in graphs if graph.party == settings.data.label_party)
-    lent = replace(
+    common, only_own = own.common, own.num_nodes - own.common
+
+    def of_common(values: Tensor | None, elsewhere: int) -> Tensor | None:
+        return None if values is None else torch.cat([values[:common], values.new_full((only_own,), elsewhere)])
+
+    trains = own is labelled  # its own nodes have labels then
+    alone = replace(
         own,
-        labels=labelled.labels,
-        train_mask=labelled.train_mask,
-        val_mask=labelled.val_mask,
-        test_mask=labelled.test_mask,
+        num_common=None,
+        labels=own.labels if trains else of_common(labelled.labels, -1),
+        train_mask=own.train_mask if trains else of_common(labelled.train_mask, False),
+        val_mask=of_common(labelled.val_mask, False),
+        test_mask=of_common(labelled.test_mask, False),
         num_classes=labelled.num_classes,
     )
-    return fit_plain(PlainNetwork(settings, [lent], party), progress)
+    return fit_plain(PlainNetwork(settings, [alone], party), progress)

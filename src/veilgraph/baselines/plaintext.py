@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +18,19 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, masked_sum
+from veilgraph.graph.rows import rows_between
+from veilgraph.mpc.embed import OWN_NODES
+from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
-from veilgraph.nn.network import CustomModel, HolderNetwork, ServerNetwork, deep_width
+from veilgraph.nn.network import CustomModel, HolderNetwork, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.fit import Judgement
 from veilgraph.paradigms.run_directory import Record
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
-from veilgraph.roles.label_holder import Scores, score, training_loss
 from veilgraph.roles.role import build_optimizer, precision
+from veilgraph.roles.scores import Objective, Scores
 
 Progress = Callable[[list[Record]], None]
 
@@ -63,17 +65,24 @@ class PlainNetwork:
         self._dtype = dtype
         self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
         adjacencies = {graph.party: Adjacency.from_graph(graph, dtype) for graph in graphs}
-        self._label_party, self._label_adjacency = label_party, adjacencies[label_party]
-        self._label_graph = next(graph for graph in graphs if graph.party == label_party)
+        self._label_party = label_party
+        common = next(graph for graph in graphs if graph.party == label_party).common_part()
+        self._label_adjacency = Adjacency.from_graph(common, dtype)
+        self._objective = Objective(common, settings.train, dtype)
         count = len(graphs)
         self.holders = {
-            party: HolderNetwork(model, count, adjacency, self._streams[party], dtype, custom)
-            for party, adjacency in adjacencies.items()
+            graph.party: HolderNetwork(
+                model, count, adjacencies[graph.party], self._streams[graph.party], dtype, custom, graph.common
+            )
+            for graph in graphs
         }
         self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
-        classes = self._label_graph.num_classes or 0
         self.head = build_head(
-            deep_width(model, count), classes, model.head, streams=self._streams[label_party], dtype=dtype
+            deep_width(model, count),
+            self._objective.classes,
+            model.head,
+            streams=self._streams[label_party],
+            dtype=dtype,
         )
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
@@ -95,16 +104,18 @@ class PlainNetwork:
         return {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
 
     def weights(self) -> dict[str, Tensor]:
-        """``party/part.name`` → live weight, W blocks as ``party/W``."""
+        """``party/part.name`` → live weight, W blocks as ``party/W``, and ``party/W_own`` where there is one."""
         own = {
             f"{part}.{name}": tensor
             for part, module in self.modules().items()
             for name, tensor in module.state_dict().items()
         }
-        return {**own, **{f"{owner}/W": weight for owner, weight in self.embedding.weights().items()}}
+        own.update({f"{owner}/W": weight for owner, weight in self.embedding.weights().items()})
+        own.update({f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()})
+        return own
 
     def forward(self, epoch: int | None) -> Tensor:
-        """Logits [N, C]; ``epoch`` counts the dropout streams, None means evaluation."""
+        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation."""
         if self._h0 is None:
             self._h0 = self.embedding.embed()
         self._leaves = {party: leaf(h0) for party, h0 in self._h0.items()}
@@ -118,12 +129,13 @@ class PlainNetwork:
         inputs = started
         rounds = self.settings.model.rounds
         for round_ in range(1, rounds + 1):
-            pieces = [
-                network.contribute(round_, inputs[party], started[party], generators[party])
+            outputs = {
+                party: network.contribute(round_, inputs[party], started[party], generators[party])
                 for party, network in self.holders.items()
-            ]
-            combined = self.server.merge(pieces, self._weight_total)
-            inputs = dict.fromkeys(self.holders, combined)
+            }
+            combined = self.server.merge([piece for piece, _ in outputs.values()], self._weight_total)
+            if round_ < rounds:
+                inputs = {party: next_input(combined, own) for party, (_, own) in outputs.items()}
         deep = self.server.deep(combined, generators[SERVER])
         stream = self._streams[self._label_party]
         generator = None if epoch is None else stream.generator("head dropout", epoch)
@@ -134,34 +146,39 @@ class PlainNetwork:
         """One forward and backward pass and one update; returns the training loss."""
         for parameter in self.trained():
             parameter.grad = None
-        loss = training_loss(self.forward(epoch), self._label_graph)
+        loss = self._objective.training_loss(self.forward(epoch))
         backward(loss)
         self.embedding.learn({party: gradient_of(h0) for party, h0 in self._leaves.items()})
         self.optimizer.step()
         self._h0 = None
         return float(loss.detach())
 
-    def scores(self) -> Scores:
-        """Losses and accuracies without dropout."""
+    def infer(self) -> Tensor:
+        """Logits of the common nodes without dropout and without a graph."""
         with torch.no_grad():
-            return score(self.forward(None), self._label_graph)
+            return self.forward(None)
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
+        return self._objective.score(logits, everything=everything)
 
 
 def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
     """Trains with the federated job's early stopping and model choice."""
     settings = network.settings.train
     judgement, metrics = Judgement(), list[Record]()
-    best = network.scores()
+    best = network.infer()
     for epoch in range(1, settings.epochs + 1):
         started = time.perf_counter()
         loss = network.train_step(epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            scores = network.scores()
-            record.update(asdict(scores))
-            judgement = judgement.after(epoch, scores)
+            logits = network.infer()
+            scores = network.score(logits)
+            record.update(scores.record())
+            judgement = judgement.after(epoch, scores, settings.select_by)
             if judgement.best_epoch == epoch:
-                best = scores
+                best = logits
         metrics.append({**record, "loss": loss})
         progress(metrics)
         if judgement.stops(settings):
@@ -169,9 +186,7 @@ def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch,
-        "val_accuracy": best.val_accuracy,
-        "test_accuracy": best.test_accuracy,
-        "train_accuracy": best.train_accuracy,
+        **network.score(best, everything=True).summary(),
         "seconds_per_step": steps[len(steps) // 2],
     }
     return PlainResult(summary, metrics)
@@ -185,10 +200,24 @@ def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
     initial, dim = settings.model.initial, settings.model.dim
-    matrices = {graph.party: graph.features for graph in graphs}
+    if initial.method == "individual":
+        return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
+    common = graphs[0].common
+    matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
+    joint: PlainEmbedding
     if initial.method == "collaborative":
         bits = initial.feature_bits
         if bits is None:
             bits = max(fractional_bits(matrix) for matrix in matrices.values())
-        return PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
-    return PlainOwn(initial, matrices, streams, dim, dtype, summed=initial.method == "secure-sum")
+        joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
+    else:
+        joint = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
+    own = {
+        graph.party: rows_between(graph.features, common, graph.num_nodes)
+        for graph in graphs
+        if graph.num_nodes > common
+    }
+    if not own:
+        return joint
+    alone = PlainOwn(initial, own, streams, dim, dtype, summed=False, stream=OWN_NODES)
+    return PlainWithOwnNodes(joint, alone, common)

@@ -17,7 +17,7 @@ from veilgraph.graph.party import PartyGraph
 def pooled(
     settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
 ) -> PlainResult:
-    """Trains the job's network on the union of all holders' data.
+    """Trains the job's network on the union of all holders' data about the common nodes.
 
     Args:
         settings: the federated job.

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
+PARTY_FILE_SUFFIXES = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -33,7 +35,7 @@ class DataSettings(_Settings):
     holder (``parties``).
     """
 
-    dataset: Literal["digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "ogbn-arxiv"] = "digits"
+    dataset: Literal["digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "amazon", "ogbn-arxiv"] = "digits"
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: int = Field(2, ge=2, le=26, description="how many data holders")
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
@@ -43,8 +45,33 @@ class DataSettings(_Settings):
         description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
         "each), or columns to mean 0, variance 1",
     )
-    parties: dict[PartyName, Path] | None = Field(None, description="holder name → its saved graph (.safetensors)")
+    parties: dict[PartyName, Path | None] | None = Field(
+        None,
+        description="holder name → its saved graph (.safetensors) or its party file (.yaml); a list of names where "
+        "every holder joins with a party file of its own",
+    )
     label_holder: PartyId | None = Field(None, description="default: the first holder")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_parties(cls, data: object) -> object:
+        """Whoever names the parties need not count them."""
+        if isinstance(data, dict) and data.get("parties") is not None and "holders" not in data:
+            return {**data, "holders": max(2, len(data["parties"]))} if isinstance(data["parties"], Sized) else data
+        return data
+
+    @field_validator("parties", mode="before")
+    @classmethod
+    def _names_only(cls, value: object) -> object:
+        """A list of names stands for parties that each keep their file to themselves."""
+        if isinstance(value, list | tuple):
+            for name in value:
+                if not isinstance(name, str):
+                    raise ValueError(f"{name!r} is no name; give the holders' names")
+                if value.count(name) > 1:
+                    raise ValueError(f"{name!r} is named twice; names are unique")
+            return dict.fromkeys(value)
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -60,13 +87,16 @@ class DataSettings(_Settings):
             raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
         return self
 
-    def _check_parties(self, parties: dict[PartyId, Path]) -> None:
+    def _check_parties(self, parties: Mapping[PartyId, Path | None]) -> None:
         if len(parties) < 2:
             raise ValueError(f"parties names {len(parties)} holder; a federation needs at least 2")
-        if "holders" in self.model_fields_set and self.holders != len(parties):
+        if self.holders != len(parties):
             raise ValueError(f"holders={self.holders} but parties names {len(parties)}; leave holders out")
         if self.feature_proportions is not None or self.edge_proportions is not None:
             raise ValueError("proportions divide a data set, and parties are given already divided; leave one out")
+        kinds = {None if path is None else path.suffix in PARTY_FILE_SUFFIXES for path in parties.values()}
+        if len(kinds) > 1:
+            raise ValueError("parties mixes saved graphs, party files and names alone; give the same for every holder")
 
     @property
     def names(self) -> tuple[PartyId, ...]:
@@ -74,6 +104,13 @@ class DataSettings(_Settings):
         if self.parties is not None:
             return tuple(self.parties)
         return tuple(chr(ord("A") + index) for index in range(self.holders))
+
+    @property
+    def from_tables(self) -> bool:
+        """Whether the holders bring tables, whose rows must be aligned first, and not graphs."""
+        return self.parties is not None and all(
+            path is None or path.suffix in PARTY_FILE_SUFFIXES for path in self.parties.values()
+        )
 
     @property
     def label_party(self) -> PartyId:
@@ -208,6 +245,12 @@ class TrainSettings(_Settings):
     learning_rate: float = Field(0.01, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
     patience: int | None = Field(50, ge=1, description="evaluations without a better one before stopping; null: never")
+    select_by: Literal["accuracy", "auc", "f1", "loss"] = Field(
+        "accuracy", description="what the best epoch has the best of on the validation nodes; ties: the lower loss"
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"
+    )
     evaluate_every: int = Field(1, ge=1, description="epochs between evaluations at the label holder")
     checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints")
 
@@ -243,7 +286,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
     try:
         return JobSettings.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_first_problem(error)}") from error
+        raise ConfigError(f"{source}: {first_problem(error)}") from error
 
 
 def read_job(path: Path) -> JobSettings:
@@ -268,7 +311,8 @@ def write_job(settings: JobSettings, path: Path) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """The first broken key of settings, its value and the rule, on one line."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"]) or "job"
     if problem["type"] == "extra_forbidden":

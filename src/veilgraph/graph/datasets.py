@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from veilgraph.core.config import DataSettings
+from veilgraph.core.errors import ConfigError
 from veilgraph.graph.embedded import load_digits_parties, load_synthetic_parties
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation, load_party
-from veilgraph.graph.public import load_acm_parties, load_arxiv_parties, load_planetoid_parties
+from veilgraph.graph.public import (
+    load_acm_parties,
+    load_amazon_parties,
+    load_arxiv_parties,
+    load_planetoid_parties,
+)
 
 Loader = Callable[[DataSettings, int], list[PartyGraph]]
 """(settings, seed) → the holders' graphs in the settings' order, not yet scaled."""
@@ -21,6 +27,7 @@ DATASETS: dict[str, Loader] = {
     "citeseer": load_planetoid_parties,
     "pubmed": load_planetoid_parties,
     "acm": load_acm_parties,
+    "amazon": load_amazon_parties,
     "ogbn-arxiv": load_arxiv_parties,
 }
 """The data sets by the name the settings use."""
@@ -49,7 +56,9 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
 
 def _saved(settings: DataSettings) -> list[PartyGraph]:
     paths = settings.parties or {}
-    return [_named(load_party(path), name) for name, path in paths.items()]
+    if settings.from_tables:
+        raise ConfigError("data.parties: tables are read by each holder for itself; veilgraph train aligns them")
+    return [_named(load_party(path), name) for name, path in paths.items() if path is not None]
 
 
 def _named(graph: PartyGraph, name: str) -> PartyGraph:

@@ -134,14 +134,18 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
     Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once,
     with the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'.
 
+    Only the common nodes and the edges between them: which of their own nodes several holders share is not known
+    here, so nodes of a single holder are left out.
+
     Args:
         graphs: all holders' graphs.
         label_holder: whose labels and masks the pooled graph gets.
 
     Raises:
-        DataError: the node counts differ, or ``label_holder`` is not among the holders or has no labels.
+        DataError: the counts of common nodes differ, or ``label_holder`` is not among the holders or has no labels.
     """
-    check_aligned({graph.party: graph.num_nodes for graph in graphs})
+    check_aligned({graph.party: graph.common for graph in graphs})
+    graphs = [graph.common_part() for graph in graphs]
     labelled = find_label_holder(graphs, label_holder)
     edge_index, edge_weight = _unite(graphs)
     return PartyGraph(

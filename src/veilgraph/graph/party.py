@@ -1,4 +1,4 @@
-"""One party's immutable graph: its own features and edges over the common nodes, and perhaps labels.
+"""One party's immutable graph: its own features and edges over the common nodes and its own, and perhaps labels.
 
 A saved party graph is one safetensors file; nothing in it is executable.
 """
@@ -9,8 +9,9 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,16 +21,18 @@ from torch_geometric.data import Data
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, check_graph, refuse
 
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
 _TENSORS = ("edge_index", "edge_weight", "labels", *MASKS)
+_NUMBERS = ("num_classes", "num_common")
 
 
 @dataclass(frozen=True, eq=False)
 class PartyGraph:
-    """A data holder's private graph over the N nodes that all holders know.
+    """A data holder's private graph over N nodes: the C that all holders know, then those that only it knows.
 
     Attributes:
         party: the holder's name.
@@ -41,6 +44,7 @@ class PartyGraph:
         val_mask: Tensor[N] bool, with labels only.
         test_mask: Tensor[N] bool, with labels only; may be absent.
         num_classes: number of classes, with labels only.
+        num_common: C, which all holders know, unlike N; None where all nodes are common.
     """
 
     party: PartyId
@@ -52,11 +56,17 @@ class PartyGraph:
     val_mask: Tensor | None = None
     test_mask: Tensor | None = None
     num_classes: int | None = None
+    num_common: int | None = None
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the holder's own nodes included; never told to others."""
         return int(self.features.shape[0])
+
+    @property
+    def common(self) -> int:
+        """C: rows 0 to C − 1 are the nodes that all holders know, in the order they agreed on."""
+        return self.num_nodes if self.num_common is None else self.num_common
 
     @property
     def num_features(self) -> int:
@@ -73,6 +83,22 @@ class PartyGraph:
         weight = None if self.edge_weight is None else self.edge_weight.double()
         return torch.bincount(self.edge_index[1], weights=weight, minlength=self.num_nodes).double()
 
+    def common_part(self) -> PartyGraph:
+        """The subgraph of the common nodes: their C rows, and the edges between two of them."""
+        count = self.common
+        if count == self.num_nodes:
+            return self
+        inside = (self.edge_index < count).all(dim=0)
+        given = {name: getattr(self, name) for name in ("labels", *MASKS) if getattr(self, name) is not None}
+        return replace(
+            self,
+            features=rows_between(self.features, 0, count),
+            edge_index=self.edge_index[:, inside],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[inside],
+            num_common=None,
+            **{name: values[:count] for name, values in given.items()},
+        )
+
     def validate(self) -> None:
         """Checks every rule a party's data must satisfy.
 
@@ -82,7 +108,9 @@ class PartyGraph:
         check_graph(self)
 
     @classmethod
-    def from_data(cls, party: PartyId, data: Data, num_classes: int | None = None) -> PartyGraph:
+    def from_data(
+        cls, party: PartyId, data: Data, num_classes: int | None = None, num_common: int | None = None
+    ) -> PartyGraph:
         """Takes a party's graph out of PyTorch Geometric's ``Data`` and validates it.
 
         Args:
@@ -90,6 +118,7 @@ class PartyGraph:
             data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight`` or ``edge_attr`` of one number
                 per edge; optional ``y`` and masks.
             num_classes: default: the largest label plus one.
+            num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
@@ -109,6 +138,7 @@ class PartyGraph:
             edge_weight=_edge_weight(party, data),
             labels=labels,
             num_classes=None if labels is None else num_classes,
+            num_common=num_common,
             **masks,
         )
         graph.validate()
@@ -155,7 +185,7 @@ def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Non
     """Checks what must hold between the holders of one job; a single process that has all graphs may call it.
 
     Raises:
-        DataError: fewer than two holders, a name twice, different node counts, or no labels at ``label_holder``.
+        DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
     """
     if len(graphs) < 2:
         raise DataError(f"holders: {len(graphs)} given, and a federation needs at least 2; add a holder")
@@ -163,24 +193,24 @@ def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Non
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
-    check_aligned({graph.party: graph.num_nodes for graph in graphs})
+    check_aligned({graph.party: graph.common for graph in graphs})
     find_label_holder(graphs, label_holder)
 
 
 def check_aligned(counts: Mapping[PartyId, int]) -> None:
-    """Checks that all holders have as many nodes.
+    """Checks that all holders have as many common nodes.
 
     Args:
-        counts: holder → its number of nodes.
+        counts: holder → C.
 
     Raises:
-        DataError: names each holder's count.
+        DataError: with each holder's count.
     """
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
         raise DataError(
-            f"holders: misaligned node counts ({listed}); row v must be the same node at every holder, so align "
-            "the tables first"
+            f"holders: misaligned node counts ({listed}); row v of the common nodes must be the same node at every "
+            "holder, so align the tables first"
         )
 
 
@@ -215,8 +245,9 @@ def save_party(graph: PartyGraph, path: Path) -> None:
         tensors["features"] = graph.features
     tensors.update({name: getattr(graph, name) for name in _TENSORS if getattr(graph, name) is not None})
     metadata = {"format": _FORMAT, "party": graph.party, "num_features": str(graph.num_features)}
-    if graph.num_classes is not None:
-        metadata["num_classes"] = str(graph.num_classes)
+    for name in _NUMBERS:
+        if getattr(graph, name) is not None:
+            metadata[name] = str(getattr(graph, name))
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     temporary = None
     try:
@@ -252,24 +283,17 @@ def load_party(path: Path) -> PartyGraph:
     if unknown := sorted(set(tensors) - allowed):
         raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")
     try:
-        features = _assemble(tensors, int(metadata["num_features"]))
-        classes = int(metadata["num_classes"]) if "num_classes" in metadata else None
+        if "features" not in tensors:
+            tensors["features"] = sparse_rows([tensors[name] for name in _SPARSE_PARTS], int(metadata["num_features"]))
+        numbers: dict[str, Any] = {name: int(metadata[name]) for name in _NUMBERS if name in metadata}
         graph = PartyGraph(
             party=metadata["party"],
-            features=features,
-            num_classes=classes,
+            features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
+            **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:
         raise DataError(f"{path}: not a whole party graph ({error}); save it anew") from error
     graph.validate()
     return graph
-
-
-def _assemble(tensors: dict[str, Tensor], num_features: int) -> Tensor:
-    if "features" in tensors:
-        return tensors["features"]
-    pointers, columns, values = (tensors[name] for name in _SPARSE_PARTS)
-    size = (len(pointers) - 1, num_features)
-    return torch.sparse_csr_tensor(pointers, columns, values, size, check_invariants=True)

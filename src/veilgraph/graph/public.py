@@ -1,4 +1,4 @@
-"""Public data sets that are read from a folder: Cora, CiteSeer, PubMed, ACM, ogbn-arxiv."""
+"""Public data sets that are read from a folder: Cora, CiteSeer, PubMed, ACM, Amazon, ogbn-arxiv."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import scipy.io
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -15,15 +16,19 @@ from torch_geometric.io import read_planetoid_data
 
 from veilgraph.core.config import DataSettings
 from veilgraph.core.errors import DataError
+from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.features import choose_columns, compact, from_scipy
 from veilgraph.graph.partition import deal_columns, split_vertically
 from veilgraph.graph.party import PartyGraph
+from veilgraph.tables.split import draw_splits
 
 ROOT_VARIABLE = "VEILGRAPH_DATA"
 _DEFAULT_ROOT = ".data"
 _PLANETOID = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 _PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 _ACM_FILES = ("p_feat.npz", "pap.npz", "psp.npz", "labels.npy", "train_20.npy", "val_20.npy", "test_20.npy")
+_AMAZON_FILE = Path("fraud", "amazon_upu", "Amazon.mat")
+_AMAZON_SPLIT = {"train": 0.4, "val": 0.2, "test": 0.4}
 
 
 def data_root(settings: DataSettings) -> Path:
@@ -125,6 +130,48 @@ def _mask(nodes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], num_nodes: int
 def _without_loops(entries: sp.coo_matrix) -> Tensor:
     keep = entries.row != entries.col
     return torch.from_numpy(np.stack([entries.row[keep], entries.col[keep]]).astype(np.int64))
+
+
+def load_amazon_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
+    """Amazon's musical-instrument reviewers, some of them fraudsters, split vertically.
+
+    The data set has no split of its own: of each class 40 % of the users are for training, 20 % for validation and
+    40 % for testing, drawn by ``seed``.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    return _split(amazon_data(data_root(settings), seed), settings, seed)
+
+
+def amazon_data(root: Path, seed: int) -> Data:
+    """Reads ``root/fraud/amazon_upu/Amazon.mat``: 10,224 users, 25 numbers of each, edges of the relation U-P-U.
+
+    The relation joins users who reviewed a common product (Dou et al. 2020); class 1 is fraud.
+
+    Args:
+        root: folder of data sets.
+        seed: of the split.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    path = root / _AMAZON_FILE
+    if not path.is_file():
+        raise DataError(
+            f"data.dataset='amazon': there is no {path}; unpack it from datasets/Amazon.zip of "
+            f"github.com/tzy528/sting, or set data.root or {ROOT_VARIABLE} to the folder that has {_AMAZON_FILE}"
+        )
+    try:
+        content = scipy.io.loadmat(path)
+        network = sp.coo_matrix(content["Network"])
+        features = torch.from_numpy(sp.csr_matrix(content["Attributes"], dtype=np.float32).toarray())
+        labels = np.asarray(content["Label"]).ravel().astype(np.int32)
+    except Exception as error:
+        raise DataError(f"{path}: damaged or another file ({error!r}); delete and fetch it again") from error
+    splits = torch.from_numpy(draw_splits(labels, SplitFractions(**_AMAZON_SPLIT, seed=seed), "amazon"))
+    masks = {f"{part}_mask": splits == index for index, part in enumerate(_AMAZON_SPLIT)}
+    return Data(x=features, edge_index=_without_loops(network), y=torch.from_numpy(labels).long(), **masks)
 
 
 def load_arxiv_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:

@@ -35,6 +35,13 @@ def check_graph(graph: PartyGraph) -> None:
     if not graph.party or graph.party == SERVER:
         refuse(graph.party, "party", f"a holder may be called neither '' nor {SERVER!r}", "rename it")
     check_features(graph.party, graph.features)
+    if not 1 <= graph.common <= graph.num_nodes:
+        refuse(
+            graph.party,
+            "num_common",
+            f"{graph.common} must lie in 1..{graph.num_nodes}, the number of nodes",
+            "put the common nodes first and give their number",
+        )
     check_edges(graph.party, graph.edge_index, graph.edge_weight, graph.num_nodes)
     check_labels(graph)
 
@@ -124,7 +131,7 @@ def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_
 
 
 def check_labels(graph: PartyGraph) -> None:
-    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; training and validation nodes exist."""
+    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist."""
     party, nodes, labels = graph.party, graph.num_nodes, graph.labels
     if labels is None:
         for name in MASKS:
@@ -181,14 +188,18 @@ def _check_masks(graph: PartyGraph, labels: Tensor) -> None:
                 "keep it in one of them",
             )
         seen += mask
-    if graph.train_mask is None or not bool(graph.train_mask.any()):
+    common = graph.common
+    if graph.train_mask is None or not bool(graph.train_mask[:common].any()):
         refuse(
-            party, "train_mask", "0 labelled training nodes, and at least 1 is needed", "mark some as training nodes"
+            party,
+            "train_mask",
+            f"0 labelled training nodes among the {common} common nodes, and at least 1 is needed",
+            "mark some as training nodes",
         )
-    if graph.val_mask is None or not bool(graph.val_mask.any()):
+    if graph.val_mask is None or not bool(graph.val_mask[:common].any()):
         refuse(
             party,
             "val_mask",
-            "0 validation nodes, and the best epoch is chosen on them",
+            f"0 validation nodes among the {common} common nodes, and the best epoch is chosen on them",
             "move some training nodes into val_mask",
         )

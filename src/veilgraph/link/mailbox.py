@@ -13,22 +13,34 @@ from torch import Tensor
 
 from veilgraph.core.errors import LinkError, LinkTimeout, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.link.codec import MAX_MESSAGE_BYTES, encoded_size
 
 REMEMBERED_TAGS: Final = 4096
 """How many used tags per sender and kind are remembered in order to refuse their second use."""
+MAX_UNREAD_BYTES: Final = 4 * MAX_MESSAGE_BYTES
+"""Default limit of one sender's unread messages: several of the largest, as a sender is about one step ahead."""
+BOOKKEEPING_BYTES: Final = 1 << 10
+"""What an unread message costs besides its encoding, about: without it, empty messages could fill the memory."""
 
 
 class Mailbox:
     """The messages for one party: put by the wire's threads, taken by the role's. Safe for any number of threads.
 
-    A failure of a sender ends what it may still deliver; what it delivered before can still be taken. Unread messages
-    are not bounded: the protocol decides how far a sender may run ahead.
+    A failure of a sender ends what it may still deliver; what it delivered before can still be taken.
+
+    Args:
+        owner: the party that reads.
+        senders: the parties that may deliver.
+        max_unread_bytes: how much of one sender's may wait unread, each message counted as its encoded size and
+            ``BOOKKEEPING_BYTES``. More is that sender's failure: it runs ahead further than any protocol lets it.
     """
 
-    def __init__(self, owner: PartyId, senders: Iterable[PartyId]) -> None:
+    def __init__(self, owner: PartyId, senders: Iterable[PartyId], max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
         self._owner = owner
         self._changed = threading.Condition()
+        self._max_unread_bytes = max_unread_bytes
         self._unread: dict[PartyId, dict[Tag, Tensor]] = {sender: {} for sender in senders}
+        self._unread_bytes = dict.fromkeys(self._unread, 0)
         self._used: dict[tuple[PartyId, Kind], OrderedDict[Tag, None]] = {}
         self._failures: dict[PartyId, LinkError] = {}
         self._closed = False
@@ -37,7 +49,8 @@ class Mailbox:
         """Delivers a message.
 
         A tag that ``sender`` used before is its failure, and takes the unread message of that tag along: which of the
-        two is meant cannot be known. Messages after a failure, or after ``close``, are dropped.
+        two is meant cannot be known. So is a message beyond the limit of unread bytes, which is dropped. Messages
+        after a failure, or after ``close``, are dropped.
 
         Raises:
             ProtocolError: ``sender`` is not one of the mailbox's senders.
@@ -47,10 +60,17 @@ class Mailbox:
             if self._closed or sender in self._failures:
                 return
             if tag in unread or not self._mark_used(sender, tag):
-                unread.pop(tag, None)
+                if tag in unread:
+                    self._remove(sender, tag)
                 self._failures[sender] = ProtocolError(f"{sender} used the tag {tag} twice")
+            elif self._unread_bytes[sender] + _cost(tensor) > self._max_unread_bytes:
+                self._failures[sender] = ProtocolError(
+                    f"with {tag}, {sender} has sent more than {self._max_unread_bytes} bytes that {self._owner} "
+                    "has not asked for; do both run the same release?"
+                )
             else:
                 unread[tag] = tensor
+                self._unread_bytes[sender] += _cost(tensor)
             self._changed.notify_all()
 
     def take(self, sender: PartyId, tag: Tag, timeout_s: float) -> Tensor:
@@ -73,7 +93,7 @@ class Mailbox:
                         f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
                     )
                 self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
-            return unread.pop(tag)
+            return self._remove(sender, tag)
 
     def fail(self, sender: PartyId | None, error: LinkError) -> None:
         """Records that ``sender`` (None: everyone) delivers nothing more, and wakes whoever waits for it.
@@ -98,6 +118,11 @@ class Mailbox:
             raise ProtocolError(f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}")
         return self._unread[sender]
 
+    def _remove(self, sender: PartyId, tag: Tag) -> Tensor:
+        tensor = self._unread[sender].pop(tag)
+        self._unread_bytes[sender] -= _cost(tensor)
+        return tensor
+
     def _mark_used(self, sender: PartyId, tag: Tag) -> bool:
         """Remembers the tag; False if it was remembered already."""
         used = self._used.setdefault((sender, tag.kind), OrderedDict())
@@ -115,6 +140,10 @@ class Mailbox:
         if failure is not None:
             # A new error for every waiter: threads must not share one traceback.
             raise type(failure)(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
+
+
+def _cost(tensor: Tensor) -> int:
+    return encoded_size(tensor) + BOOKKEEPING_BYTES
 
 
 def _summary(unread: dict[Tag, Tensor]) -> str:

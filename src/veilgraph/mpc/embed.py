@@ -3,6 +3,9 @@
 A method is a class here and a line in ``METHODS``. ``embed`` gives h^0 of the current weights, ``learn`` takes
 ∂L/∂h^0 of the holder's own branch. Weights that a plain optimiser may train are ``parameters``; ``collaborative``
 trains its secret-shared W by itself.
+
+A joint method knows the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with ``individual``
+the one W serves all N rows.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -31,6 +34,9 @@ from veilgraph.mpc.shares import open_shares, share_contribution
 SUM_BITS: Final = 40
 """Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""
 
+OWN_NODES: Final = "own nodes"
+"""Name of W_own's learning stream; no holder can be called that."""
+
 _INIT_RANGE_STD: Final = 8.0
 _SCALE_REMEDY: Final = (
     "lower model.initial.gradient_bits or model.initial.feature_bits, or scale the features (data.feature_scaling)"
@@ -42,8 +48,10 @@ _SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the lea
 class EmbeddingSession:
     """What every method is given: the session of one holder.
 
+    ``matrix`` [C, F] has the features of the common nodes, or with ``individual`` [N, F] of all;
     ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is ``individual``);
-    ``feature_bits`` is the scale all agreed on.
+    ``feature_bits`` is the scale all agreed on; ``own`` [N − C, F] has the features of the nodes that no other
+    holder knows, None where there are none or ``matrix`` has them.
     """
 
     link: Link
@@ -55,6 +63,7 @@ class EmbeddingSession:
     masks: PairwiseMasks
     streams: LearningStreams
     dtype: torch.dtype
+    own: Tensor | None = None
 
     @property
     def others(self) -> list[PartyId]:
@@ -77,11 +86,11 @@ class InitialEmbedding(ABC):
 
     @abstractmethod
     def embed(self, step: int, *, learns: bool) -> Tensor:
-        """h^0 of the current weights, [N, d], without a graph; ``learns`` announces that ``learn`` follows."""
+        """h^0 of the current weights, a row for each node; ``learns`` announces that ``learn`` follows."""
 
     @abstractmethod
     def learn(self, step: int, gradient: Tensor) -> None:
-        """Takes ∂L/∂h^0 [N, d] of this holder's branch: updates W, or leaves its gradient in ``parameters``."""
+        """Takes ∂L/∂h^0 of this holder's branch: updates W, or leaves its gradient in ``parameters``."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Weights that the holder's own optimiser trains."""
@@ -91,19 +100,27 @@ class InitialEmbedding(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """The live state, by name: weights or shares, and the optimiser state kept here."""
 
+    def weights(self) -> dict[str, Tensor]:
+        """The live part of ``tensors`` that inference needs, whatever the number of nodes."""
+        return self.tensors()
+
     def close(self) -> None:  # noqa: B027  (most methods have no background work)
         """Ends background work."""
 
 
 class Individual(InitialEmbedding):
-    """h^0_i = x^i·W^i, everything local; the holders' h^0 differ."""
+    """h^0_i = x^i·W^i, everything local; the holders' h^0 differ.
 
-    def __init__(self, session: EmbeddingSession) -> None:
+    Args:
+        session: of the holder.
+        stream: of W's initial value; default: the holder's name.
+    """
+
+    def __init__(self, session: EmbeddingSession, stream: str | None = None) -> None:
         self._operand = ring.static_operand(session.matrix, lambda values: values.to(session.dtype))
-        party = session.link.party
         columns = session.matrix.shape[1]
         std = init_std(session.settings, columns, session.dim)
-        weight = init_weight(session.streams, party, columns, session.dim, std)
+        weight = init_weight(session.streams, stream or session.link.party, columns, session.dim, std)
         self.weight = nn.Parameter(weight.to(session.dtype))
 
     @override
@@ -163,8 +180,8 @@ class Collaborative(InitialEmbedding):
 
     def __init__(self, session: EmbeddingSession) -> None:
         self._session = session
-        self._weight_bits = session.feature_bits + session.settings.gradient_bits
-        self._opened_bits = session.feature_bits + self._weight_bits
+        weight_bits = session.feature_bits + session.settings.gradient_bits
+        self._weight_bits = torch.tensor(weight_bits)  # with the weights: another graph's x may need other bits
         party = session.link.party
 
         def to_ring(values: Tensor) -> Tensor:
@@ -172,7 +189,7 @@ class Collaborative(InitialEmbedding):
 
         total = sum(session.features.values())
         std = init_std(session.settings, total, session.dim)
-        self._check_range(std)
+        self._check_range(std, session.feature_bits + weight_bits)
         self._product = SecureProduct(
             session.link,
             ring.static_operand(session.matrix, to_ring),
@@ -185,7 +202,7 @@ class Collaborative(InitialEmbedding):
             owner: share_contribution(
                 ring.encode(
                     init_weight(session.streams, owner, columns, session.dim, own_std),
-                    self._weight_bits,
+                    weight_bits,
                     "the initial W",
                     _SCALE_REMEDY,
                 ),
@@ -199,7 +216,7 @@ class Collaborative(InitialEmbedding):
         self._background = ThreadPoolExecutor(1, thread_name_prefix=f"{party} offline")
         self._ahead: dict[tuple[Direction, int], Future[Prepared]] = {}
 
-    def _check_range(self, std: float) -> None:
+    def _check_range(self, std: float, opened_bits: int) -> None:
         matrix = self._session.matrix
         if matrix.layout == torch.sparse_csr:
             rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
@@ -208,7 +225,7 @@ class Collaborative(InitialEmbedding):
         else:
             sizes = matrix.to(torch.float64).square().sum(dim=1)
         largest = float(sizes.max().sqrt()) * _INIT_RANGE_STD * std
-        room = 63 - ring.GUARD_BITS - self._opened_bits
+        room = 63 - ring.GUARD_BITS - opened_bits
         if largest >= 2.0**room:
             raise RangeOverflow(
                 f"{self._session.link.party}'s features are too large for the ring: h^0 of about {largest:.3g} needs "
@@ -225,7 +242,8 @@ class Collaborative(InitialEmbedding):
             self._prepare(Direction.FORWARD, step + 1)
         share = self._product.forward(step, prepared, self.shares)
         opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step), share)
-        embedding = ring.decode(opened, self._opened_bits, torch.float64, "h^0", _SCALE_REMEDY)
+        opened_bits = session.feature_bits + int(self._weight_bits)
+        embedding = ring.decode(opened, opened_bits, torch.float64, "h^0", _SCALE_REMEDY)
         return (embedding * self._scale).to(session.dtype)
 
     @override
@@ -245,8 +263,12 @@ class Collaborative(InitialEmbedding):
 
     @override
     def tensors(self) -> dict[str, Tensor]:
+        return {**self.weights(), "momentum": self._momentum}
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
         shares = {f"share/{owner}": share for owner, share in self.shares.items()}
-        return {**shares, "momentum": self._momentum, "scale": self._scale}
+        return {**shares, "scale": self._scale, "weight_bits": self._weight_bits}
 
     @override
     def close(self) -> None:
@@ -264,6 +286,44 @@ class Collaborative(InitialEmbedding):
         return future.result()
 
 
+class WithOwnNodes(InitialEmbedding):
+    """h^0 [N, d] of all nodes of a holder: the joint method's for the common rows, x·W_own below.
+
+    Args:
+        joint: the job's method, over the common nodes.
+        own: over the holder's own nodes.
+        common: C.
+    """
+
+    def __init__(self, joint: InitialEmbedding, own: Individual, common: int) -> None:
+        self._joint, self._own, self._common = joint, own, common
+
+    @override
+    def embed(self, step: int, *, learns: bool) -> Tensor:
+        return torch.cat([self._joint.embed(step, learns=learns), self._own.embed(step, learns=learns)])
+
+    @override
+    def learn(self, step: int, gradient: Tensor) -> None:
+        self._joint.learn(step, gradient[: self._common])
+        self._own.learn(step, gradient[self._common :])
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self._joint.parameters(), *self._own.parameters()]
+
+    @override
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self._joint.tensors(), "own_weight": self._own.weight}
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        return {**self._joint.weights(), "own_weight": self._own.weight}
+
+    @override
+    def close(self) -> None:
+        self._joint.close()
+
+
 METHODS: Final[dict[str, type[Individual] | type[Collaborative]]] = {
     "individual": Individual,
     "secure-sum": SecureSum,
@@ -273,4 +333,8 @@ METHODS: Final[dict[str, type[Individual] | type[Collaborative]]] = {
 
 def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
     """The method that the job names, set up for this session (may exchange messages)."""
-    return METHODS[session.settings.method](session)
+    joint = METHODS[session.settings.method](session)
+    if session.own is None:
+        return joint
+    own = Individual(replace(session, matrix=session.own, own=None), OWN_NODES)
+    return WithOwnNodes(joint, own, common=session.matrix.shape[0])

@@ -37,11 +37,11 @@ class PlainEmbedding(ABC):
 
     @abstractmethod
     def embed(self) -> dict[PartyId, Tensor]:
-        """Holder → its h^0 [N, d] in the job's precision, without a graph."""
+        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
 
     @abstractmethod
     def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
-        """Takes every holder's ∂L/∂h^0 [N, d]: updates W, or leaves gradients in ``parameters``."""
+        """Takes every holder's ∂L/∂h^0, of the same shape: updates W, or leaves gradients in ``parameters``."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Weights for Adam."""
@@ -50,6 +50,10 @@ class PlainEmbedding(ABC):
     @abstractmethod
     def weights(self) -> dict[PartyId, Tensor]:
         """Owner → W of its columns [F_owner, d]."""
+
+    def own_weights(self) -> dict[PartyId, Tensor]:
+        """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
+        return {}
 
 
 class PlainCollaborative(PlainEmbedding):
@@ -117,6 +121,7 @@ class PlainOwn(PlainEmbedding):
         dtype: torch.dtype,
         *,
         summed: bool,
+        stream: str | None = None,
     ) -> None:
         self._summed = summed
         self._operands = {
@@ -127,7 +132,9 @@ class PlainOwn(PlainEmbedding):
         for owner, matrix in matrices.items():
             columns = matrix.shape[1]
             std = init_std(settings, total if summed else columns, dim)
-            self._parameters[owner] = nn.Parameter(init_weight(streams[owner], owner, columns, dim, std).to(dtype))
+            self._parameters[owner] = nn.Parameter(
+                init_weight(streams[owner], stream or owner, columns, dim, std).to(dtype)
+            )
 
     @override
     def embed(self) -> dict[PartyId, Tensor]:
@@ -152,3 +159,41 @@ class PlainOwn(PlainEmbedding):
             return dict(own)
         total = masked_sum(list(own.values()))
         return {owner: total.to(part.dtype) for owner, part in own.items()}
+
+
+class PlainWithOwnNodes(PlainEmbedding):
+    """Twin of ``embed.WithOwnNodes``: a joint method for the common rows and x·W_own below, trained by Adam.
+
+    Args:
+        joint: over the common nodes.
+        own: over their own nodes, of the holders that have some; not summed.
+        common: C.
+    """
+
+    def __init__(self, joint: PlainEmbedding, own: PlainOwn, common: int) -> None:
+        self._joint, self._own, self._common = joint, own, common
+
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        own = self._own.embed()
+        return {
+            party: torch.cat([common, own[party]]) if party in own else common
+            for party, common in self._joint.embed().items()
+        }
+
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        self._joint.learn({party: gradient[: self._common] for party, gradient in gradients.items()})
+        self._own.learn({party: gradients[party][self._common :] for party in self._own.weights()})
+
+    @override
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self._joint.parameters(), *self._own.parameters()]
+
+    @override
+    def weights(self) -> dict[PartyId, Tensor]:
+        return self._joint.weights()
+
+    @override
+    def own_weights(self) -> dict[PartyId, Tensor]:
+        return self._own.weights()

@@ -13,7 +13,8 @@ from veilgraph.nn.propagate import Adjacency
 
 
 class Head(nn.Module):
-    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's own edges.
+    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's edges
+    between common nodes.
 
     The propagation is z ← (1 − α)·Ã·z + α·logits with Ã the mean over a node and its neighbours.
     """

@@ -25,10 +25,11 @@ class HolderNetwork(nn.Module):
     Args:
         settings: of the model.
         holders: P.
-        adjacency: the holder's own edges.
+        adjacency: the holder's own edges, over N nodes.
         streams: the holder's.
         dtype: of the weights.
         custom: for ``local.model: custom``.
+        common: C, how many of the nodes, the first, all holders know; default: N.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class HolderNetwork(nn.Module):
         streams: LearningStreams,
         dtype: torch.dtype,
         custom: CustomModel | None = None,
+        common: int | None = None,
     ) -> None:
         super().__init__()
         self._adjacency = adjacency
+        self._common = adjacency.num_nodes if common is None else common
         self._local_rate = settings.local.learning_rate
         self.initial = InitialTransform(settings.initial)
         self.local = nn.ModuleList(
@@ -59,7 +62,8 @@ class HolderNetwork(nn.Module):
         )
         combine = build_combine(settings.combine)
         self.contribution = combine.holder_part(settings.dim, holders, adjacency)
-        self.weight = combine.holder_weight(holders, adjacency)
+        weight = combine.holder_weight(holders, adjacency)
+        self.weight = None if weight is None else weight[: self._common]
 
     def rates(self) -> dict[nn.Parameter, float]:
         """Weights that have a learning rate of their own."""
@@ -70,11 +74,31 @@ class HolderNetwork(nn.Module):
         started: Tensor = self.initial(embedding, generator)
         return started
 
-    def contribute(self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What the holder gives to COMBINE in a round from 1 to R: [N, d]."""
+    def contribute(
+        self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """A round from 1 to R, over all of the holder's nodes.
+
+        Args:
+            round_: its number.
+            h: Tensor[N, d], the round's input.
+            initial: Tensor[N, d], h^0.
+            generator: source of dropout; None means evaluation.
+
+        Returns:
+            What the holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d],
+            None where there are none.
+        """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         contribution: Tensor = self.contribution(local)
-        return contribution
+        if self._common == self._adjacency.num_nodes:
+            return contribution, None
+        return contribution[: self._common], local[self._common :]
+
+
+def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
+    """A holder's input of the next round: the combined rows [C, d], then t of its own nodes: [N, d]."""
+    return combined if own is None else torch.cat([combined, own])
 
 
 class ServerNetwork(nn.Module):

@@ -19,28 +19,32 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
-from veilgraph.roles.label_holder import LabelHolder, Scores
+from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.role import Role
+from veilgraph.roles.scores import Scores, Selection
 
-_WEIGHTS: Final = "weights/"
+_STATE: Final = "state/"
 _BEST: Final = "best/"
 _OPTIMIZER: Final = "optimizer/"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Early stopping: the best evaluation so far and how many have passed since."""
+    """Early stopping: the best evaluation so far and how many have passed since.
+
+    ``best_score`` is what the best epoch is chosen by, higher is better.
+    """
 
     best_epoch: int = 0
-    best_accuracy: float = -1.0
+    best_score: float = -float("inf")
     best_loss: float = float("inf")
     since_best: int = 0
 
-    def after(self, epoch: int, scores: Scores) -> Judgement:
-        """The judgement with one more evaluation: higher validation accuracy wins, then lower validation loss."""
-        new, old = (scores.val_accuracy, -scores.val_loss), (self.best_accuracy, -self.best_loss)
-        if new > old:
-            return Judgement(epoch, scores.val_accuracy, scores.val_loss)
+    def after(self, epoch: int, scores: Scores, select_by: Selection = "accuracy") -> Judgement:
+        """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
+        score = scores.selection(select_by)
+        if (score, -scores.val_loss) > (self.best_score, -self.best_loss):
+            return Judgement(epoch, score, scores.val_loss)
         return replace(self, since_best=self.since_best + 1)
 
     def stops(self, settings: TrainSettings) -> bool:
@@ -78,9 +82,14 @@ def fit(
         tensors, facts = store.load_checkpoint(start)
         try:
             best = _restore(role, tensors)
+            judgement = Judgement(**facts["judgement"])
         except RunError as error:
             raise RunError(f"{store.checkpoint_path(start)}: {error}") from error
-        judgement = Judgement(**facts["judgement"])
+        except TypeError as error:
+            raise RunError(
+                f"{store.checkpoint_path(start)}: its judgement is of another version ({error}); go on with the "
+                "release that wrote it, or train anew"
+            ) from error
         stop = facts["stopped"]
     step = 0
     for epoch in range(start + 1, settings.epochs + 1):
@@ -127,8 +136,8 @@ def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tupl
     tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
     if isinstance(role, LabelHolder):
         scores = role.scores()
-        record.update(asdict(scores))
-        judgement = judgement.after(epoch, scores)
+        record.update(scores.record())
+        judgement = judgement.after(epoch, scores, settings.train.select_by)
         improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
         others = [party for party in (*session.holders, SERVER) if party != label_party]
         broadcast(session.link, others, tag, torch.tensor([improved, stop]))
@@ -142,7 +151,7 @@ def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    state = {_WEIGHTS + name: tensor for name, tensor in role.weights().items()}
+    state = {_STATE + name: tensor for name, tensor in role.state().items()}
     state.update({_BEST + name: tensor for name, tensor in best.items()})
     if role.optimizer is not None:
         for index, values in role.optimizer.state_dict()["state"].items():
@@ -152,7 +161,7 @@ def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Puts a checkpoint into the role and returns its best weights."""
-    role.load_weights(_under(state, _WEIGHTS))
+    role.load_state(_under(state, _STATE))
     if role.optimizer is not None:
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in _under(state, _OPTIMIZER).items():

@@ -3,34 +3,103 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Final, Literal
 
+from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.recorded import RecordedLink, TrafficEntry
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.fit import Fitted, fit, infer
+from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job, align
 from veilgraph.paradigms.predictions import save_predictions
-from veilgraph.paradigms.run_directory import Record, RunDirectory, load_tensors, save_tensors, write_whole
+from veilgraph.paradigms.run_directory import (
+    PartyStore,
+    Record,
+    RunDirectory,
+    load_tensors,
+    save_tensors,
+    write_whole,
+)
 from veilgraph.roles.data_holder import DataHolder
+from veilgraph.roles.disclosures import disclosure_lines, disclosures
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.server import Server
 
-Work = Literal["train", "resume", "predict"]
+Work = Literal["align", "train", "resume", "predict"]
+_TRAFFIC: Final[dict[Work, str]] = {
+    "align": "alignment_traffic.json",
+    "train": "traffic.json",
+    "resume": "traffic.json",
+    "predict": "prediction_traffic.json",
+}
+_PHASES: Final[dict[Work, Literal["align", "train", "predict"]]] = {
+    "align": "align",
+    "train": "train",
+    "resume": "train",
+    "predict": "predict",
+}
 
 
-def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None) -> None:
-    """What one party does from beginning to end.
+def run_party(
+    run: RunDirectory,
+    party: PartyId,
+    work: Work,
+    link: Link,
+    recorder: RecordedLink,
+    *,
+    custom: CustomModel | None = None,
+    organisation: Organisation | None = None,
+) -> None:
+    """What one party does from beginning to end, once the job is agreed on.
 
     It reads and writes its own part of the run; the label holder also writes metrics.jsonl.
+
+    Args:
+        run: directory of the run.
+        party: a holder or the server.
+        work: align only; train from the start; resume from the newest common checkpoint; or predict.
+        link: of the party; closed at the end.
+        recorder: counts what crosses the wire, beneath or in place of ``link``.
+        custom: for ``model.local.model: custom``.
+        organisation: the holder's own tables, where the job is from tables.
     """
     settings, store = run.settings, run.party(party)
-    recorded = RecordedLink(link)
-    session = Session(settings, recorded, LearningStreams(store.seed(), party), system_secrets)
-    role = _role(session, party, None if party == SERVER else load_party(store.graph_path), custom)
+    try:
+        if settings.data.from_tables:
+            aligned = align(store, link, settings, organisation, anew=work == "predict")
+        else:
+            aligned = Aligned(graph=None if party == SERVER else load_party(store.graph_path))
+        if work != "align":
+            _compute(run, party, work, link, custom, aligned)
+    finally:
+        link.close()
+        _record(settings, store, work, recorder.traffic())
+
+
+def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None = None) -> None:
+    """What one party does where all parties share a machine and a run directory."""
+    settings, recorder = run.settings, RecordedLink(link)
+    organisation = None
+    if settings.data.from_tables:
+        path = None if party == SERVER else (settings.data.parties or {})[party]
+        organisation = None if path is None else Organisation.read(path, party)
+        agree_on_job(recorder, settings, party, organisation)
+    run_party(run, party, work, recorder, recorder, custom=custom, organisation=organisation)
+
+
+def _compute(
+    run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None, aligned: Aligned
+) -> None:
+    settings, store = run.settings, run.party(party)
+    streams = LearningStreams(store.seed(), party)
+    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses)
+    role = _role(session, party, aligned.graph, custom)
     try:
         if work == "predict":
             role.infer_only()
@@ -47,13 +116,18 @@ def run_party(run: RunDirectory, party: PartyId, work: Work, link: Link, custom:
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if isinstance(role, LabelHolder):
-            save_predictions(store, role.logits.detach().softmax(dim=1))
-        traffic = [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in recorded.traffic()]
-        name = "prediction_traffic.json" if work == "predict" else "traffic.json"
-        write_whole(store.path / name, json.dumps(traffic).encode())
+            ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
+            save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
     finally:
         role.close()
-        recorded.close()
+
+
+def _record(settings: JobSettings, store: PartyStore, work: Work, entries: Sequence[TrafficEntry]) -> None:
+    """Writes what was sent and received: also when the work failed, for it was sent all the same."""
+    traffic = [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in entries]
+    write_whole(store.path / _TRAFFIC[work], json.dumps(traffic).encode())
+    phase = _PHASES[work]
+    store.append_disclosures(disclosure_lines(settings, phase, disclosures(settings, entries), datetime.now(UTC)))
 
 
 def _role(session: Session, party: PartyId, graph: PartyGraph | None, custom: CustomModel | None) -> Role:
@@ -66,12 +140,9 @@ def _role(session: Session, party: PartyId, graph: PartyGraph | None, custom: Cu
 def _result(role: Role, fitted: Fitted) -> Record:
     if not isinstance(role, LabelHolder):
         return {"started_at": fitted.started_at}
-    scores = role.scores()
     return {
-        "nodes": role.graph.num_nodes,
+        "nodes": role.graph.common,
         "best_epoch": fitted.judgement.best_epoch,
-        "val_accuracy": scores.val_accuracy,
-        "test_accuracy": scores.test_accuracy,
-        "train_accuracy": scores.train_accuracy,
+        **role.scores(everything=True).summary(),
         "started_at": fitted.started_at,
     }

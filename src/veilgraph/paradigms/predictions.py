@@ -7,15 +7,19 @@ import io
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.paradigms.ids import pack_ids, unpack_ids
 from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors, write_whole
 
 _FILE: Final = "predictions.safetensors"
+_VERSION_CHARACTERS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -23,40 +27,88 @@ class Predictions:
     """Predictions for some nodes.
 
     Attributes:
-        nodes: Tensor[n] int64.
+        nodes: Tensor[n] int64, rows of the common nodes.
         classes: Tensor[n] int64.
         probabilities: Tensor[n, C], rows sum to 1.
+        ids: the nodes' ids where they came from tables, else None.
+        class_names: C names where they came from tables, else None.
+        model_version: the first characters of the SHA-256 of the label holder's part of the model.
+        made_at: when the parties computed them, UTC, ISO 8601.
     """
 
     nodes: Tensor
     classes: Tensor
     probabilities: Tensor
-
-    @classmethod
-    def from_probabilities(cls, probabilities: Tensor) -> Predictions:
-        """Every node's most probable class; probabilities are Tensor[N, C]."""
-        return cls(torch.arange(len(probabilities)), probabilities.argmax(dim=1), probabilities)
+    ids: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    model_version: str = ""
+    made_at: str = ""
 
     def of(self, nodes: Sequence[int]) -> Predictions:
-        """Those of some nodes, in the order given."""
+        """Those of some rows, in the order given."""
         chosen = torch.tensor(nodes, dtype=torch.int64)
-        return Predictions(chosen, self.classes[chosen], self.probabilities[chosen])
+        ids = None if self.ids is None else tuple(self.ids[node] for node in nodes)
+        return Predictions(
+            chosen,
+            self.classes[chosen],
+            self.probabilities[chosen],
+            ids,
+            self.class_names,
+            self.model_version,
+            self.made_at,
+        )
+
+    def of_ids(self, ids: Sequence[str]) -> Predictions:
+        """Those of the nodes with these ids, in the order given.
+
+        Raises:
+            ConfigError: the run has no ids, or an id is not one of the common nodes.
+        """
+        if self.ids is None:
+            raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
+        rows = {text: row for row, text in enumerate(self.ids)}
+        unknown = [text for text in ids if text not in rows]
+        if unknown:
+            raise ConfigError(
+                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(rows)} nodes common to all "
+                "holders at the newest joint inference; mend it, or let the parties predict anew"
+            )
+        return self.of([rows[text] for text in ids])
+
+    def names(self) -> list[str]:
+        """Each node's id, or its row where there are no ids."""
+        return [str(node) for node in self.nodes.tolist()] if self.ids is None else list(self.ids)
+
+    def class_labels(self) -> list[str]:
+        """The C classes' names, or their numbers where they have none."""
+        count = self.probabilities.shape[1]
+        return [str(index) for index in range(count)] if self.class_names is None else list(self.class_names)
 
     def csv(self) -> str:
-        """``node,class,p0,p1,…``: one line per node."""
+        """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["node", "class", *(f"p{index}" for index in range(self.probabilities.shape[1]))])
-        columns = self.nodes.tolist(), self.classes.tolist(), self.probabilities.tolist()
-        for node, predicted, chances in zip(*columns, strict=True):
-            writer.writerow([node, predicted, *(f"{chance:.6f}" for chance in chances)])
+        labels = self.class_labels()
+        separator = "p" if self.class_names is None else "p_"
+        writer.writerow(["node" if self.ids is None else "id", "class", *(f"{separator}{label}" for label in labels)])
+        columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
+        for name, predicted, chances in zip(*columns, strict=True):
+            writer.writerow([name, labels[predicted], *(f"{chance:.6f}" for chance in chances)])
         return text.getvalue()
 
 
-def save_predictions(store: PartyStore, probabilities: Tensor) -> None:
-    """Writes the label holder's predictions, Tensor[N, C], as CSV and as safetensors."""
-    save_tensors(store.path / _FILE, {"probabilities": probabilities}, {})
-    write_whole(store.path / "predictions.csv", Predictions.from_probabilities(probabilities).csv().encode())
+def save_predictions(
+    store: PartyStore, probabilities: Tensor, ids: Sequence[str] | None = None, class_names: Sequence[str] | None = None
+) -> None:
+    """Writes the label holder's predictions, Tensor[C common nodes, classes], as CSV and as safetensors."""
+    facts = {
+        "class_names": None if class_names is None else list(class_names),
+        "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    packed = {} if ids is None else pack_ids(ids)
+    save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
+    write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
 
 def load_predictions(store: PartyStore) -> Predictions:
@@ -65,7 +117,17 @@ def load_predictions(store: PartyStore) -> Predictions:
     Raises:
         RunError: it is missing or damaged.
     """
-    return Predictions.from_probabilities(load_tensors(store.path / _FILE)[0]["probabilities"])
+    tensors, facts = load_tensors(store.path / _FILE)
+    probabilities, ids, class_names = tensors["probabilities"], unpack_ids(tensors), facts.get("class_names")
+    return Predictions(
+        torch.arange(len(probabilities)),
+        probabilities.argmax(dim=1),
+        probabilities,
+        None if ids is None else tuple(ids),
+        None if class_names is None else tuple(class_names),
+        str(facts.get("model_version", "")),
+        str(facts.get("made_at", "")),
+    )
 
 
 def checked_nodes(nodes: Sequence[int], count: int) -> list[int]:

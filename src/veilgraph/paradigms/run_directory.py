@@ -7,6 +7,8 @@ traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
 parties/<name>/                private to that party
     graph.safetensors          its data
+    nodes.safetensors          ids of its rows, encoding.json its features' encoding, alignment.json: from tables
+    disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest
     model.safetensors          its part of the best model, once the run is complete
     predictions.csv            at the label holder only
@@ -14,9 +16,11 @@ parties/<name>/                private to that party
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +84,24 @@ class RunDirectory:
         except ConfigError as error:
             raise RunError(f"the run's own job cannot be read: {error}") from error
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from working on the run.
+
+        Raises:
+            RunError: another process does.
+        """
+        with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it"):
+            yield
+
+    def begun(self) -> bool:
+        """Whether a party's part of a training is here."""
+        return any((self.path / "parties").glob("*/checkpoints/epoch-*.safetensors"))
+
+    def trained(self) -> bool:
+        """Whether a party's part of a trained model is here."""
+        return any((self.path / "parties").glob("*/model.safetensors"))
+
     def party_path(self, party: PartyId) -> Path:
         """Where the private part of one party is."""
         return self.path / "parties" / party
@@ -123,6 +145,24 @@ class RunDirectory:
                 yield _parse(line, path)
 
 
+@contextmanager
+def locked(folder: Path, refusal: str) -> Iterator[None]:
+    """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        RunError: with ``refusal``: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(refusal) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _parse(text: str, path: Path) -> Record:
     try:
         record: Record = json.loads(text)
@@ -149,6 +189,10 @@ class PartyStore:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
 
+    def has_seed(self) -> bool:
+        """Whether the party has a learning seed already."""
+        return (self.path / "seed.json").is_file()
+
     def save_seed(self, seed: int) -> None:
         """Keeps the party's learning seed."""
         write_whole(self.path / "seed.json", json.dumps(seed).encode())
@@ -164,6 +208,11 @@ class PartyStore:
             return int(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
+
+    def append_disclosures(self, lines: str) -> None:
+        """Adds to disclosures.jsonl what a piece of work sent."""
+        with (self.path / "disclosures.jsonl").open("a", encoding="utf-8") as file:
+            file.write(lines)
 
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""

@@ -6,7 +6,6 @@ All a party keeps is in its part of the run directory.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,17 @@ from torch_geometric.data import Data
 
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.limits import refusal
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, check_federation, save_party
+from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.organisation import Organisation
+from veilgraph.paradigms.party import Work, run_simulated
 from veilgraph.paradigms.predictions import Predictions, checked_nodes, load_predictions
 from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
 
 Progress = Callable[[list[Record]], None]
@@ -74,7 +76,11 @@ def train(
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    if parties is None:
+    graphs: list[PartyGraph] = []
+    if parties is None and settings.data.from_tables:
+        settings = _with_absolute_party_files(settings)
+        _check_accepted(settings)
+    elif parties is None:
         graphs = load_parties(settings.data, settings.seed)
     else:
         given = _graphs(parties)
@@ -83,7 +89,8 @@ def train(
             graph.validate()
         graphs = [scale_features(graph, settings.data.feature_scaling) for graph in given]
     _check_custom(settings, custom, processes=processes)
-    check_federation(graphs, settings.data.label_party)
+    if graphs:
+        check_federation(graphs, settings.data.label_party)
     run = RunDirectory.create(out, settings)
     for graph in graphs:
         save_party(graph, run.party(graph.party).graph_path)
@@ -118,15 +125,20 @@ def predict(
     path: Path,
     nodes: Sequence[int] | None = None,
     *,
+    ids: Sequence[str] | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
+    A run from tables aligns and encodes them as they are now: nodes added since training are predicted as well. In the
+    label holder's own part of a run across organisations the newest joint inference is read.
+
     Args:
         path: a complete run.
         nodes: which rows to give back; default: all. The joint computation always covers all nodes, so the other
             parties do not learn which were asked for.
+        ids: which nodes to give back, by id; for runs from tables, in place of ``nodes``.
         custom: as in ``train``.
         processes: run every party in a process of its own.
 
@@ -138,11 +150,22 @@ def predict(
     settings = run.settings
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+    if nodes is not None and ids is not None:
+        raise ConfigError("nodes and ids are both given; give one of them")
     _check_custom(settings, custom, processes=processes)
-    wanted = None if nodes is None else checked_nodes(nodes, int(run.summary["nodes"]))
-    _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
+    if not _is_part(settings):
+        if nodes is not None and not settings.data.from_tables:
+            checked_nodes(nodes, int(run.summary["nodes"]))
+        _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
     everything = _predictions(run)
-    return everything if wanted is None else everything.of(wanted)
+    if ids is not None:
+        return everything.of_ids(ids)
+    return everything if nodes is None else everything.of(checked_nodes(nodes, len(everything.nodes)))
+
+
+def _is_part(settings: JobSettings) -> bool:
+    """Whether a run directory is one organisation's part of a run across several."""
+    return settings.data.parties is not None and None in settings.data.parties.values()
 
 
 def load_result(path: Path) -> TrainResult:
@@ -168,6 +191,58 @@ def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path
     return parse_job(content)
 
 
+def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:
+    """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
+
+    ``resume`` trains on it.
+
+    Args:
+        settings: a job whose ``data.parties`` names party files.
+        out: the run directory, made here.
+        processes: run every party in a process of its own.
+
+    Returns:
+        Holder → how many nodes are common to all (the same everywhere) under ``""``, and each holder's own count.
+
+    Raises:
+        VeilgraphError: a table breaks a rule, or a party refuses.
+    """
+    if not settings.data.from_tables:
+        raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
+    settings = _with_absolute_party_files(settings)
+    _check_accepted(settings)
+    run = RunDirectory.create(out, settings)
+    for party in (*settings.data.names, SERVER):
+        run.party(party).save_seed(settings.seed)
+    _run(run, settings, "align", None, processes=processes, tick=lambda: None)
+    return {name: load_party(run.party(name).graph_path).num_nodes for name in settings.data.names} | {
+        "": load_party(run.party(settings.data.names[0]).graph_path).common
+    }
+
+
+def _with_absolute_party_files(settings: JobSettings) -> JobSettings:
+    """The run directory keeps the job: paths must hold from everywhere."""
+    parties = settings.data.parties or {}
+    if any(path is None for path in parties.values()):
+        raise ConfigError(
+            "data.parties: names alone are for jobs across organisations (veilgraph submit); on one machine give every "
+            "holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
+        )
+    data = settings.data.model_copy(
+        update={"parties": {name: path.absolute() for name, path in parties.items() if path}}
+    )
+    return settings.model_copy(update={"data": data})
+
+
+def _check_accepted(settings: JobSettings) -> None:
+    """Every party says the same before work; here it is known before a run directory is made."""
+    for name, path in (settings.data.parties or {}).items():
+        if path is not None:
+            reason = refusal(Organisation.read(path, name).settings.limits, settings, name)
+            if reason is not None:
+                raise ConfigError(f"{name} refuses the job: {reason}")
+
+
 def _graphs(parties: Sequence[PartyGraph] | Mapping[PartyId, Data]) -> list[PartyGraph]:
     if isinstance(parties, Mapping):
         return [PartyGraph.from_data(party, data) for party, data in parties.items()]
@@ -185,22 +260,7 @@ def _train(
 ) -> TrainResult:
     _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()))
     progress(run.metrics())
-    traffic = [
-        entry
-        for party in (*settings.data.names, SERVER)
-        for entry in json.loads((run.party(party).path / "traffic.json").read_text(encoding="utf-8"))
-    ]
-    run.write_json("traffic.json", traffic)
-    label_store = run.party(settings.data.label_party)
-    result = json.loads((label_store.path / "result.json").read_text(encoding="utf-8"))
-    metrics = run.metrics()
-    steps = sorted(record["step_seconds"] for record in metrics)
-    result["seconds_per_step"] = steps[len(steps) // 2]
-    result["sent_bytes"] = {
-        party: sum(entry["bytes"] for entry in traffic if entry["party"] == party and entry["direction"] == "sent")
-        for party in (*settings.data.names, SERVER)
-    }
-    run.write_json("summary.json", result)
+    summarise(run, (*settings.data.names, SERVER))
     return load_result(run.path)
 
 
@@ -214,13 +274,27 @@ def _run(
     tick: Callable[[], None],
 ) -> None:
     parties = (*settings.data.names, SERVER)
+    with run.lock():
+        _launch(run, settings, work, custom, parties, processes=processes, tick=tick)
+
+
+def _launch(
+    run: RunDirectory,
+    settings: JobSettings,
+    work: Work,
+    custom: CustomModel | None,
+    parties: Sequence[PartyId],
+    *,
+    processes: bool,
+    tick: Callable[[], None],
+) -> None:
     if processes:
         command = ["-m", "veilgraph.paradigms.worker", str(run.path), work]
         run_processes({party: [*command, party] for party in parties}, tick)
         return
 
     def program(party: PartyId) -> Callable[[Link], None]:
-        return lambda link: run_party(run, party, work, link, custom)
+        return lambda link: run_simulated(run, party, work, link, custom)
 
     run_threads({party: program(party) for party in parties}, settings.timeout_s, tick)
 

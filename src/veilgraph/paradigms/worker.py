@@ -11,11 +11,11 @@ from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.sockets import SocketLink
-from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.party import Work, run_simulated
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.roles.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 
-_WORKS: dict[str, Work] = {"train": "train", "resume": "resume", "predict": "predict"}
+_WORKS: dict[str, Work] = {"align": "align", "train": "train", "resume": "resume", "predict": "predict"}
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         share_cores(len(peers) + 1)
         sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
         link = SocketLink(party, sockets, run.settings.timeout_s)
-        run_party(run, party, _WORKS[work], link, custom=None)
+        run_simulated(run, party, _WORKS[work], link)
     except VeilgraphError as error:
         return report_failure(error)
     return 0

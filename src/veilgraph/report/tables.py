@@ -11,6 +11,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.run_directory import Record
 
+_FIGURES: Final = {"test_auc": "test AUC", "test_f1": "test macro F1"}
 _UNITS: Final = ("kB", "MB", "GB", "TB")
 
 
@@ -41,6 +42,9 @@ def run_table(summary: Record) -> Table:
     table.add_row("best epoch", str(summary["best_epoch"]))
     table.add_row("validation accuracy", percent(summary["val_accuracy"]))
     table.add_row("test accuracy", percent(summary["test_accuracy"]))
+    for name, heading in _FIGURES.items():
+        if summary.get(name) is not None:  # AUC is undefined where the test nodes lack a class
+            table.add_row(heading, f"{summary[name]:.3f}")
     table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
     since = f" since epoch {summary['started_at']}" if summary["started_at"] else ""  # only a resumed run's own bytes
     for party, count in summary["sent_bytes"].items():
@@ -103,6 +107,7 @@ def _data_rows(graph: PartyGraph) -> dict[str, str]:
     lonely = int((degrees == 0).sum())
     rows = {
         "nodes": f"{graph.num_nodes:,}",
+        "of them common": f"{graph.common:,}",
         "edges (directed)": f"{graph.num_edges:,}",
         "features": f"{graph.num_features:,}",
         "degrees": f"{int(degrees.min())} to {int(degrees.max())}" if len(degrees) else "–",

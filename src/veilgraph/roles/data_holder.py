@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
+from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.network import CustomModel, HolderNetwork
+from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.roles.agreement import Hello, agree, newest_common
 from veilgraph.roles.cut import HolderCut, leaf
@@ -19,6 +23,9 @@ from veilgraph.roles.role import Role, Session
 
 class DataHolder(Role):
     """Holds private features and edges.
+
+    Messages are about the C common nodes. Nodes that only this holder knows take part in its local hops, from round
+    to round with its own t, and nobody learns that there are any.
 
     Args:
         session: of this party.
@@ -33,9 +40,9 @@ class DataHolder(Role):
         self.adjacency = Adjacency.from_graph(graph, session.dtype)
         model = session.settings.model
         self._network = HolderNetwork(
-            model, len(session.holders), self.adjacency, session.streams, session.dtype, custom
+            model, len(session.holders), self.adjacency, session.streams, session.dtype, custom, graph.common
         )
-        self._shape = (graph.num_nodes, model.dim)
+        self._shape = (graph.common, model.dim)
         self._rounds = model.rounds
         self._embedding: InitialEmbedding
         self._is_set_up = False
@@ -46,14 +53,18 @@ class DataHolder(Role):
     def setup(self, checkpoints: list[int]) -> int:
         session, graph = self.session, self.graph
         settings = session.settings.model.initial
+        has_own = graph.common < graph.num_nodes
         joint, shared = settings.method != "individual", settings.method == "collaborative"
-        bits = fractional_bits(graph.features) if settings.feature_bits is None else settings.feature_bits
+        common = rows_between(graph.features, 0, graph.common)
+        bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
         mine = Hello(
             job=session.settings.hash(),
-            nodes=graph.num_nodes,
+            nodes=graph.common,
             features=graph.num_features if joint else 0,
             feature_bits=bits if shared else 0,
             checkpoints=checkpoints,
+            alignment=session.alignment,
+            refuses=session.refuses,
         )
         hellos = agree(session.link, session.holders, mine)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
@@ -65,13 +76,14 @@ class DataHolder(Role):
             EmbeddingSession(
                 link=session.link,
                 settings=settings,
-                matrix=graph.features,
+                matrix=common if joint else graph.features,
                 features={holder: hellos[holder].features for holder in session.holders},
                 feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
                 dim=session.settings.model.dim,
                 masks=masks,
                 streams=session.streams,
                 dtype=session.dtype,
+                own=rows_between(graph.features, graph.common, graph.num_nodes) if joint and has_own else None,
             )
         )
         self._is_set_up = True
@@ -85,21 +97,27 @@ class DataHolder(Role):
         self._h0_leaf = leaf(self._h0)
         self._started = self._network.start(self._h0_leaf, generator)
         self._initial = leaf(self._started)
-        self._inputs, self._outputs = [self._initial], list[Tensor]()
+        self._inputs, self._outputs = [self._initial], list[tuple[Tensor, Tensor | None]]()
         for round_ in range(1, self._rounds + 1):
-            output = self._network.contribute(round_, self._inputs[-1], self._initial, generator)
-            self._outputs.append(output)
+            output, own = self._network.contribute(round_, self._inputs[-1], self._initial, generator)
+            self._outputs.append((output, own))
             self._cut.publish(step, round_, output)
             if round_ < self._rounds:
-                self._inputs.append(leaf(self._cut.combined(step, round_, self._shape)))
+                self._inputs.append(leaf(next_input(self._cut.combined(step, round_, self._shape), own)))
 
     @override
     def backward(self, step: int) -> None:
+        common, after = self.graph.common, None  # the gradient of the next round's input
         for round_ in range(self._rounds, 0, -1):
-            gradient = self._cut.gradient(step, round_, self._shape)
-            backward(self._outputs[round_ - 1], gradient)
+            output, own = self._outputs[round_ - 1]
+            roots, gradients = [output], [self._cut.gradient(step, round_, self._shape)]
+            if own is not None and after is not None:  # t of the own nodes went into the next round as it was
+                roots.append(own)
+                gradients.append(after[common:])
+            backward(roots, gradients)
             if round_ > 1:
-                self._cut.publish_gradient(step, round_ - 1, gradient_of(self._inputs[round_ - 1]))
+                after = gradient_of(self._inputs[round_ - 1])
+                self._cut.publish_gradient(step, round_ - 1, after[:common])
         backward(self._started, gradient_of(self._initial))
         self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf))
         self._stale = True
@@ -118,13 +136,30 @@ class DataHolder(Role):
 
     @override
     def weights(self) -> dict[str, Tensor]:
-        initial = {f"initial.{name}": tensor.data for name, tensor in self._embedding.tensors().items()}
-        return {**super().weights(), **initial}
+        return {**super().weights(), **_initial(self._embedding.weights())}
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {**super().weights(), **_initial(self._embedding.tensors())}
+
+    @override
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        own, weights = "initial.own_weight", self.weights()
+        if own in weights and own not in saved:
+            raise RunError(
+                f"{self.session.link.party}: its graph has nodes of its own and the model was trained without any, so "
+                "there is no W for them; leave them out of the graph, or train anew"
+            )
+        super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
 
     @override
     def close(self) -> None:
         if self._is_set_up:
             self._embedding.close()
+
+
+def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"initial.{name}": tensor.data for name, tensor in tensors.items()}
 
 
 def gradient_of(tensor: Tensor) -> Tensor:

@@ -23,6 +23,10 @@ class Session:
     link: Link
     streams: LearningStreams
     secrets: SecretSource
+    alignment: str = ""
+    """Identity of the alignment that gave the rows their order; empty where none was made."""
+    refuses: str = ""
+    """Why this party does not take part, told to all before work; empty when it does."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -86,12 +90,19 @@ class Role(ABC):
         return {}
 
     def weights(self) -> dict[str, Tensor]:
-        """The party's live weights by name: a snapshot of them is the party's part of the model."""
+        """The party's live weights by name: a snapshot of them is the party's part of the model.
+
+        No more than inference needs, and of the same shapes whatever the number of nodes.
+        """
         return {
             f"{part}.{name}": tensor
             for part, module in self.modules().items()
             for name, tensor in module.state_dict().items()
         }
+
+    def state(self) -> dict[str, Tensor]:
+        """The live weights and what else training needs to go on, by name; Adam keeps its own state."""
+        return self.weights()
 
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
         """Overwrites the live weights.
@@ -99,13 +110,23 @@ class Role(ABC):
         Raises:
             RunError: the saved weights are of another network.
         """
-        weights = self.weights()
-        if {name: live.shape for name, live in weights.items()} != {name: old.shape for name, old in saved.items()}:
+        self._load(saved, self.weights())
+
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live state.
+
+        Raises:
+            RunError: the saved state is of another network, or of a graph with another number of nodes.
+        """
+        self._load(saved, self.state())
+
+    def _load(self, saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+        if {name: live.shape for name, live in tensors.items()} != {name: old.shape for name, old in saved.items()}:
             raise RunError(
                 f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
                 "party's own run, or delete the checkpoint and --resume"
             )
-        for name, live in weights.items():
+        for name, live in tensors.items():
             live.copy_(saved[name])
         self._stale = True
 

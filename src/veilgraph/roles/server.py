@@ -37,7 +37,8 @@ class Server(Role):
     @override
     def setup(self, checkpoints: list[int]) -> int:
         session = self.session
-        hellos = agree(session.link, session.holders, Hello(job=session.settings.hash(), checkpoints=checkpoints))
+        mine = Hello(job=session.settings.hash(), checkpoints=checkpoints, alignment=session.alignment)
+        hellos = agree(session.link, session.holders, mine)
         nodes = hellos[session.holders[0]].nodes
         self._shape = (nodes, self._model.dim)
         if self._network.combine.needs_weight:

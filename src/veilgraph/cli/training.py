@@ -1,99 +1,37 @@
-"""The command line: arguments in, tables and one-line errors out.
-
-Commands import what they need when they run, so that ``--help`` and usage errors are quick.
-"""
+"""Commands for jobs whose parties are all on this machine."""
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 import yaml
-from rich.console import Console
 
-from veilgraph import __version__
-from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
+from veilgraph.cli.app import (
+    INTERRUPTED,
+    Out,
+    Overrides,
+    Processes,
+    command,
+    fresh_path,
+    messages,
+    read_settings,
+    results,
+    say,
+)
+from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from veilgraph.core.config import JobSettings
     from veilgraph.paradigms.vertical import TrainResult
 
-Parameters = ParamSpec("Parameters")
-
 REPRODUCED: Final = Path("runs/reproduce")
-_INTERRUPTED: Final = 130
-
-app = typer.Typer(
-    name="veilgraph",
-    help="Train a graph neural network together across organisations that share customers but not data.",
-    epilog="Start with: veilgraph demo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting of the job; may be given several times."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
-]
-Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
 
 
-def main() -> None:
-    """Entry point of the command ``veilgraph``."""
-    app()
-
-
-def _command(name: str, example: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command that reports its errors on one line and exits with 1."""
-
-    def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @wraps(function)
-        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-            with _reported():
-                function(*args, **kwargs)
-
-        return app.command(name, epilog=f"Example: {example}")(run)
-
-    return register
-
-
-@contextmanager
-def _reported() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
-        warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
-        try:
-            yield
-        except VeilgraphError as error:
-            _say(f"error: {error}")
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as interrupt:
-            _say("stopped")
-            raise typer.Exit(_INTERRUPTED) from interrupt
-
-
-@app.callback(invoke_without_command=True)
-def _veilgraph(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        typer.echo(f"veilgraph {__version__}")
-        raise typer.Exit
-
-
-@_command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2")
+@command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2")
 def train_command(
     job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job to train.")] = None,
     out: Out = None,
@@ -120,30 +58,40 @@ def train_command(
         with _resumable(resume):
             _resume(resume, processes=processes)
     elif job is not None and resume is None:
-        settings = _read(job, overrides)
-        path = out or _fresh_path(settings.name)
+        settings = read_settings(job, overrides)
+        path = out or fresh_path(settings.name)
         with _resumable(path):
             _train(settings, path, processes=processes, private_seeds=private_seeds)
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
 
 
-@_command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv")
+@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv")
 def predict_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
     nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
     nodes_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
     ] = None,
+    ids: Annotated[
+        str | None, typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables.")
+    ] = None,
+    ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
     processes: Processes = False,
 ) -> None:
-    """Predict classes and their probabilities with a trained run, through the same joint protocol."""
-    chosen = _chosen_nodes(nodes, nodes_file)
+    """Predict classes and their probabilities with a trained run, through the same joint protocol.
+
+    A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
+    run across organisations the newest joint inference is shown; make a new one with veilgraph submit --work predict.
+    """
+    chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
+    if chosen is not None and wanted is not None:
+        raise typer.BadParameter("give nodes or ids, not both")
     from veilgraph.paradigms.vertical import predict  # noqa: PLC0415
 
-    with _messages().status("predicting"):
-        predictions = predict(run, chosen, processes=processes)
+    with messages().status("predicting"):
+        predictions = predict(run, chosen, ids=wanted, processes=processes)
     text = predictions.csv()
     if out is None:
         typer.echo(text, nl=False)
@@ -155,23 +103,98 @@ def predict_command(
     typer.echo(f"wrote {len(predictions.nodes)} predictions to {out}")
 
 
-@_command("check", "veilgraph check jobs/digits.yaml")
+@command("check", "veilgraph check bank/party.yaml")
 def check_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The job or the party file to check.")],
     overrides: Overrides = None,
 ) -> None:
-    """Validate a job and its data and show what each holder brings; nothing is trained or written."""
-    settings = _read(job, overrides)
+    """Validate a job or a party file and its data and show what was understood; nothing is sent, trained or written."""
+    if _is_party_file(file):
+        if overrides:
+            raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
+        _check_party(file)
+        return
+    _check_job(file, overrides)
+
+
+def _is_party_file(file: Path) -> bool:
+    """Party files name their party at the top; what cannot be read is reported as a job."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+    return isinstance(content, dict) and "party" in content
+
+
+def _check_party(file: Path) -> None:
+    from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.report.party_table import party_tables  # noqa: PLC0415
+    from veilgraph.tables.describe import describe_party  # noqa: PLC0415
+
+    settings = read_party_settings(file)
+    with messages().status("reading the tables"):
+        description = describe_party(settings, file.absolute().parent)
+    for table in party_tables(description):
+        results().print(table)
+    typer.echo(f"{file} is a valid party file; take part with: veilgraph join KIT --party {file}")
+
+
+def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+    settings = read_settings(job, overrides)
+    if settings.data.from_tables:
+        for path in (settings.data.parties or {}).values():
+            if path is not None:
+                _check_party(path)
+        typer.echo(f"{job} is a valid job")
+        return
     from veilgraph.graph.datasets import load_parties  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
-    with _messages().status("reading the data"):
+    with messages().status("reading the data"):
         graphs = load_parties(settings.data, settings.seed)
-    _results().print(data_table(graphs))
+    results().print(data_table(graphs))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
 
 
-@_command("demo", "veilgraph demo --epochs 50")
+@command("align", "veilgraph align job.yaml --out runs/aligned")
+def align_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
+    out: Out = None,
+    overrides: Overrides = None,
+    processes: Processes = False,
+) -> None:
+    """Find the nodes that all holders have in common, privately, and build every party's graph; trains nothing.
+
+    veilgraph train aligns by itself; across organisations it is veilgraph submit --work align.
+    """
+    settings = read_settings(job, overrides)
+    from veilgraph.paradigms.vertical import align  # noqa: PLC0415
+
+    path = out or fresh_path(settings.name)
+    with messages().status("aligning"):
+        found = align(settings, path, processes=processes)
+    common = found.pop("")
+    for holder, count in found.items():
+        typer.echo(f"{holder:24} {count} nodes, of which {common} are common to all holders")
+    typer.echo(f"train with: veilgraph train --resume {path}")
+
+
+@command("report", "veilgraph report runs/digits")
+def report_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
+) -> None:
+    """Show what each party sent to whom in a run, what it is, and why it may leave the party."""
+    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.report.disclosures import disclosure_table, read_disclosures  # noqa: PLC0415
+
+    RunDirectory.open(run)
+    files = sorted(run.glob("parties/*/disclosures.jsonl"))
+    if not files:
+        raise RunError(f"{run}: nothing was sent in this run yet; train it first")
+    results().print(disclosure_table([record for file in files for record in read_disclosures(file)]))
+
+
+@command("demo", "veilgraph demo --epochs 50")
 def demo_command(
     out: Out = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
@@ -182,17 +205,17 @@ def demo_command(
     from veilgraph.report.tables import comparison_table, traffic_table  # noqa: PLC0415
 
     settings = demo_settings(epochs)
-    path = out or _fresh_path(settings.name)
-    with TrainingBars(_messages()) as bars:
+    path = out or fresh_path(settings.name)
+    with TrainingBars(messages()) as bars:
         result = run_demo(settings, path, bars.stage)
     _draw(result.federated, result.references())
     caption = f"Alone without labels: lent {settings.data.label_party}'s. Pooled: all data in one place."
-    _results().print(comparison_table(result.summaries(), caption))
-    _results().print(traffic_table(result.federated.summary["sent_bytes"]))
+    results().print(comparison_table(result.summaries(), caption))
+    results().print(traffic_table(result.federated.summary["sent_bytes"]))
     _say_where(path)
 
 
-@_command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
+@command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
 def reproduce_command(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="table2, table3 or table4 of the VFGNN paper; rounds; acm.")
@@ -215,7 +238,7 @@ def reproduce_command(
 
     names = None if datasets is None else [name.strip() for name in datasets.split(",")]
     engine: Literal["federated", "plaintext"] = "plaintext" if plaintext else "federated"
-    with counted(_messages()) as progress:
+    with counted(messages()) as progress:
         text = reproduce(table, seeds=seeds, datasets=names, out=out, progress=progress, engine=engine)
     typer.echo(text)
 
@@ -224,7 +247,7 @@ def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds:
     from veilgraph.paradigms.vertical import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
-    with TrainingBars(_messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         result = train(settings, path, processes=processes, private_seeds=private_seeds, progress=progress)
     _show(result)
 
@@ -235,7 +258,7 @@ def _resume(path: Path, *, processes: bool) -> None:
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     settings = RunDirectory.open(path).settings
-    with TrainingBars(_messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         result = resume(path, processes=processes, progress=progress)
     _show(result)
 
@@ -244,7 +267,7 @@ def _show(result: TrainResult) -> None:
     from veilgraph.report.tables import run_table  # noqa: PLC0415
 
     _draw(result, {})
-    _results().print(run_table(result.summary))
+    results().print(run_table(result.summary))
     _say_where(result.path)
 
 
@@ -274,27 +297,21 @@ def _resumable(path: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         begun = (path / "job.yaml").is_file()
-        _say(f"stopped; go on with: veilgraph train --resume {path}" if begun else "stopped before the run began")
-        raise typer.Exit(_INTERRUPTED) from interrupt
+        say(f"stopped; go on with: veilgraph train --resume {path}" if begun else "stopped before the run began")
+        raise typer.Exit(INTERRUPTED) from interrupt
 
 
-def _read(job: Path, overrides: Sequence[str] | None) -> JobSettings:
-    from veilgraph.core.config import read_job  # noqa: PLC0415
-    from veilgraph.experiments.shipped import with_overrides  # noqa: PLC0415
-
-    settings = read_job(job)
-    return with_overrides(settings, dict(map(_override, overrides))) if overrides else settings
-
-
-def _override(text: str) -> tuple[str, object]:
-    """``a.b=value`` → key and value; the value is YAML."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in model.rounds=2", param_hint="--set")
+def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
+    if ids is not None and ids_file is not None:
+        raise typer.BadParameter("give --ids or --ids-file, not both")
+    if ids is not None:
+        return [text for text in ids.split(",") if text]
+    if ids_file is None:
+        return None
     try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
+        return [line for line in ids_file.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
 
 
 def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
@@ -319,23 +336,3 @@ def _numbers(text: str, option: str) -> list[int]:
     if not words:
         raise typer.BadParameter("there is no node in it; give numbers as in 1,5,7", param_hint=option)
     return [int(word) for word in words]
-
-
-def _fresh_path(name: str) -> Path:
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def _messages() -> Console:
-    return Console(stderr=True)
-
-
-def _results() -> Console:
-    return Console(file=sys.stdout)
-
-
-def _say(message: str) -> None:
-    typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)
-
-
-if __name__ == "__main__":
-    main()

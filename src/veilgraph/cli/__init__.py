@@ -1,0 +1,17 @@
+"""The command line: arguments in, tables and one-line errors out.
+
+Commands import what they need when they run, so that ``--help`` and usage errors are quick.
+"""
+
+from __future__ import annotations
+
+from veilgraph.cli import network as network
+from veilgraph.cli import training as training
+from veilgraph.cli.app import app
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point of the command ``veilgraph``."""
+    app()

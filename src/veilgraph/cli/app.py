@@ -1,0 +1,124 @@
+"""What all commands share: registration, one-line errors, consoles, options."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+
+import typer
+import yaml
+from rich.console import Console
+
+from veilgraph import __version__
+from veilgraph.core.errors import VeilgraphError
+
+if TYPE_CHECKING:
+    from veilgraph.core.config import JobSettings
+
+Parameters = ParamSpec("Parameters")
+
+INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="veilgraph",
+    help="Train a graph neural network together across organisations that share customers but not data.",
+    epilog="Start with: veilgraph demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting of the job; may be given several times."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
+]
+Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
+
+
+def command(name: str, example: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+    """Registers a command that reports its errors on one line and exits with 1."""
+
+    def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
+        @wraps(function)
+        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+            with reported():
+                function(*args, **kwargs)
+
+        return app.command(name, epilog=f"Example: {example}")(run)
+
+    return register
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turns our errors into one line and exit code 1, an interrupt into 130."""
+    with warnings.catch_warnings():
+        # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
+        warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
+        try:
+            yield
+        except VeilgraphError as error:
+            say(f"error: {error}")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as interrupt:
+            say("stopped")
+            raise typer.Exit(INTERRUPTED) from interrupt
+
+
+@app.callback(invoke_without_command=True)
+def _veilgraph(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"veilgraph {__version__}")
+        raise typer.Exit
+
+
+def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
+    """A job file with the settings that ``--set`` replaces."""
+    from veilgraph.core.config import read_job  # noqa: PLC0415
+    from veilgraph.experiments.shipped import with_overrides  # noqa: PLC0415
+
+    settings = read_job(job)
+    return with_overrides(settings, dict(map(_override, overrides))) if overrides else settings
+
+
+def _override(text: str) -> tuple[str, object]:
+    """``a.b=value`` → key and value; the value is YAML."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in model.rounds=2", param_hint="--set")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
+
+
+def fresh_path(name: str) -> Path:
+    """Where a run goes that was given no directory."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def messages() -> Console:
+    """For progress and everything that is no result."""
+    return Console(stderr=True)
+
+
+def results() -> Console:
+    """For tables."""
+    return Console(file=sys.stdout)
+
+
+def say(message: str) -> None:
+    """One line on standard error."""
+    typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)

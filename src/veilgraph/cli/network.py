@@ -1,0 +1,190 @@
+"""Commands for jobs across organisations: provision, join, submit, status, logs, stop, serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from veilgraph.cli.app import Overrides, command, fresh_path, messages, read_settings, results, say
+from veilgraph.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from veilgraph.deploy.kit import Kit
+
+KitOption = Annotated[Path, typer.Option("--kit", metavar="KIT", help="An administrator's start-up kit.")]
+JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or its beginning. Default: the newest.")]
+
+
+@contextmanager
+def _deployment() -> Iterator[None]:
+    """Says what to install where the extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn"}:
+            raise
+        raise ConfigError(
+            f"{error.name} is not installed, and this command needs it; install it: pip install 'veilgraph[deploy]'"
+        ) from error
+
+
+@command("provision", "veilgraph provision project.yaml --out consortium")
+def provision_command(
+    project: Annotated[Path, typer.Argument(metavar="PROJECT.yaml", help="Who takes part, and where the server is.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("consortium"),
+) -> None:
+    """Make certificates and one start-up kit per participant.
+
+    Run it on a machine that is neither the server nor a holder's, give every participant its kit over a safe channel,
+    and keep authority/ off line: whoever has that key can name new participants.
+    """
+    with _deployment():
+        from veilgraph.deploy.project import provision, read_project  # noqa: PLC0415
+
+        kits = provision(read_project(project), out)
+    for name, kit in kits.items():
+        typer.echo(f"{name:24} {kit}")
+    typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
+    typer.echo("next, at the server: veilgraph join KIT; at every holder: veilgraph join KIT --party party.yaml")
+
+
+@command("join", "veilgraph join consortium/kits/bank --party bank/party.yaml")
+def join_command(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server or a holder.")],
+    party: Annotated[Path | None, typer.Option(metavar="PARTY.yaml", help="The holder's own party file.")] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs are kept. Default: in the kit.")] = None,
+    connect: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Longest wait for the first connection.")
+    ] = 60.0,
+) -> None:
+    """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
+    with _deployment():
+        from veilgraph.deploy.join import join  # noqa: PLC0415
+
+        join(_open(kit), party, runs, report=say, connect_s=connect)
+
+
+@command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")
+def submit_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.parties names the holders.")],
+    kit: KitOption,
+    work: Annotated[
+        Literal["train", "align", "predict"],
+        typer.Option(
+            metavar="WORK",
+            help="train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
+            "all nodes that the tables have in common now.",
+        ),
+    ] = "train",
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", metavar="", help="Go on with the run of this name from the parties' checkpoints."),
+    ] = False,
+    retries: Annotated[
+        int, typer.Option(min=0, help="After a lost party or connection, go on with --resume so many times.")
+    ] = 0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
+) -> None:
+    """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part."""
+    settings = read_settings(job, overrides)
+    with _deployment():
+        from veilgraph.deploy.control import submit  # noqa: PLC0415
+
+        submit(_open(kit), settings, work, resume=resume, wait=wait, retries=retries, report=say)
+    if wait:
+        where = f"runs/{settings.name} in the kit of {settings.data.label_party}"
+        typer.echo(f"done; the label holder finds metrics and predictions in {where}, or where it joined with --runs")
+
+
+@command("status", "veilgraph status --kit consortium/kits/ops@example.org")
+def status_command(kit: KitOption) -> None:
+    """Show who is connected and which jobs were submitted."""
+    with _deployment():
+        from veilgraph.deploy.control import status  # noqa: PLC0415
+
+        found = status(_open(kit))
+    from veilgraph.report.project import project_table  # noqa: PLC0415
+
+    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}")
+    results().print(project_table(found))
+
+
+@command("logs", "veilgraph logs --kit consortium/kits/bank")
+def logs_command(
+    kit: Annotated[
+        Path,
+        typer.Option("--kit", metavar="KIT", help="An administrator's kit: the server's log. A holder's: its own."),
+    ],
+    job_id: JobId = None,
+    everything: Annotated[bool, typer.Option("--all", metavar="", help="With what the engine says.")] = False,
+) -> None:
+    """Print the log of a job. What a party's log says stays with that party."""
+    with _deployment():
+        from veilgraph.deploy.control import logs  # noqa: PLC0415
+
+        typer.echo(logs(_open(kit), job_id, everything=everything), nl=False)
+
+
+@command("stop", "veilgraph stop --kit consortium/kits/ops@example.org")
+def stop_command(kit: KitOption, job_id: JobId = None) -> None:
+    """Stop a running job; the parties keep their checkpoints, and submit --resume goes on."""
+    with _deployment():
+        from veilgraph.deploy.control import stop  # noqa: PLC0415
+
+        with messages().status("stopping"):
+            stopped = stop(_open(kit), job_id)
+    typer.echo(f"stopped {stopped}")
+
+
+@command("export", "veilgraph export digits --out organisations --holders 3 --overlap 0.8")
+def export_command(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
+    holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
+    overlap: Annotated[float, typer.Option(help="Share of the nodes that all of them know.")] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
+    table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+) -> None:
+    """Write a public data set as if organisations had exported their own tables: to try everything out."""
+    from veilgraph.core.config import parse_job  # noqa: PLC0415
+    from veilgraph.experiments.organisations import export_dataset  # noqa: PLC0415
+
+    settings = parse_job({"data": {"dataset": dataset, "holders": holders}}, source="export").data
+    with messages().status("writing tables"):
+        files = export_dataset(settings, out, overlap, seed, table_format)
+    for party, file in files.items():
+        typer.echo(f"{party:24} {file}")
+    typer.echo(f"check one with: veilgraph check {next(iter(files.values()))}")
+    typer.echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
+    typer.echo(f"or across organisations: veilgraph provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}")
+
+
+@command("demo-network", "veilgraph demo-network --out runs/network")
+def demo_network_command(
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make. Default: in runs/.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
+) -> None:
+    """Three organisations with tables of their own, as separate processes over mutual TLS on this machine."""
+    with _deployment():
+        from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
+
+        run = run_network_demo(out or fresh_path("demo-network"), say, epochs)
+    from veilgraph.paradigms.vertical import load_result  # noqa: PLC0415
+    from veilgraph.report.tables import run_table  # noqa: PLC0415
+
+    result = load_result(run)
+    results().print(run_table(result.summary))
+    typer.echo(f"the label holder's part of the run: {run}")
+    typer.echo(f"what it sent to whom: veilgraph report {run}")
+    typer.echo(f"its predictions: veilgraph predict {run}")
+
+
+def _open(path: Path) -> Kit:
+    from veilgraph.deploy.kit import Kit  # noqa: PLC0415
+
+    return Kit.open(path)

@@ -1,0 +1,205 @@
+"""What an organisation accepts: named revelations of a job, and the limits by which a party refuses one.
+
+docs/threat-model.md says for every option what each party learns. Here the same is said by name, so that a party can
+state once, in its own settings, what may be learnt from its data. Public facts (the job's settings, counts, sizes and
+times of messages) are part of every job and have no name here.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER, PartyId
+
+REASON_CHARACTERS: Final = 500
+"""No reason for a refusal is longer."""
+
+Revelation = Literal[
+    "initial-embeddings",
+    "initial-gradients",
+    "single-initial-embeddings",
+    "embedding-sums",
+    "single-embeddings",
+    "pooled-degrees",
+    "single-degrees",
+    "combined-embeddings",
+    "output-embeddings",
+    "combined-as-output",
+    "training-rows",
+    "label-holder-edges",
+]
+
+STATEMENTS: Final = MappingProxyType[Revelation, str](
+    {
+        "initial-embeddings": "Every holder sees h0, the joint linear image of all holders' features of every node, "
+        "after every change of its weights; the changes tell of inner products of the nodes' features.",
+        "initial-gradients": "Every holder sees, in every step, the sum of all holders' gradients of h0, whose "
+        "non-zero rows tell of the edges around the training nodes.",
+        "single-initial-embeddings": "Each of two holders can subtract its own part from h0 and its gradient and has, "
+        "in every step, the linear image of the other's features and the other's gradient exactly.",
+        "embedding-sums": "The server sees the sum over the holders of every node's embeddings, which depend on all "
+        "features and edges, and the gradient of that sum.",
+        "single-embeddings": "The server sees every holder's embedding of every node by itself and, with more than one "
+        "round, every holder's gradients by themselves.",
+        "pooled-degrees": "The server learns the exact sum over the holders of every node's degree, or of the weights "
+        "of its edges.",
+        "single-degrees": "The server learns every node's exact degree, or sum of edge weights, at every holder.",
+        "combined-embeddings": "Every holder sees the combined embeddings of all rounds but the last; holders and "
+        "server then know what goes into propagation and what comes out, from which edges can be inferred.",
+        "output-embeddings": "The label holder sees the server's output for every node, and predicts from it.",
+        "combined-as-output": "The label holder sees the last combined embedding of every node itself: with concat "
+        "every holder's part alone, with two holders it can subtract its own; edges can be inferred.",
+        "training-rows": "Gradients go in the clear: the server and every holder can infer which nodes are trained on "
+        "and which of those share a class.",
+        "label-holder-edges": "Gradients in the clear are spread over the label holder's edges: the server and every "
+        "holder learn of its edges around the training nodes.",
+    }
+)
+"""Name → who learns what, in one sentence."""
+
+_OF_LABEL_HOLDER: Final = frozenset[Revelation]({"training-rows", "label-holder-edges"})
+_TO_LABEL_HOLDER: Final = frozenset[Revelation]({"output-embeddings", "combined-as-output"})
+
+
+class LimitSettings(BaseModel):
+    """What a party accepts. The defaults accept the default job and nothing that reveals more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    may_reveal: tuple[Revelation, ...] = Field(
+        ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
+        description="what a job may reveal of this party's data; the whole list, not an addition to the default",
+    )
+    max_rounds: int = Field(1, ge=1, le=64, description="largest accepted R; each round more reveals more of the edges")
+    max_epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="largest accepted total ε of differential privacy; this release adds no noise, so that every job's "
+        "total is infinite and any number here refuses every job; null: no bound is asked for",
+    )
+    min_common_nodes: int = Field(2, ge=1, description="fewest nodes common to all holders that are accepted")
+
+
+def revelations(job: JobSettings) -> dict[str, str]:
+    """What a job reveals of its holders' data.
+
+    Returns:
+        Name → its statement, in the order of ``STATEMENTS``. Fewer names are less said.
+    """
+    causes = _causes(job)
+    return {name: statement for name, statement in STATEMENTS.items() if name in causes}
+
+
+def refusal(limits: LimitSettings, job: JobSettings, party: PartyId, common_nodes: int | None = None) -> str | None:
+    """Why a party does not accept a job; None when it does.
+
+    A holder is asked only about what is revealed of its own data to others; the server has no data.
+
+    Args:
+        limits: the party's.
+        job: validated.
+        party: a holder of the job, or the server.
+        common_nodes: of the alignment, where it is known.
+
+    Returns:
+        All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
+        the way out.
+
+    Raises:
+        ConfigError: the job has no such party.
+    """
+    parties = (*job.data.names, SERVER)
+    if party not in parties:
+        raise ConfigError(f"party={party!r} is not in the job, whose parties are {', '.join(parties)}; mend the name")
+    reasons = [
+        _too_many_rounds(limits, job),
+        _unbounded(limits),
+        None if common_nodes is None else too_few(limits, common_nodes),
+        _unaccepted(limits, job, party),  # the longest last: its end is what may be cut off
+    ]
+    text = "; ".join(reason for reason in reasons if reason)
+    if len(text) > REASON_CHARACTERS:
+        text = text[: REASON_CHARACTERS - 1] + "…"
+    return text or None
+
+
+def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
+    """Why a party does not accept an alignment with so many common nodes; None when it does."""
+    if common_nodes >= limits.min_common_nodes:
+        return None
+    return (
+        f"limits.min_common_nodes={limits.min_common_nodes} and the holders have {common_nodes} in common: write the "
+        "ids alike at every holder, or lower the limit"
+    )
+
+
+def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
+    rounds = job.model.rounds
+    if rounds <= limits.max_rounds:
+        return None
+    return f"limits.max_rounds={limits.max_rounds} and model.rounds={rounds}: lower the rounds or raise the limit"
+
+
+def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
+    new = [
+        f"{name} ({cause})"
+        for name, cause in _causes(job).items()
+        if name not in limits.may_reveal and _concerns(name, job, party)
+    ]
+    if not new:
+        return None
+    return (
+        f"limits.may_reveal=[{', '.join(limits.may_reveal)}]: change the job, or add what your organisation accepts of "
+        f"what else the job reveals: {', '.join(new)}"
+    )
+
+
+def _unbounded(limits: LimitSettings) -> str | None:
+    if limits.max_epsilon is None:
+        return None
+    return (
+        f"limits.max_epsilon={limits.max_epsilon:g} and the job's total ε is infinite, for this release has no "
+        "differential privacy: remove the limit or do not take part"
+    )
+
+
+def _concerns(name: Revelation, job: JobSettings, party: PartyId) -> bool:
+    """Whether it tells others something of the party's own data."""
+    if party == job.data.label_party:
+        return name not in _TO_LABEL_HOLDER
+    return party in job.data.names and name not in _OF_LABEL_HOLDER
+
+
+def _causes(job: JobSettings) -> dict[Revelation, str]:
+    """What the job reveals → the settings that cause it."""
+    model = job.model
+    causes: dict[Revelation, str] = {}
+    method = f"model.initial.method={model.initial.method}"
+    if model.initial.method != "individual":
+        causes["initial-embeddings"] = method
+    if model.initial.method == "secure-sum":
+        causes["initial-gradients"] = method
+        if len(job.data.names) == 2:
+            causes["single-initial-embeddings"] = f"{method}, 2 holders"
+    strategy = f"model.combine.strategy={model.combine.strategy}"
+    causes["embedding-sums"] = strategy
+    if not model.combine.is_masked:
+        causes["single-embeddings"] = "model.combine.masked=false" if model.combine.linear else strategy
+    if model.combine.strategy == "degree-weighted":
+        causes["pooled-degrees"] = strategy
+        if not model.combine.is_masked:
+            causes["single-degrees"] = f"{strategy}, masked=false"
+    if model.rounds > 1:
+        causes["combined-embeddings"] = f"model.rounds={model.rounds}"
+    causes["output-embeddings"] = "every job"
+    if model.server.layers == 0:
+        causes["combined-as-output"] = "model.server.layers=0"
+    causes["training-rows"] = "every job"
+    if model.head.logit_hops > 0:
+        causes["label-holder-edges"] = f"model.head.logit_hops={model.head.logit_hops}"
+    return causes

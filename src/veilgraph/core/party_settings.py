@@ -1,0 +1,284 @@
+"""What one organisation says of its own tables: ``party.yaml``, which never leaves it.
+
+``read_party_settings`` turns the file into ``PartySettings``. Paths in it are relative to the file's folder, which
+whoever reads the tables passes on as ``base``. docs/tables.md explains every key.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+import yaml
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from veilgraph.core.config import PartyName, _Settings, first_problem
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.limits import LimitSettings
+from veilgraph.core.types import SERVER, PartyId
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_WILDCARDS = frozenset("*?[")
+
+
+def _as_text(value: object) -> object:
+    """Values of a table are compared as text, so a number or a boolean in a setting is its text too."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str | int) else value
+
+
+def _check_suffix(path: Path) -> Path:
+    if not path.name.endswith(SUFFIXES):
+        raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
+    return path
+
+
+def _check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} is given twice; remove one")
+    return values
+
+
+Text = Annotated[str, Field(min_length=1), BeforeValidator(_as_text)]
+TablePath = Annotated[Path, Field(description="relative to the party file's folder")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+MissingNumber = Literal["error", "zero", "mean"]
+_MISSING_NUMBERS: tuple[MissingNumber, ...] = get_args(MissingNumber)
+
+
+class NumericFeatures(_Settings):
+    """Columns of numbers, each one column of the features."""
+
+    columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
+    missing: MissingNumber | float = Field(
+        "error", description="a missing value stops, or becomes 0, the mean of the training table, or this number"
+    )
+
+    @field_validator("missing", mode="plain")
+    @classmethod
+    def _check_missing(cls, value: object) -> MissingNumber | float:
+        for word in _MISSING_NUMBERS:
+            if value == word:
+                return word
+        try:
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError("must be error, zero, mean or a finite number (category: only with categories)")
+        return number
+
+
+class CategoricalFeatures(_Settings):
+    """Columns of categories, each one column of 0 and 1 per category."""
+
+    columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
+    categories: Annotated[tuple[Text, ...], Field(min_length=1)]
+    missing: Literal["error", "zero", "category"] = Field(
+        "error", description="a missing value stops, or becomes all zeros, or a category of its own"
+    )
+    other: Literal["error", "zero"] = Field("error", description="a value outside categories stops or is all zeros")
+
+    @field_validator("categories")
+    @classmethod
+    def _check_categories(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return _check_distinct(values)
+
+
+def _feature_kind(value: object) -> str:
+    categorical = "categories" in value if isinstance(value, dict) else isinstance(value, CategoricalFeatures)
+    return "(categorical)" if categorical else "(numeric)"
+
+
+Features = Annotated[
+    Annotated[NumericFeatures, Tag("(numeric)")] | Annotated[CategoricalFeatures, Tag("(categorical)")],
+    Discriminator(_feature_kind),
+]
+
+
+class LabelSettings(_Settings):
+    """The label holder's classes; a node without a value is unlabelled."""
+
+    column: Text
+    classes: Annotated[tuple[Text, ...], Field(min_length=2)]
+
+    @field_validator("classes")
+    @classmethod
+    def _check_classes(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return _check_distinct(values)
+
+
+class SplitColumn(_Settings):
+    """A column says which split a labelled node belongs to; none where it has no value."""
+
+    column: Text
+    train: Text = "train"
+    val: Text = "val"
+    test: Text = "test"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_distinct((self.train, self.val, self.test))
+        return self
+
+
+class SplitFractions(_Settings):
+    """Random fractions of each class's labelled nodes; what they leave is in no split."""
+
+    train: Fraction
+    val: Fraction
+    test: Fraction
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        total = self.train + self.val + self.test
+        if total > 1 + 1e-9:
+            raise ValueError(f"train + val + test = {total:g} must be at most 1; lower one of them")
+        return self
+
+
+def _split_kind(value: object) -> str:
+    by_column = "column" in value if isinstance(value, dict) else isinstance(value, SplitColumn)
+    return "(column)" if by_column else "(fractions)"
+
+
+Split = Annotated[
+    Annotated[SplitColumn, Tag("(column)")] | Annotated[SplitFractions, Tag("(fractions)")],
+    Discriminator(_split_kind),
+]
+
+
+class NodeSettings(_Settings):
+    """The node table: one row per node."""
+
+    file: TablePath
+    id: Text
+    features: Annotated[tuple[Features, ...], Field(min_length=1)]
+    label: LabelSettings | None = Field(None, description="at the label holder only")
+    split: Split | None = Field(None, description="with label only")
+
+    @field_validator("file")
+    @classmethod
+    def _check_file(cls, path: Path) -> Path:
+        return _check_suffix(path)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.label is not None and self.split is None:
+            raise ValueError("label needs split, which says what to train and test on; give split")
+        if self.split is not None and self.label is None:
+            raise ValueError("split needs label: only labelled nodes are trained and tested on; remove split")
+        for column in (column for feature in self.features for column in feature.columns):
+            if column in self.reserved:
+                raise ValueError(
+                    f"column {column!r} is a feature and also the id, label or split, which would give the answer "
+                    "away; take it out of features"
+                )
+        return self
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Columns that are never features: id, label and split."""
+        label = () if self.label is None else (self.label.column,)
+        split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
+        return (self.id, *label, *split)
+
+
+class RelationSettings(_Settings):
+    """Which kinds of edges to keep, and what each multiplies the weight by."""
+
+    column: Text
+    weights: Annotated[dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1)]
+    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
+
+
+class EdgeSettings(_Settings):
+    """One table of edges: one row per edge."""
+
+    file: TablePath
+    source: Text
+    target: Text
+    weight: Text | None = Field(None, description="column of finite numbers of at least 0")
+    relation: RelationSettings | None = None
+    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
+    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
+
+    @field_validator("file")
+    @classmethod
+    def _check_file(cls, path: Path) -> Path:
+        return _check_suffix(path)
+
+
+class PartySettings(_Settings):
+    """One organisation's own settings; private to it."""
+
+    party: PartyName
+    seed: Literal["private", "job"] = Field(
+        "private", description="whether its initial weights and dropout come from a secret seed or the job's"
+    )
+    nodes: NodeSettings
+    edges: tuple[EdgeSettings, ...] = ()
+    limits: LimitSettings = LimitSettings()
+
+    @field_validator("party")
+    @classmethod
+    def _check_party(cls, name: PartyId) -> PartyId:
+        if name == SERVER:
+            raise ValueError("a holder may not be called that: it is the server's name; rename it")
+        return name
+
+
+def is_pattern(column: str) -> bool:
+    """Whether the name of feature columns holds a wildcard: ``*``, ``?`` or ``[…]``."""
+    return not _WILDCARDS.isdisjoint(column)
+
+
+def parse_party_settings(data: object, source: str = "party") -> PartySettings:
+    """Validates party settings that came from YAML or a dictionary.
+
+    Raises:
+        ConfigError: names the first broken key, its value and the rule.
+    """
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
+        )
+    try:
+        return PartySettings.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {first_problem(error)}") from error
+
+
+def read_party_settings(path: Path) -> PartySettings:
+    """Reads and validates a party file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
+    """
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 - derived from SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a party file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    return parse_party_settings({} if data is None else data, str(path))
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7.
+
+    The settings turn text into numbers and truth values where they ask for them.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own declaration
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }

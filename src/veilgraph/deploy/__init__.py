@@ -1,0 +1,1 @@
+"""Across organisations: NVIDIA FLARE's provisioning, sites and jobs around the same role code."""

@@ -1,0 +1,313 @@
+"""What an administrator does from afar: submit a job, see how it is, read the server's log of it, stop it.
+
+A submitted job is settings: no code, no data. Every site checks it against its own policy and its own party file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    AuthorizationError,
+    InternalError,
+    InvalidJobDefinition,
+    JobNotFound,
+    JobNotRunning,
+    NoConnection,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from veilgraph.core import errors
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
+from veilgraph.core.types import PartyId
+from veilgraph.deploy.engine import TASK
+from veilgraph.deploy.kit import ALLOWED_CLASSES, Kit
+from veilgraph.paradigms.site import SiteWork
+
+_HOLDER, _SERVER = ALLOWED_CLASSES
+_POLL_S: Final = 1.0
+_REJOIN_S: Final = 120.0
+_FINISHED: Final = "FINISHED:"
+_COMPLETED: Final = "FINISHED:COMPLETED"
+_APP: Final = "veilgraph"
+_OURS: Final = " - veilgraph - "
+_REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\w+): (.*)")
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """One submitted job."""
+
+    job_id: str
+    name: str
+    status: str
+    submitted: str
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    """Who is connected, and what was submitted, newest first."""
+
+    connected: tuple[PartyId, ...]
+    jobs: tuple[JobStatus, ...]
+
+
+def submit(
+    kit: Kit,
+    settings: JobSettings,
+    work: SiteWork,
+    *,
+    resume: bool,
+    wait: bool,
+    report: Report,
+    retries: int = 0,
+    connect_s: float = 30.0,
+) -> str:
+    """Submits a job and, if asked to, waits for its end.
+
+    Args:
+        kit: an administrator's.
+        settings: the job; its ``data.parties`` are names.
+        work: what to do.
+        resume: go on with the run of this name.
+        wait: return only when the job has ended.
+        report: called with a line when something happens.
+        retries: after a lost party or connection, go on with the run so many times; for ``wait`` only.
+        connect_s: longest wait for the server, and for holders that are not connected yet.
+
+    Returns:
+        FLARE's id of the job.
+
+    Raises:
+        ConfigError: a party refused the job.
+        LinkError: no connection, or a holder is not connected.
+        RunError: the job failed.
+    """
+    _check_names(settings)
+    for retry in range(retries + 1):
+        try:
+            return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
+        except (PeerFailed, LinkTimeout, _Ended) as error:
+            if retry == retries:
+                raise
+            report(f"{error}; going on")
+            resume, connect_s = True, max(connect_s, _REJOIN_S)
+    raise RunError(f"retries={retries} must be at least 0")
+
+
+class _Ended(RunError):
+    """The engine ended a job without a party's word of why."""
+
+
+def _submit(
+    kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
+) -> str:
+    with _session(kit, connect_s) as session:
+        _await_holders(session, settings.data.names, connect_s)
+        with tempfile.TemporaryDirectory() as folder:
+            _write_job(Path(folder), settings, work, resume=resume)
+            job_id = str(session.submit_job(folder))
+        report(f"submitted {settings.name} ({work}) as {job_id}")
+        if wait:
+            _await_end(session, job_id, report)
+    return job_id
+
+
+def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
+    """Who is connected and which jobs there are.
+
+    Raises:
+        LinkError: no connection.
+    """
+    with _session(kit, connect_s) as session:
+        jobs = [
+            JobStatus(
+                str(job.get("job_id", "")),
+                str(job.get("job_name", "")),
+                str(job.get("status", "")),
+                str(job.get("submit_time", ""))[:19],
+            )
+            for job in session.list_jobs()
+        ]
+        newest_first = tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True))
+        return ProjectStatus(_connected(session), newest_first)
+
+
+def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
+    """A job's log: at an administrator the server's, at a holder or the server its own.
+
+    Args:
+        kit: whose log to read.
+        job_id: default: the newest job.
+        everything: with what the engine says.
+        connect_s: longest wait for the server.
+
+    Raises:
+        RunError: there is no such job or no log of it.
+        LinkError: no connection.
+    """
+    if kit.kind != "administrator":
+        text = _own_log(kit, job_id)
+    else:
+        with _session(kit, connect_s) as session:
+            text = _server_log(session, _known(session, job_id))
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if everything or _OURS in line)
+
+
+def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
+    """Stops a running job; its parties keep their checkpoints. Returns its id.
+
+    Raises:
+        RunError: it does not exist or does not run.
+        LinkError: no connection.
+    """
+    with _session(kit, connect_s) as session:
+        known = _known(session, job_id)
+        if str(session.get_job_meta(known).get("status", "")).startswith(_FINISHED):
+            raise RunError(f"job {known} has ended already; there is nothing to stop")
+        session.abort_job(known)
+        return known
+
+
+def _check_names(settings: JobSettings) -> None:
+    parties = settings.data.parties
+    if parties is None or any(path is not None for path in parties.values()):
+        raise ConfigError(
+            "data.parties: a submitted job names its holders and nothing of their files, as in "
+            "data: {parties: [bank, shop]}"
+        )
+
+
+@contextmanager
+def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
+    """A session with the server; FLARE's errors become ours."""
+    if kit.kind != "administrator":
+        raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
+    settings = kit.startup_settings()["admin"]
+    address = f"{settings['host']}:{settings['port']}"
+    quiet = StringIO()
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    session = None
+    try:
+        with redirect_stdout(quiet), redirect_stderr(quiet):
+            session = new_secure_session(kit.name, str(kit.path), timeout=connect_s)
+        yield session
+    except (NoConnection, TimeoutError, ConnectionError) as error:
+        raise LinkTimeout(f"{kit.name} cannot reach the server at {address}: is it running? ({error})") from error
+    except (AuthenticationError, AuthorizationError) as error:
+        raise LinkError(f"{kit.name} is not let in by the server at {address}: {error}") from error
+    except (JobNotFound, JobNotRunning, InvalidJobDefinition) as error:
+        raise RunError(str(error)) from error
+    except InternalError as error:
+        raise RunError(f"the server at {address} reports: {error}") from error
+    finally:
+        if session is not None:
+            with redirect_stdout(quiet), redirect_stderr(quiet):
+                session.close()
+        logging.disable(level)
+
+
+def _connected(session: Session) -> tuple[PartyId, ...]:
+    return tuple(sorted(client.name for client in session.get_system_info().client_info))
+
+
+def _await_holders(session: Session, holders: tuple[PartyId, ...], connect_s: float) -> None:
+    deadline = time.monotonic() + connect_s
+    while missing := sorted(set(holders) - set(_connected(session))):
+        if time.monotonic() > deadline:
+            raise LinkError(f"not connected: {', '.join(missing)}; start there: veilgraph join KIT --party party.yaml")
+        time.sleep(_POLL_S)
+
+
+def _write_job(folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> None:
+    arguments = {"job": settings.model_dump(mode="json"), "work": work, "resume": resume}
+    holders = list(settings.data.names)
+    files: dict[str, dict[str, Any]] = {
+        "meta.json": {
+            "name": settings.name,
+            "resource_spec": {},
+            "deploy_map": {_APP: ["server", *holders]},
+            "min_clients": len(holders),
+            "mandatory_clients": holders,
+        },
+        f"{_APP}/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "veilgraph", "path": _SERVER, "args": arguments}],
+            "components": [],
+        },
+        f"{_APP}/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": [TASK], "executor": {"path": _HOLDER, "args": arguments}}],
+            "components": [],
+        },
+    }
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def _await_end(session: Session, job_id: str, report: Report) -> None:
+    last = ""
+    while True:
+        now = str(session.get_job_meta(job_id).get("status", ""))
+        if now != last:
+            report(f"{job_id[:8]}: {now.lower().replace('_', ' ')}")
+            last = now
+        if now.startswith(_FINISHED):
+            break
+        time.sleep(_POLL_S)
+    if now != _COMPLETED:
+        raise _cause(session, job_id, now)
+
+
+def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
+    """Why a job failed, as the server's log tells it: a party's own error, or that a party failed."""
+    reported = _REPORTED.findall(_server_log(session, job_id))
+    for name, message in reported:
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, VeilgraphError):
+            hint = "; go on with --resume" if issubclass(kind, PeerFailed | LinkTimeout) else ""
+            return kind(f"{message}{hint}")
+    return _Ended(
+        f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph logs, and at each site the log "
+        "of its job; go on with --resume"
+    )
+
+
+def _server_log(session: Session, job_id: str) -> str:
+    return str(session.get_job_logs(job_id).get("logs", {}).get("server", ""))
+
+
+def _known(session: Session, job_id: str | None) -> str:
+    """The whole id for the beginning of one; the newest job for None."""
+    jobs = sorted(session.list_jobs(), key=lambda job: str(job.get("submit_time", "")), reverse=True)
+    ids = [str(job["job_id"]) for job in jobs if str(job["job_id"]).startswith(job_id or "")]
+    if not ids or (job_id is not None and len(ids) > 1 and job_id not in ids):
+        wanted = "no job was submitted yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"
+        raise RunError(f"{wanted}; see veilgraph status")
+    return ids[0] if job_id is None or job_id not in ids else job_id
+
+
+def _own_log(kit: Kit, job_id: str | None) -> str:
+    """The newest job's log in a site's own kit."""
+    found = sorted(kit.path.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph status")
+    return found[-1].read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,158 @@
+"""Three organisations, the server and an administrator as processes of their own on this machine, with mutual TLS."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from veilgraph.core.config import DataSettings, JobSettings, read_job
+from veilgraph.core.errors import LinkTimeout, RunError
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.control import submit
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import provision, read_project
+from veilgraph.experiments.organisations import export_dataset
+
+Report = Callable[[str], None]
+_GRACE_S: Final = 20.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class LocalNetwork:
+    """A provisioned project whose sites run on this machine.
+
+    Attributes:
+        kits: participant → its kit.
+        administrator: the kit of who submits jobs.
+        sites: participant → the process of its ``veilgraph join``.
+    """
+
+    kits: Mapping[PartyId, Path]
+    administrator: Kit
+    sites: dict[PartyId, subprocess.Popen[bytes]]
+
+    def runs(self, party: PartyId) -> Path:
+        """Where a participant keeps its runs."""
+        return Kit.open(self.kits[party]).runs
+
+
+def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
+    """Exports a data set as three organisations' tables, and trains and predicts on them over a real network.
+
+    Args:
+        out: folder to make.
+        report: called with a line when something happens.
+        epochs: at most.
+
+    Returns:
+        The label holder's part of the run.
+
+    Raises:
+        VeilgraphError: something of it failed.
+    """
+    if out.exists():
+        raise RunError(f"{out} exists; choose another --out or remove it")
+    tables = out / "organisations"
+    party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
+    report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")
+    project = _with_free_ports(tables / "project.yaml")
+    kits = provision(read_project(project), out / "consortium")
+    report(f"provisioned {', '.join(kits)} in {out / 'consortium'}")
+    settings = _shortened(read_job(tables / "network-job.yaml"), epochs)
+    with local_network(kits, party_files, report) as network:
+        submit(network.administrator, settings, "train", resume=False, wait=True, report=report)
+        submit(network.administrator, settings, "predict", resume=False, wait=True, report=report)
+        return network.runs(settings.data.label_party) / settings.name
+
+
+@contextmanager
+def local_network(
+    kits: Mapping[PartyId, Path], party_files: Mapping[PartyId, Path], report: Report
+) -> Iterator[LocalNetwork]:
+    """Joins the server and every holder, each in a process of its own, and ends them afterwards.
+
+    Args:
+        kits: participant → kit, as ``provision`` gives them.
+        party_files: holder → party file.
+        report: called when a site is up.
+
+    Raises:
+        LinkTimeout: a site did not come up.
+        RunError: a site ended.
+    """
+    administrator = next(kit for kit in map(Kit.open, kits.values()) if kit.kind == "administrator")
+    with ExitStack() as stack:
+        sites: dict[PartyId, subprocess.Popen[bytes]] = {}
+        stack.callback(_leave, sites)
+        for party in (SERVER, *party_files):
+            sites[party] = join_site(kits[party], party_files.get(party))
+        for party, site in sites.items():
+            _await_joined(kits[party], site)
+            report(f"{party} has joined (process {site.pid})")
+        yield LocalNetwork(kits, administrator, sites)
+
+
+def join_site(kit: Path, party_file: Path | None) -> subprocess.Popen[bytes]:
+    """Starts ``veilgraph join`` in a process of its own; what it says goes to join.log in the kit."""
+    party = [] if party_file is None else ["--party", str(party_file)]
+    with (kit / "join.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "veilgraph.cli", "join", str(kit), *party],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _await_joined(kit: Path, site: subprocess.Popen[bytes], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while "is connected" not in (said := (kit / "join.log").read_text(encoding="utf-8", errors="replace")):
+        if site.poll() is not None:
+            raise RunError(f"{kit.name} could not join: {said.strip()}")
+        if time.monotonic() > deadline:
+            raise LinkTimeout(f"{kit.name} did not join in {limit_s:g} s; see {kit / 'join.log'}")
+        time.sleep(_POLL_S)
+
+
+def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
+    for site in sites.values():
+        site.send_signal(signal.SIGTERM)
+    for site in sites.values():
+        try:
+            site.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            site.kill()
+            site.wait()
+
+
+def _with_free_ports(project: Path) -> Path:
+    """The exported project file, on ports of this machine that nobody uses."""
+    content = yaml.safe_load(project.read_text(encoding="utf-8"))
+    port, admin_port = free_ports()
+    content["server"] = {"host": "localhost", "port": port, "admin_port": admin_port}
+    project.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return project
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that were free a moment ago."""
+    with socket.socket() as one, socket.socket() as other:
+        for held in (one, other):
+            held.bind(("localhost", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _shortened(settings: JobSettings, epochs: int) -> JobSettings:
+    train = settings.train.model_copy(update={"epochs": min(epochs, settings.train.epochs)})
+    return settings.model_copy(update={"train": train})

@@ -1,0 +1,177 @@
+"""What FLARE starts in a job's process: an executor at each holder, a controller at the server.
+
+Both run the same role code as everywhere else; a job carries settings only. Component arguments come from whoever
+submitted the job and are validated like any stranger's file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from nvflare.apis.controller_spec import Client, ClientTask, Task
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.deploy.kit import Kit
+from veilgraph.link.flare import FlareLink
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.sealed import SealedLink
+from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
+from veilgraph.roles.launch import keep_freed_memory, share_cores
+
+TASK: Final = "veilgraph"
+_ABORT_POLL_S: Final = 0.5
+
+log = logging.getLogger("veilgraph")
+
+
+class HolderExecutor(Executor):  # type: ignore[misc]
+    """One data holder's part of a job.
+
+    Args:
+        job: settings, as in a job file.
+        work: one of ``SITE_WORKS``.
+        resume: go on with a run that was cut off.
+    """
+
+    def __init__(self, job: dict[str, Any], work: str, resume: bool = False) -> None:
+        super().__init__()
+        self._job, self._work, self._resume = job, work, resume
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Does this holder's part from beginning to end; FLARE calls it once."""
+        if task_name != TASK:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        failure = _run(self._job, self._work, self._resume, str(fl_ctx.get_identity_name()), fl_ctx, abort_signal)
+        return make_reply(ReturnCode.OK if failure is None else ReturnCode.EXECUTION_EXCEPTION)
+
+
+class ServerController(Controller):  # type: ignore[misc]
+    """The server's part of a job. Arguments as ``HolderExecutor``."""
+
+    def __init__(self, job: dict[str, Any], work: str, resume: bool = False) -> None:
+        super().__init__()
+        self._job, self._work, self._resume = job, work, resume
+        self._unfinished: set[str] = set()
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to prepare."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Starts every holder's part, does the server's own, and waits for the holders to end theirs."""
+        try:
+            holders = parse_job(self._job).data.names
+        except VeilgraphError as error:
+            self.system_panic(_failed(SERVER, error), fl_ctx)
+            return
+        self._unfinished = set(holders)
+        task = Task(name=TASK, data=Shareable(), result_received_cb=self._finished)
+        self.broadcast(task, fl_ctx, targets=list(holders), min_responses=len(holders))
+        failure = _run(self._job, self._work, self._resume, SERVER, fl_ctx, abort_signal)
+        if failure is not None:
+            self.system_panic(failure, fl_ctx)
+            return
+        while self._unfinished and not abort_signal.triggered:
+            threading.Event().wait(_ABORT_POLL_S)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to clean up: the run's own code does."""
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A result that comes after the end is of no use."""
+
+    def _finished(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        name = client_task.client.name
+        self._unfinished.discard(name)
+        if client_task.result is None or client_task.result.get_return_code() != ReturnCode.OK:
+            self.system_panic(f"{name} failed; its own log says why", fl_ctx)
+
+
+def _run(
+    job: dict[str, Any], work: str, resume: bool, party: PartyId, fl_ctx: FLContext, abort_signal: Signal
+) -> str | None:
+    """Runs one party's part; returns what to tell FLARE when it failed."""
+    keep_freed_memory()
+    share_cores(1)
+    try:
+        settings = parse_job(job)
+        kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
+        with _link(settings, kit, party, fl_ctx, abort_signal) as (link, recorder):
+            take_part(
+                kit.runs_now(),
+                settings,
+                party,
+                _work(work),
+                link,
+                recorder,
+                party_file=kit.party_file(),
+                resume=resume,
+            )
+    except VeilgraphError as error:
+        return _failed(party, error)
+    except Exception as error:
+        log.exception("%s failed", party)
+        return f"{party}: {type(error).__name__}"
+    return None
+
+
+def _failed(party: PartyId, error: VeilgraphError) -> str:
+    """Puts a party's own error into its log; returns what others may know of it."""
+    log.error("%s: %s", type(error).__name__, " ".join(str(error).split()))
+    return f"{party}: {type(error).__name__}"
+
+
+def _work(name: str) -> SiteWork:
+    if name not in SITE_WORKS:
+        raise ConfigError(f"work={name!r} is not one of {', '.join(SITE_WORKS)}; submit with the same release")
+    return SITE_WORKS[name]
+
+
+@contextmanager
+def _link(
+    settings: JobSettings, kit: Kit, party: PartyId, fl_ctx: FLContext, abort_signal: Signal
+) -> Iterator[tuple[Link, RecordedLink]]:
+    """This party's link, sealed between holders, and what counts its traffic; both end when FLARE aborts the job."""
+    job_id = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
+    holders = settings.data.names
+    parties = (*holders, SERVER)
+    if party not in parties:
+        raise ConfigError(f"{party} is not one of the job's holders {', '.join(holders)}; name it under data.parties")
+    cell = fl_ctx.get_engine().get_cell().core_cell
+    addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
+    wire = FlareLink(party, cell, addresses, settings.timeout_s)
+    done = threading.Event()
+    watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done), daemon=True)
+    watcher.start()
+    try:
+        recorder = RecordedLink(wire)
+        peers = [holder for holder in holders if holder != party]
+        link: Link = recorder if party == SERVER else SealedLink(recorder, kit.identity(), peers, job_id)
+        yield link, recorder
+        link.close()
+    except BaseException as error:
+        wire.stop(type(error).__name__)
+        raise
+    finally:
+        done.set()
+
+
+def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event) -> None:
+    while not done.wait(_ABORT_POLL_S):
+        if abort_signal.triggered:
+            wire.stop("the job was stopped")
+            return

@@ -1,0 +1,301 @@
+"""What a service needs to be asked safely: a token that callers show, a certificate, and nothing but HTTPS."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from veilgraph.core.errors import ConfigError, DataError, RunError
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
+_TOKEN_BYTES: Final = 32
+_LARGEST_TOKEN_FILE: Final = 4096
+_TRIAL: Final = timedelta(days=30)
+_CLOCKS_DIFFER: Final = timedelta(hours=1)
+_GROUP_AND_OTHERS: Final = 0o077
+_OTHERS: Final = 0o007
+_CONNECTIONS: Final = 512
+_GRACE_S: Final = 10
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+Report = Callable[[str], None]
+
+
+def check_token(token: str) -> None:
+    """Refuses what is too short for a token, or cannot travel in a header.
+
+    Raises:
+        ConfigError: says the rule, never the token.
+    """
+    if _TOKEN.fullmatch(token) is None:
+        raise ConfigError(
+            f"the token ({len(token)} characters) must be 32 to 512 letters, digits or . _ ~ + / - (= at the end); "
+            "make one with make_token_file"
+        )
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without the white space around it.
+
+    Raises:
+        ConfigError: the file cannot be read, others than its owner may read it, or it holds no token.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
+            content = file.read(_LARGEST_TOKEN_FILE)
+    except OSError as error:
+        raise ConfigError(f"token file {path}: cannot be read ({error.strerror}); make one with its path") from error
+    if mode & _GROUP_AND_OTHERS:
+        raise ConfigError(
+            f"token file {path}: others than its owner may use it (mode {mode & 0o777:03o}); chmod 600 it"
+        )
+    token = content.decode("latin-1").strip()
+    try:
+        check_token(token)
+    except ConfigError as error:
+        raise ConfigError(f"token file {path}: {error}") from error
+    return token
+
+
+def make_token_file(path: Path) -> None:
+    """Writes a fresh random token of 256 bits to a file that its owner alone may read.
+
+    Raises:
+        RunError: the file exists or cannot be written.
+    """
+    _write_new(path, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n", 0o600)
+
+
+def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
+    """A certificate that vouches for itself, for trying a service out: 30 days, ECDSA on P-256.
+
+    Callers must be given the certificate and told to trust it.
+
+    Args:
+        host: name or address by which callers reach the service.
+        folder: where to write ``certificate.pem`` and ``key.pem``, made at need.
+
+    Returns:
+        Paths of the certificate and of the key, which its owner alone may read.
+
+    Raises:
+        ConfigError: ``host`` is neither an address nor an ASCII name.
+        RunError: a file exists or cannot be written.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _self_signed(key, _alternative_name(host))
+    paths = folder / "certificate.pem", folder / "key.pem"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+    _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    _write_new(paths[0], certificate.public_bytes(Encoding.PEM), 0o644)
+    return paths
+
+
+def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer at the side that is asked.
+
+    Args:
+        certificate: PEM file, the service's certificate first, then those of its issuers.
+        key: PEM file of its private key, without a passphrase.
+
+    Raises:
+        ConfigError: a file cannot be read, or everyone may read the key.
+        DataError: the files do not hold a certificate and the key of it.
+    """
+    for path, what in ((certificate, "certificate"), (key, "key")):
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+        except OSError as error:
+            raise ConfigError(f"--{what} {path}: cannot be read ({error.strerror}); give a PEM file") from error
+        if what == "key" and mode & _OTHERS:
+            raise ConfigError(f"--key {path}: everyone may use it (mode {mode & 0o777:03o}); chmod 600 it")
+
+    def no_passphrase() -> str:
+        raise DataError(f"--key {key}: the private key has a passphrase; write it without one")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, no_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise DataError(
+                f"--key {key} is not the key of --certificate {certificate}; give both of one pair"
+            ) from error
+        raise DataError(
+            f"--certificate {certificate} and --key {key} do not hold a certificate and its key as PEM "
+            f"({error.reason or error}); give such files"
+        ) from error
+    return context
+
+
+def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
+    """What serves ``app`` over HTTPS on a socket given to ``run``; it speaks nothing but TLS."""
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    config.load()
+    config.ssl = tls
+    return uvicorn.Server(config)
+
+
+def run_https(app: FastAPI, tls: ssl.SSLContext, host: str, port: int, announce: Callable[[int], None]) -> None:
+    """Serves ``app`` until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
+
+    Args:
+        app: what answers.
+        tls: from ``server_tls``.
+        host: name or address to listen at.
+        port: to listen at; 0: one that is free.
+        announce: called with the port once it listens.
+
+    Raises:
+        ConfigError: the address cannot be listened at, or this is not the main thread.
+    """
+    server = make_server(app, tls)
+    with _listen(host, port) as listener, _stopped_by_signals(server):
+        announce(listener.getsockname()[1])
+        server.run(sockets=[listener])
+
+
+class Envelope:
+    """ASGI middleware around every exchange: headers, and one line that says nothing of what was asked or answered.
+
+    Args:
+        app: what answers.
+        report: called with the line.
+        paths: those of ``app``; any other may hold anything, and is not reported.
+    """
+
+    def __init__(self, app: ASGIApp, report: Report, paths: Collection[str]) -> None:
+        self._app = app
+        self._report = report
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes one exchange on."""
+        status, start = 500, time.monotonic()
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            client = scope["client"][0] if scope.get("client") else "-"
+            path = scope["path"] if scope["path"] in self._paths else "(other)"
+            took_ms = 1000 * (time.monotonic() - start)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._report(f"{now} {client} {scope['method']} {path} {status} {took_ms:.0f} ms")
+
+
+def _alternative_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    if not host or not host.isascii():
+        raise ConfigError(f"host={host!r}: a certificate is for an address or an ASCII name; give one of them")
+    return x509.DNSName(host)
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
+    public, now = key.public_key(), datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(subject_name=name, issuer_name=name)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + _TRIAL)
+        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Writes a file that did not exist; no one may use it more widely than ``mode``, not even for a moment."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError as error:
+        raise RunError(f"{path} exists and is not overwritten; choose another path, or remove it") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket, made before anything is announced."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--host {host} --port {port}: cannot be listened at ({error}); choose another") from error
+
+
+@contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """From now on signals stop the server, and nothing else: uvicorn raises them once more when it has ended."""
+
+    def stop(_number: int, _frame: object) -> None:
+        server.should_exit = True
+
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("serve must be called in the main thread, which signals reach; elsewhere use make_server")
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

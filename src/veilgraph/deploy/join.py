@@ -1,0 +1,174 @@
+"""Runs a participant's long-lived site: FLARE's own program in a process of its own, watched and restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
+from veilgraph.deploy.kit import Kit
+from veilgraph.paradigms.organisation import Organisation
+from veilgraph.paradigms.run_directory import locked
+
+_PROGRAMS: Final = {
+    "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
+    "holder": ("nvflare.private.fed.app.client.client_train", "fed_client.json"),
+}
+_READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
+_POLL_S: Final = 0.2
+_GRACE_S: Final = 15.0
+_RESTARTS: Final = 5
+_CALM_S: Final = 60.0
+
+Report = Callable[[str], None]
+
+
+def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report, connect_s: float = 60.0) -> None:
+    """Runs the site until it is told to stop (SIGINT, SIGTERM).
+
+    Args:
+        kit: of the server or a holder.
+        party_file: the holder's own.
+        runs: where to keep runs; default: in the kit.
+        report: called with a line when something happens that a person wants to know.
+        connect_s: longest wait for the first connection with the server.
+
+    Raises:
+        ConfigError: the kit or the party file cannot be used.
+        LinkTimeout: no connection in time.
+        RunError: the site is running already, or its process ends again and again.
+    """
+    _check(kit, party_file)
+    kit.prepare(party_file, runs or kit.runs)
+    alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
+    with alone, _stop_on_signals() as stopped:
+        started: list[float] = []
+        while not stopped.is_set():
+            started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
+            if len(started) >= _RESTARTS:
+                raise RunError(f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s; see {_log(kit)}")
+            started.append(time.monotonic())
+            logged = _log(kit).stat().st_size if _log(kit).exists() else 0
+            with _process(kit) as process:
+                if not _wait_ready(kit, process, stopped, connect_s, logged):
+                    continue
+                report(f"{kit.name} is connected; runs are kept in {kit.runs_now()}")
+                while process.poll() is None and not stopped.wait(_POLL_S):
+                    pass
+            if not stopped.is_set():
+                report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
+        report(f"{kit.name} has left")
+
+
+def _check(kit: Kit, party_file: Path | None) -> None:
+    if kit.kind == "administrator":
+        raise ConfigError(
+            f"{kit.path} is an administrator's kit: it submits jobs; join with a holder's or the server's"
+        )
+    if kit.kind == "server":
+        if party_file is not None:
+            raise ConfigError("--party: the server has no data and takes no party file; leave it out")
+        return
+    if party_file is None:
+        raise ConfigError(f"--party is missing: {kit.name} brings its tables; give its party file")
+    Organisation.read(party_file, kit.name)
+    identity, message = kit.identity(), b"this kit's own certificate"
+    identity.verify_peer(kit.name, identity.certificate_pem, identity.sign(message), message, datetime.now(UTC))
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
+    """FLARE's program for this kit, in a process group of its own so that its jobs end with it."""
+    program, settings = _PROGRAMS[kit.kind]
+    variables = ["secure_train=true", f"org={kit.name}", "config_folder=config"]
+    if kit.kind == "holder":
+        variables.append(f"uid={kit.name}")
+    command = [sys.executable, "-u", "-m", program, "-m", str(kit.path), "-s", settings, "--set", *variables]
+    (kit.path / "transfer").mkdir(exist_ok=True)
+    with _log(kit).open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=kit.path,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(_GRACE_S if number == signal.SIGTERM else None)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def _wait_ready(
+    kit: Kit, process: subprocess.Popen[bytes], stopped: threading.Event, connect_s: float, logged: int
+) -> bool:
+    """Whether the site came up; False when its process ended or it was told to stop. Reads the log from ``logged``."""
+    deadline = time.monotonic() + connect_s
+    while process.poll() is None and not stopped.wait(_POLL_S):
+        with _log(kit).open("rb") as log:
+            log.seek(logged)
+            text = log.read().decode(errors="replace")
+        if _READY[kit.kind] in text:
+            return True
+        refusal = _refusal(text)
+        if refusal is not None:
+            raise LinkError(f"{kit.name} cannot join: {refusal}; see {_log(kit)}")
+        if time.monotonic() > deadline:
+            raise LinkTimeout(
+                f"{kit.name} could not connect in {connect_s:g} s; is the server running, and its host and port "
+                f"reachable from here? See {_log(kit)}"
+            )
+    return False
+
+
+def _refusal(text: str) -> str | None:
+    """Why the server's side or our own refuses the connection for good, if the log says so."""
+    causes = {
+        "CERTIFICATE_VERIFY_FAILED": "the certificates are not of one project, or have expired",
+        "certificate verify failed": "the certificates are not of one project, or have expired",
+        "CERTIFICATE_EXPIRED": "a certificate has expired",
+    }
+    return next((cause for sign, cause in causes.items() if sign in text), None)
+
+
+def _log(kit: Kit) -> Path:
+    return kit.path / "site.log"

@@ -1,0 +1,168 @@
+"""The project file: who takes part, and where the server is. From it come one start-up kit per participant."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+import yaml
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.prov_utils import prepare_builders
+from nvflare.lighter.provision import prepare_project
+from nvflare.lighter.provisioner import Provisioner
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from veilgraph.core.config import first_problem
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import SERVER, PartyId
+
+_HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
+_SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+_ADMINISTRATOR: Final = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class ServerAddress(BaseModel):
+    """Where the holders find the server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: Annotated[str, Field(pattern=_HOST, max_length=253)]
+    port: Port = 8002
+    admin_port: Port = 8003
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.port == self.admin_port:
+            raise ValueError(f"port and admin_port are both {self.port}; choose two ports")
+        return self
+
+
+class ProjectSettings(BaseModel):
+    """One consortium."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=_SITE)]
+    server: ServerAddress
+    holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
+    administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
+    valid_days: int = Field(360, ge=1, le=3650, description="of every certificate")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [*self.holders, self.server.host, *self.administrators]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is named twice; every participant has a name of its own")
+        if SERVER in self.holders:
+            raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
+        return self
+
+
+def read_project(path: Path) -> ProjectSettings:
+    """Reads and validates a project file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
+    """
+    try:
+        return ProjectSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a project file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML ({error}); see the README's project file") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_problem(error)}") from error
+
+
+def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
+    """Makes the certificates and one start-up kit per participant.
+
+    ``out/kits/<participant>`` goes to that participant, over a safe channel: it holds its private key.
+    ``out/authority`` holds the key that signs certificates: keep it off the server and off line.
+
+    Args:
+        project: who takes part.
+        out: folder to make.
+
+    Returns:
+        Participant → its kit. The server is called ``server``.
+
+    Raises:
+        RunError: ``out`` exists and is not empty, or cannot be written; provisioning failed.
+    """
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(
+                f"{out} exists and is not an empty directory; choose another --out: a project is provisioned once"
+            )
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".provisioning-") as workspace:
+            made = _provision_with_flare(project, Path(workspace))
+            kits = {SERVER: out / "kits" / SERVER}
+            kits.update({name: out / "kits" / name for name in (*project.holders, *project.administrators)})
+            (out / "kits").mkdir()
+            for name, kit in kits.items():
+                shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
+                kit.chmod(0o700)
+            authority = out / "authority"
+            shutil.move(made / "state", authority)
+            authority.chmod(0o700)
+            for path in authority.iterdir():
+                path.chmod(0o600)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    return kits
+
+
+def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
+    def organisation(name: str) -> str:
+        return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
+
+    participants: list[dict[str, Any]] = [
+        {
+            "name": project.server.host,
+            "type": "server",
+            "org": organisation(project.server.host),
+            "fed_learn_port": project.server.port,
+            "admin_port": project.server.admin_port,
+        }
+    ]
+    participants += [
+        {"name": name, "type": "client", "org": organisation(name), "allow_log_streaming": False}
+        for name in project.holders
+    ]
+    participants += [
+        {"name": name, "type": "admin", "org": organisation(name.partition("@")[2]), "role": "project_admin"}
+        for name in project.administrators
+    ]
+    implementation = "nvflare.lighter.impl"
+    definition: dict[str, Any] = {
+        "api_version": 3,
+        "name": project.name,
+        "description": f"veilgraph project {project.name}",
+        "participants": participants,
+        "builders": [
+            {"path": f"{implementation}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
+            {
+                "path": f"{implementation}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": f"{implementation}.cert.CertBuilder", "args": {"root_valid_days": project.valid_days}},
+            {"path": f"{implementation}.signature.SignatureBuilder"},
+        ],
+    }
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # its progress is not for users
+            flare_project = prepare_project(definition)
+            context = Provisioner(str(workspace), prepare_builders(definition), None).provision(flare_project)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise RunError(f"the project {project.name!r} cannot be provisioned: {error}") from error
+    if context.get(CtxKey.BUILD_ERROR):
+        raise RunError(f"the project {project.name!r} cannot be provisioned: {context.get(CtxKey.ERRORS)}")
+    return workspace / project.name

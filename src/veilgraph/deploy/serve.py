@@ -1,0 +1,288 @@
+"""Answers for single nodes over HTTPS, at the label holder, from the newest joint inference of a run.
+
+Nothing is computed here: the parties predict together, now and then, and this service looks up what they computed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from starlette.requests import ClientDisconnect
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.deploy.https import Envelope, Report, check_token, read_token, run_https, server_tls
+from veilgraph.paradigms.predictions import Predictions, load_predictions
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+
+MAX_IDS: Final = 10_000
+MAX_BODY_BYTES: Final = 1 << 20
+
+_FILE: Final = "predictions.safetensors"
+_DECIMALS: Final = 6
+
+
+class PredictRequest(BaseModel):
+    """What is asked: ids as text, or as whole numbers that stand for their text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ids: list[str]
+
+    @field_validator("ids", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> list[str]:
+        if not isinstance(value, list) or not 1 <= len(value) <= MAX_IDS:
+            given = f"{len(value)} ids" if isinstance(value, list) else "something else"
+            raise ValueError(f"give a list of 1 to {MAX_IDS:,} ids, not {given}; ask for more in several requests")
+        if any(isinstance(one, bool) or not isinstance(one, str | int) for one in value):
+            raise ValueError("an id is a string or a whole number")
+        return [str(one) for one in value]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One joint inference, ready to be looked up.
+
+    Attributes:
+        predictions: of C common nodes.
+        rows: id → row.
+        made_at: when the parties computed it.
+    """
+
+    predictions: Predictions
+    rows: Mapping[str, int]
+    made_at: datetime
+
+    def age_s(self) -> float:
+        """Seconds since the parties computed it; 0 where the clock was set back."""
+        return max(0.0, (datetime.now(UTC) - self.made_at).total_seconds())
+
+    def facts(self) -> dict[str, Any]:
+        """Which inference this is; nothing of the nodes."""
+        return {
+            "model_version": self.predictions.model_version,
+            "made_at": self.predictions.made_at,
+            "age_seconds": int(self.age_s()),
+        }
+
+    def answer(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Predictions in the order asked for, and the ids that are not among the common nodes."""
+        some = self.predictions.of([self.rows[text] for text in ids if text in self.rows])
+        labels = some.class_labels()
+        columns = some.names(), some.classes.tolist(), some.probabilities.tolist()
+        found = [
+            {
+                "id": name,
+                "class": labels[predicted],
+                "probabilities": {
+                    label: round(chance, _DECIMALS) for label, chance in zip(labels, chances, strict=True)
+                },
+            }
+            for name, predicted, chances in zip(*columns, strict=True)
+        ]
+        return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
+
+
+class NewestInference:
+    """The newest joint inference of a run, read again when the parties have made another.
+
+    Args:
+        run: directory of the run, as the label holder has it.
+        report: called with a line when another inference is served, or cannot be read.
+
+    Raises:
+        RunError: there is no run, no part of the label holder, or no readable inference in it.
+        ConfigError: the run's nodes have no ids.
+    """
+
+    def __init__(self, run: Path, report: Report) -> None:
+        self._store = _label_holder_part(run)
+        self._report = report
+        self._seen = self._stamp()
+        self._inference = _load(self._store)
+        self.damaged = False
+
+    def get(self) -> Inference:
+        """The newest that can be read; ``damaged`` tells whether there is a newer one that cannot."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._inference = _load(self._store)
+                self.damaged = False
+                self._report(f"now serving the joint inference of {self._inference.predictions.made_at}")
+            except (RunError, ConfigError) as error:
+                self.damaged = True
+                kept = self._inference.predictions.made_at
+                self._report(f"still serving the joint inference of {kept}, since the newest cannot be read: {error}")
+        return self._inference
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        """What changes when the file is replaced, changed or made readable; None while it is missing."""
+        try:
+            status = (self._store.path / _FILE).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def create_app(
+    run: Path, token: str, *, max_age_s: float | None = None, report: Report = lambda _line: None
+) -> FastAPI:
+    """The service as an ASGI application; whoever runs it must provide HTTPS, as ``serve`` does.
+
+    Args:
+        run: directory of the run, as the label holder has it.
+        token: what callers must show; 32 characters or more.
+        max_age_s: an older inference is not served; None: of any age.
+        report: called with one line per request and per new inference; never with ids, predictions or tokens.
+
+    Raises:
+        ConfigError: the token or ``max_age_s`` breaks a rule, or the run's nodes have no ids.
+        RunError: as ``NewestInference``.
+    """
+    check_token(token)
+    if max_age_s is not None and not 0 < max_age_s < math.inf:
+        raise ConfigError(f"max_age_s={max_age_s!r}: must be above 0 seconds; leave it out to serve any age")
+    newest = NewestInference(run, report)
+    token_digest = sha256(token.encode()).digest()
+    app = FastAPI(title="veilgraph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.add_middleware(Envelope, report=report, paths=("/health", "/predict"))
+
+    def too_old(inference: Inference) -> bool:
+        return max_age_s is not None and inference.age_s() > max_age_s
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        inference = newest.get()
+        status = "too-old" if too_old(inference) else "damaged" if newest.damaged else "ok"
+        return JSONResponse({"status": status, **inference.facts()}, 503 if status == "too-old" else 200)
+
+    @app.post("/predict")
+    async def predict(request: Request) -> JSONResponse:
+        _authorise(request, token_digest)
+        ids = _parse(await _body(request))
+        inference = newest.get()
+        if max_age_s is not None and too_old(inference):
+            raise HTTPException(
+                503,
+                f"the newest joint inference is {_duration(inference.age_s())} old, limit {_duration(max_age_s)}; "
+                "let the parties predict anew",
+            )
+        return JSONResponse(inference.answer(ids))
+
+    return app
+
+
+def serve(
+    run: Path,
+    *,
+    host: str,
+    port: int,
+    certificate: Path,
+    key: Path,
+    token_file: Path,
+    report: Report,
+    max_age_s: float | None = None,
+) -> None:
+    """Serves the run until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
+
+    Args:
+        run: directory of the run, as the label holder has it.
+        host: name or address to listen at.
+        port: to listen at; 0: one that is free.
+        certificate: PEM file of the service's certificate.
+        key: PEM file of its private key.
+        token_file: what callers must show, readable by its owner only.
+        report: called with a line once it listens, per request, and per new inference.
+        max_age_s: an older inference is not served; None: of any age.
+
+    Raises:
+        ConfigError: the token, certificate or key cannot be used, or the address cannot be listened at.
+        DataError: the certificate and the key are not of one pair.
+        RunError: as ``NewestInference``.
+    """
+    app = create_app(run, read_token(token_file), max_age_s=max_age_s, report=report)
+    tls = server_tls(certificate, key)
+    run_https(app, tls, host, port, lambda at: report(f"serving {run} at https://{host}:{at}; stop it with Ctrl-C"))
+
+
+def _label_holder_part(run: Path) -> PartyStore:
+    """The label holder's part of a run, refused where it is not here or has no inference yet."""
+    directory = RunDirectory.open(run)
+    label_holder = directory.settings.data.label_party
+    path = directory.party_path(label_holder)
+    if not path.is_dir():
+        raise RunError(
+            f"{run} has no part of the label holder {label_holder!r}; serve where {label_holder!r} keeps its"
+        )
+    if not (path / _FILE).is_file():
+        raise RunError(f"{path} has no {_FILE}: the run is not complete; let the parties finish it with --resume")
+    return PartyStore(path)
+
+
+def _load(store: PartyStore) -> Inference:
+    path = store.path / _FILE
+    try:
+        predictions = load_predictions(store)
+        made_at = datetime.fromisoformat(predictions.made_at)
+        finite = bool(predictions.probabilities.isfinite().all())
+    except (KeyError, IndexError, TypeError, ValueError) as error:  # a sound file that holds something else
+        raise RunError(f"{path}: not a joint inference ({error!r}); let the parties predict anew") from error
+    ids, classes = predictions.ids, len(predictions.class_labels())
+    if ids is None:
+        raise ConfigError(
+            f"{path}: the run's nodes have no ids, since it was not trained from tables; serve one that was"
+        )
+    if made_at.tzinfo is None or not finite or predictions.probabilities.shape != (len(ids), classes):
+        raise RunError(f"{path}: not a joint inference (ids, time or probabilities); let the parties predict anew")
+    # what was read is mapped from the file; a copy of it outlives whatever is written over the file later
+    predictions = replace(predictions, probabilities=predictions.probabilities.clone())
+    return Inference(predictions, {text: row for row, text in enumerate(ids)}, made_at)
+
+
+def _authorise(request: Request, token_digest: bytes) -> None:
+    """Compares digests: the time taken tells neither the token nor its length."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(sha256(given.strip().encode("latin-1")).digest(), token_digest)
+    if scheme.lower() != "bearer" or not same:
+        raise HTTPException(401, "not authorised", {"WWW-Authenticate": "Bearer"})
+
+
+async def _body(request: Request) -> bytes:
+    """The body, refused before more than ``MAX_BODY_BYTES`` of it are kept."""
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise HTTPException(413, f"a request has at most {MAX_BODY_BYTES:,} bytes; ask in several requests")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the request was cut off") from error
+    return bytes(body)
+
+
+def _parse(body: bytes) -> list[str]:
+    try:
+        return PredictRequest.model_validate_json(body).ids
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        key = ".".join(str(part) for part in problem["loc"]) or "body"
+        raise HTTPException(422, f"{key}: {problem['msg'].removeprefix('Value error, ')}") from error
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,245 @@
+"""Who a party is: the certificate and key that its project gave it, and how it checks those of others.
+
+A project has one root; it issues the certificate of every party directly, with the party's name as common name. These
+are the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any
+certificate authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.utils import CryptographyDeprecationWarning
+from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.types import PartyId
+
+MIN_RSA_BITS: Final = 2048
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+_CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+_ISSUING: Final = frozenset(
+    {
+        SignatureAlgorithmOID.RSA_WITH_SHA256,
+        SignatureAlgorithmOID.RSA_WITH_SHA384,
+        SignatureAlgorithmOID.RSA_WITH_SHA512,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA256,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA384,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA512,
+        SignatureAlgorithmOID.ED25519,
+    }
+)
+"""With which algorithm a root may have signed a certificate."""
+
+_PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+_MALFORMED: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    CryptographyDeprecationWarning,
+)
+"""What ``cryptography`` raises, at loading or at first use, of a certificate that is none; the last, only where Python
+is told to raise warnings: elsewhere such a certificate is read and its issuer checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A party's certificate, its private key, and the roots of the project it trusts."""
+
+    certificate: x509.Certificate
+    key: PrivateKey = field(repr=False)
+    roots: tuple[x509.Certificate, ...]
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The party's own certificate, without others that its file may hold."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def sign(self, message: bytes) -> bytes:
+        """Signs with RSA-PSS (MGF1 and salt of SHA-256), ECDSA with SHA-256, or Ed25519, as the key is."""
+        match self.key:
+            case rsa.RSAPrivateKey():
+                return self.key.sign(message, _PSS, hashes.SHA256())
+            case ec.EllipticCurvePrivateKey():
+                return self.key.sign(message, ec.ECDSA(hashes.SHA256()))
+            case _:
+                return self.key.sign(message)
+
+    def verify_peer(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
+        """Checks that ``message`` was signed by the owner of the certificate that the project gave ``party``.
+
+        Args:
+            party: who the signer must be.
+            certificate: the signer's, PEM.
+            signature: of ``message``, as ``sign`` makes it.
+            message: what was signed.
+            now: current time, with a time zone.
+
+        Raises:
+            ProtocolError: says which check failed.
+        """
+        try:
+            peer = x509.load_pem_x509_certificate(certificate)
+            fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or _fault_of_name(peer, party)
+        except _MALFORMED as error:
+            raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
+        if fault:
+            raise ProtocolError(f"{party}'s certificate {fault}")
+        try:
+            _verify(peer.public_key(), signature, message)
+        except (InvalidSignature, ValueError) as error:
+            raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
+
+
+def load_identity(certificate: Path, key: Path, root: Path) -> Identity:
+    """Reads a party's identity and checks that its parts belong together.
+
+    Args:
+        certificate: PEM file that begins with the party's certificate.
+        key: PEM file of its private key, without a passphrase.
+        root: PEM file of the project's root certificate, or of several.
+
+    Raises:
+        ConfigError: a file cannot be read.
+        DataError: a file does not hold what it must, or the three do not fit together.
+    """
+    roots = _read_certificates(root, "the project's root certificate")
+    for one in roots:
+        if fault := _fault_of_root(one):
+            raise DataError(f"{root}: the root certificate {fault}")
+    own = _read_certificates(certificate, "the party's certificate")[0]
+    private = _read_key(key)
+    try:
+        if own.public_key() != private.public_key():
+            raise DataError(f"{key} is not the key of the certificate in {certificate}; take both from one startup kit")
+        fault = _fault(own, roots)
+    except _MALFORMED as error:
+        raise DataError(f"{certificate}: the certificate cannot be read: {error}") from error
+    if fault:
+        raise DataError(f"{certificate}: the certificate {fault} (root: {root})")
+    return Identity(own, private, roots)
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give the path of {what}") from error
+
+
+def _read_certificates(path: Path, what: str) -> tuple[x509.Certificate, ...]:
+    content = _read(path, what)
+    try:
+        return tuple(x509.load_pem_x509_certificates(content))
+    except _MALFORMED as error:
+        raise DataError(f"{path} does not hold {what} as PEM: {error}") from error
+
+
+def _read_key(path: Path) -> PrivateKey:
+    content = _read(path, "the party's private key")
+    try:
+        key = load_pem_private_key(content, password=None)
+    except TypeError as error:
+        raise DataError(f"{path}: the private key has a passphrase; write it without one") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{path} does not hold a private key as PEM: {error}") from error
+    if not isinstance(key, PrivateKey):
+        raise DataError(f"{path}: the private key must be RSA, ECDSA on a NIST curve, or Ed25519")
+    return key
+
+
+def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -> str | None:
+    """What is wrong with a party's certificate at any time and under any name; None if nothing is."""
+    if certificate.signature_algorithm_oid not in _ISSUING:
+        return f"is signed with {certificate.signature_algorithm_oid.dotted_string}; use SHA-256 or better, or Ed25519"
+    if not any(_issued(certificate, root) for root in roots):
+        return "is of another project: the root certificate did not issue it"
+    return _fault_of_key(certificate) or _fault_of_use(certificate)
+
+
+def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...], now: datetime) -> str | None:
+    issuer = next(root for root in roots if _issued(certificate, root))
+    for one, whose in ((certificate, ""), (issuer, "was issued by a root certificate that ")):
+        if now > one.not_valid_after_utc:
+            return f"{whose}expired on {one.not_valid_after_utc:%Y-%m-%d}; provision the project again"
+        if now < one.not_valid_before_utc:
+            start = one.not_valid_before_utc.isoformat()
+            return f"{whose}is valid from {start}, and here it is {now.isoformat()}: compare the clocks"
+    return None
+
+
+def _fault_of_name(certificate: x509.Certificate, party: PartyId) -> str | None:
+    names = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [party]:
+        return f"is for {', '.join(map(repr, names)) or 'nobody'}, not {party!r}"
+    return None
+
+
+def _fault_of_key(certificate: x509.Certificate) -> str | None:
+    key = certificate.public_key()
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size < MIN_RSA_BITS:
+        return f"has an RSA key of {key.key_size} bits; at least {MIN_RSA_BITS} are needed"
+    if isinstance(key, ec.EllipticCurvePublicKey) and not isinstance(key.curve, _CURVES):
+        return f"has a key on the curve {key.curve.name}; use a NIST curve of 256 bits or more"
+    if not isinstance(key, PublicKey):
+        return "has a key that is neither RSA, nor ECDSA, nor Ed25519"
+    return None
+
+
+def _fault_of_use(certificate: x509.Certificate) -> str | None:
+    """A party's certificate is for signing and for nothing else that matters here."""
+    for extension in certificate.extensions:
+        match extension.value:
+            case x509.BasicConstraints(ca=True):
+                return "is a certificate authority's, not a party's"
+            case x509.KeyUsage(digital_signature=False):
+                return "may not be used for signatures"
+            case x509.UnrecognizedExtension() if extension.critical:
+                return f"demands the unknown extension {extension.oid.dotted_string}"
+    return None
+
+
+def _fault_of_root(root: x509.Certificate) -> str | None:
+    try:
+        if not any(
+            isinstance(extension.value, x509.BasicConstraints) and extension.value.ca for extension in root.extensions
+        ):
+            return "is not a certificate authority's"
+        return _fault_of_key(root)
+    except _MALFORMED as error:
+        return f"cannot be read: {error}"
+
+
+def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (InvalidSignature, *_MALFORMED):
+        return False
+    return True
+
+
+def _verify(key: object, signature: bytes, message: bytes) -> None:
+    """Raises ``InvalidSignature`` unless ``key`` made ``signature``."""
+    match key:
+        case rsa.RSAPublicKey():
+            key.verify(signature, message, _PSS, hashes.SHA256())
+        case ec.EllipticCurvePublicKey():
+            key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        case ed25519.Ed25519PublicKey():
+            key.verify(signature, message)
+        case _:
+            raise InvalidSignature

@@ -1,0 +1,282 @@
+"""Private alignment: holders agree on their common ids and on one order of them (docs/alignment.md).
+
+A Diffie–Hellman set intersection for any number of holders on NIST P-256, whose group has prime order. Holder i has
+two secret scalars, bᵢ and sᵢ; its key is kᵢ = bᵢ·sᵢ. Its ids leave it as bᵢ·H(id), go round the ring of holders, where
+each other holder j multiplies by kⱼ, and come back; only then it multiplies by sᵢ. It alone so holds (Π k)·H(id) of its
+own ids, the same point for the same id at every holder; no holder ever sees another's. Hashes of these points go to the
+server, which knows no id and no key, intersects them, and returns the common ones in ascending order: the agreed order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast, receive_as
+
+POINT_BYTES: Final = 33
+"""A compressed point. The point at infinity has no encoding of this length, and all others have prime order."""
+TOKEN_BYTES: Final = 16
+PIECE_ROWS: Final = 1 << 13
+"""Points per message: about half a second of work. A piece with fewer rows, perhaps none, ends its list."""
+MAX_IDS: Final = 10_000_000
+"""Largest set of a holder: a list without end would keep its relays busy for ever."""
+
+_GROUP_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
+_SCALAR_SOURCE_BYTES: Final = 48  # 128 bits more than the order: the remainder is uniform
+_TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
+
+Tokens = NDArray[np.bytes_]
+"""[n] S16: compared as 16 unsigned bytes, the first the most significant."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """What a holder learns.
+
+    Attributes:
+        rows: Tensor[C] int64, where the common ids are in this holder's list, in the order all holders agree on.
+        identity: SHA-256 of the common tokens, hexadecimal; the same at all parties of one alignment and of no other.
+        set_sizes: holder → number of its ids, in the job's order of holders.
+    """
+
+    rows: Tensor
+    identity: str
+    set_sizes: Mapping[PartyId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAlignment:
+    """What the server reports.
+
+    Attributes:
+        common: C, the number of common ids.
+        identity: as in ``Alignment``.
+        set_sizes: as in ``Alignment``.
+    """
+
+    common: int
+    identity: str
+    set_sizes: Mapping[PartyId, int]
+
+
+def align_holder(
+    link: Link, holders: Sequence[PartyId], ids: Sequence[str], secrets: SecretSource = system_secrets
+) -> Alignment:
+    """Finds the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
+
+    Args:
+        link: of this holder.
+        holders: two or more, in the job's order.
+        ids: of this holder, each once; compared as UTF-8 text, exactly as given.
+        secrets: source of the scalars and of the order in which the ids leave. The agreed order depends on
+            all holders' scalars; which ids are common does not.
+
+    Raises:
+        DataError: an id is empty, occurs twice or is no text; there are none or too many; or none is common to all.
+        ConfigError: the package openmined_psi is missing.
+        ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
+        LinkError: as ``Link.send`` and ``Link.receive``.
+    """
+    _check_ids(link.party, ids)
+    ring = _Ring(link, holders, secrets)
+    order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
+    ring.send_own([ids[row] for row in order.tolist()])
+    set_sizes = {**ring.relay(), link.party: len(ids)}
+    tokens = _hash_points(ring.collect_own(len(ids)))
+    ascending = tokens.argsort()
+    tokens = tokens[ascending]
+    if not _is_ascending(tokens):
+        raise ProtocolError(f"{ring.previous} returned the points of {link.party} with one of them twice")
+    link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
+    common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
+    found = np.searchsorted(tokens, common)
+    if not np.array_equal(tokens[found.clip(max=len(tokens) - 1)], common):
+        raise ProtocolError(f"{SERVER} sent {link.party} common ids that {link.party} does not have")
+    _check_any(common, holders)
+    rows = order[torch.from_numpy(ascending[found])]
+    return Alignment(rows, _identity(common), {holder: set_sizes[holder] for holder in holders})
+
+
+def align_server(link: Link, holders: Sequence[PartyId]) -> ServerAlignment:
+    """Intersects the holders' tokens and tells every holder the result.
+
+    Raises:
+        DataError: no id is common to all holders; the holders have been told.
+        ProtocolError: a holder's tokens are out of order or not each once.
+        LinkError: as ``Link.send`` and ``Link.receive``.
+    """
+    tokens = {holder: _receive_tokens(link, holder, Tag(Kind.ID_TOKENS)) for holder in holders}
+    common: Tokens = reduce(lambda left, right: np.intersect1d(left, right, assume_unique=True), tokens.values())
+    broadcast(link, holders, Tag(Kind.COMMON_IDS), _to_tensor(common))
+    _check_any(common, holders)
+    return ServerAlignment(len(common), _identity(common), {holder: len(own) for holder, own in tokens.items()})
+
+
+class _Ring:
+    """One holder's place in the ring: lists come from ``previous`` and go to the next holder.
+
+    Tags: step counts the pieces of a list, round the holders it has passed after its owner.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
+        place = list(holders).index(link.party)
+        self.previous = holders[place - 1]
+        self._link = link
+        self._next = holders[(place + 1) % len(holders)]
+        self._owners = [holders[place - passed] for passed in range(len(holders))]
+        blind, seal = _random_scalar(secrets), _random_scalar(secrets)
+        self._blind, self._seal, self._key = _Key(blind), _Key(seal), _Key(blind * seal % _GROUP_ORDER)
+
+    def send_own(self, ids: Sequence[str]) -> None:
+        """Starts this holder's list, blinded, on its way."""
+        for step, start in enumerate(range(0, len(ids) + 1, PIECE_ROWS)):
+            self._send(step, 0, self._blind.hash_and_multiply(ids[start : start + PIECE_ROWS]))
+
+    def relay(self) -> dict[PartyId, int]:
+        """Multiplies all others' lists by this holder's key and passes them on, one piece of each in turn.
+
+        Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
+
+        Returns:
+            Owner → length of its list.
+        """
+        sizes = dict.fromkeys(self._owners[1:], 0)
+        unfinished = list(range(1, len(self._owners)))
+        step = 0
+        while unfinished:
+            longer = []
+            for passed in unfinished:
+                piece = self._receive(step, passed - 1, None)
+                rows = piece.shape[0]
+                sizes[self._owners[passed]] += rows
+                if rows > PIECE_ROWS or sizes[self._owners[passed]] > MAX_IDS:
+                    raise ProtocolError(
+                        f"{self.previous} sent {self._link.party} {rows} points at once, "
+                        f"{sizes[self._owners[passed]]} in all; the limits are {PIECE_ROWS} and {MAX_IDS}"
+                    )
+                if rows == PIECE_ROWS:
+                    longer.append(passed)
+                self._send(step, passed, self._multiply(self._key, piece))
+            unfinished, step = longer, step + 1
+        return sizes
+
+    def collect_own(self, count: int) -> list[bytes]:
+        """Takes this holder's list back, its order unchanged, under all keys: ``count`` points."""
+        points: list[bytes] = []
+        for step, start in enumerate(range(0, count + 1, PIECE_ROWS)):
+            piece = self._receive(step, len(self._owners) - 1, min(PIECE_ROWS, count - start))
+            points += self._multiply(self._seal, piece)
+        return points
+
+    def _send(self, step: int, passed: int, points: list[bytes]) -> None:
+        piece = torch.from_numpy(np.frombuffer(bytearray(b"".join(points)), np.uint8)).reshape(-1, POINT_BYTES)
+        self._link.send(self._next, Tag(Kind.BLINDED_IDS, step, passed), piece)
+
+    def _receive(self, step: int, passed: int, rows: int | None) -> Tensor:
+        tag = Tag(Kind.BLINDED_IDS, step, passed)
+        return receive_as(self._link, self.previous, tag, [rows, POINT_BYTES], torch.uint8)
+
+    def _multiply(self, key: _Key, piece: Tensor) -> list[bytes]:
+        try:
+            return key.multiply([row.tobytes() for row in piece.numpy()])
+        except RuntimeError as error:
+            raise ProtocolError(f"{self.previous} sent {self._link.party} bytes that are no point of P-256") from error
+
+
+class _Key:
+    """One secret scalar and what openmined_psi does with it."""
+
+    def __init__(self, scalar: int) -> None:
+        self._library = _load_library()
+        key = scalar.to_bytes(32, "big")
+        self._first = self._library.client.CreateFromKey(key, True)
+        self._further = self._library.server.CreateFromKey(key, True)
+
+    def hash_and_multiply(self, ids: Sequence[str]) -> list[bytes]:
+        """The points scalar·H(id), in the order of ``ids``."""
+        return list(self._first.CreateRequest(ids).encrypted_elements)
+
+    def multiply(self, points: Iterable[bytes]) -> list[bytes]:
+        """The points scalar·P, in the order of ``points``; ``RuntimeError`` when one is none."""
+        # Only with reveal_intersection does the library keep the order.
+        request = self._library.Request(reveal_intersection=True, encrypted_elements=points)
+        return list(self._further.ProcessRequest(request).encrypted_elements)
+
+
+def _load_library() -> ModuleType:
+    try:
+        return import_module("private_set_intersection.python")
+    except ImportError as error:
+        raise ConfigError(
+            "private alignment needs the package openmined_psi: pip install openmined_psi, with a Python below 3.14, "
+            "for which it has wheels; or bring the same ids into the same order at all holders by other means"
+        ) from error
+
+
+def _random_scalar(secrets: SecretSource) -> int:
+    """Uniform in [1, order)."""
+    return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (_GROUP_ORDER - 1)
+
+
+def _check_ids(party: PartyId, ids: Sequence[str]) -> None:
+    """Refuses ids that cannot be aligned. The messages name rows, never ids: they may be read elsewhere."""
+    if not 1 <= len(ids) <= MAX_IDS:
+        raise DataError(f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible")
+    rows: dict[str, int] = {}
+    for row, value in enumerate(ids):
+        if not isinstance(value, str) or not value:
+            raise DataError(f"{party}'s id in row {row} is empty or no text; give every row an id or leave it out")
+        if (first := rows.setdefault(value, row)) != row:
+            raise DataError(f"{party}'s rows {first} and {row} have the same id; keep one row per id")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{party}'s id in row {row} is not Unicode text; read the file as UTF-8") from error
+
+
+def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
+    if not len(common):
+        raise DataError(
+            f"no id is common to {', '.join(holders)}: ids are compared as text, exactly (spaces, case and "
+            "leading zeros count); write them in the same form at all holders"
+        )
+
+
+def _hash_points(points: Iterable[bytes]) -> Tokens:
+    return np.array([hashlib.sha256(point).digest()[:TOKEN_BYTES] for point in points], _TOKEN_DTYPE)
+
+
+def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
+    """Receives tokens; ascending order is demanded because any other could tell something."""
+    tensor = receive_as(link, sender, tag, [None, TOKEN_BYTES], torch.uint8)
+    tokens = tensor.numpy().view(_TOKEN_DTYPE).reshape(-1)
+    if not _is_ascending(tokens):
+        raise ProtocolError(f"{sender} sent {link.party} {tag} out of order: tokens ascend, and each comes once")
+    return tokens
+
+
+def _is_ascending(tokens: Tokens) -> bool:
+    return bool((tokens[1:] > tokens[:-1]).all())
+
+
+def _to_tensor(tokens: Tokens) -> Tensor:
+    """[n] S16 → Tensor[n, 16] uint8."""
+    return torch.from_numpy(tokens.view(np.uint8).reshape(-1, TOKEN_BYTES))
+
+
+def _identity(common: Tokens) -> str:
+    return hashlib.sha256(common.tobytes()).hexdigest()

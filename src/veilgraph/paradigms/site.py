@@ -1,0 +1,90 @@
+"""One party's part of a job on its own machine, whatever wire carries it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final, Literal
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.organisation import Organisation, agree_on_job
+from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.paradigms.summary import summarise
+
+SiteWork = Literal["align", "train", "predict"]
+SITE_WORKS: Final[dict[str, SiteWork]] = {"align": "align", "train": "train", "predict": "predict"}
+
+
+def take_part(
+    runs: Path,
+    settings: JobSettings,
+    party: PartyId,
+    work: SiteWork,
+    link: Link,
+    recorder: RecordedLink,
+    *,
+    party_file: Path | None,
+    resume: bool,
+) -> None:
+    """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
+
+    Args:
+        runs: folder of this party's runs.
+        settings: the job; its ``data.parties`` are names alone.
+        party: a holder or the server.
+        work: align only; train, aligned first if need be; or predict for the tables as they are now.
+        link: to the other parties.
+        recorder: counts what crosses the wire, beneath ``link``.
+        party_file: the holder's own; None at the server.
+        resume: go on with a run that was cut off.
+
+    Raises:
+        VeilgraphError: a party refuses the job, at every party alike; or something failed.
+    """
+    if not settings.data.from_tables:
+        raise ConfigError(
+            "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
+            "holder brings its own party file"
+        )
+    organisation = None if party == SERVER else _organisation(party, party_file)
+    path = runs / settings.name
+    agree_on_job(link, settings, party, organisation, _occupied(path, settings, work, resume=resume))
+    run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
+    with run.lock():
+        store = run.party(party)
+        if not store.has_seed():
+            shared = organisation is not None and organisation.settings.seed == "job"
+            store.save_seed(settings.seed if shared else secrets.randbits(63))
+        run_party(run, party, _work(work, store), link, recorder, organisation=organisation)
+        if work == "train" and party == settings.data.label_party:
+            summarise(run, [party])
+
+
+def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
+    if party_file is None:
+        raise ConfigError(f"{party} has no party file; join again with: veilgraph join KIT --party party.yaml")
+    return Organisation.read(party_file, party)
+
+
+def _work(work: SiteWork, store: PartyStore) -> Work:
+    return "resume" if work == "train" and store.epochs() else work
+
+
+def _occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
+    """Why the run directory here cannot be used for this work; empty when it can."""
+    exists = (path / "job.yaml").is_file()
+    same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
+    if work == "predict":
+        trained = same and RunDirectory(path).trained()
+        return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
+    if not exists:
+        return ""
+    if not same:
+        return f"a run {settings.name!r} of another job is here; give the job another name"
+    if RunDirectory(path).trained() or RunDirectory(path).begun():
+        return "" if resume else f"a run {settings.name!r} is here; submit with --resume, or give the job another name"
+    return ""

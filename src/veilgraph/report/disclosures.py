@@ -1,0 +1,69 @@
+"""What left the parties of a run, from the records that they keep: for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from veilgraph.core.errors import RunError
+from veilgraph.report.tables import human_bytes
+from veilgraph.roles.disclosures import DisclosureRecord
+
+_CAPTION: Final = (
+    "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "
+    "themselves, what they open together is meant to be known; blinding: secret keys; random: no data in it. "
+    "No differential privacy: nothing bounds what a receiver can infer."
+)
+
+
+def read_disclosures(path: Path) -> list[DisclosureRecord]:
+    """Reads a ``disclosures.jsonl``: every line must be whole, for a record with a gap is none.
+
+    Raises:
+        RunError: the file cannot be read, or a line is no disclosure.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(
+            f"{path}: cannot be read ({error}); give the directory of a run that has been worked on"
+        ) from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(DisclosureRecord.model_validate_json(line))
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in problem["loc"]) or "the line"
+            raise RunError(
+                f"{path}, line {number}: not a disclosure ({field}: {problem['msg']}); restore the file from a copy "
+                "or move it away to begin a new record"
+            ) from error
+    return records
+
+
+def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
+    """Who sent what to whom: a row for each piece of work, sender, receiver and thing sent; sessions are added up.
+
+    Args:
+        records: of one party or of several, in the order in which they were written.
+    """
+    totals: dict[tuple[str, ...], tuple[int, int]] = {}
+    for record in records:
+        key: tuple[str, ...] = (record.work, record.party, record.to, record.what, record.protection)
+        messages, size = totals.get(key, (0, 0))
+        totals[key] = (messages + record.messages, size + record.bytes)
+    table = Table(title="Disclosures", title_justify="left", caption=_CAPTION, caption_justify="left")
+    for heading in ("work", "from", "to", "what", "protection"):
+        table.add_column(heading)
+    for heading in ("messages", "bytes"):
+        table.add_column(heading, justify="right")
+    for words, (messages, size) in totals.items():
+        style = "bold" if words[-1] == "none" else None
+        table.add_row(*map(Text, words), f"{messages:,}", human_bytes(size), style=style)
+    return table

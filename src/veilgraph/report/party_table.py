@@ -1,0 +1,108 @@
+"""An organisation's own tables for the terminal, as ``veilgraph check`` of a party file shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.markup import escape
+from rich.table import Table
+
+from veilgraph.report.tables import human_bytes
+from veilgraph.tables.describe import (
+    CategoricalDescription,
+    EdgeDescription,
+    NumericDescription,
+    PartyDescription,
+)
+
+_COLUMNS_SHOWN = 40
+_NAMES_SHOWN = 12
+
+
+def party_tables(description: PartyDescription) -> list[Table]:
+    """The graph as a whole, its edges by file and relation, the feature columns and, at a label holder, the labels.
+
+    Args:
+        description: of the party's tables.
+    """
+    tables = [_overview(description), *([_edges(description)] if description.edges else []), _features(description)]
+    if description.classes is not None and description.splits is not None:
+        tables.append(_labels(description.classes, description.splits, description.unlabelled))
+    return tables
+
+
+def _overview(description: PartyDescription) -> Table:
+    table = Table(title=f"Party {description.party}", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    smallest, median, largest = description.degrees
+    table.add_row("nodes", f"{description.nodes:,}")
+    table.add_row("edges (directed)", f"{sum(edges.edges for edges in description.edges):,}")
+    table.add_row("degrees: smallest, median, largest", f"{smallest:,}, {median:,g}, {largest:,}")
+    table.add_row("isolated nodes", f"{description.isolated:,}")
+    table.add_row("features", f"{description.num_features:,}")
+    layout = "sparse" if description.sparse else "dense"
+    table.add_row("features in memory", f"{human_bytes(description.feature_bytes)}, {layout}")
+    return table
+
+
+def _edges(description: PartyDescription) -> Table:
+    table = Table(title="Edges", title_justify="left", caption="duplicates are kept", caption_justify="left")
+    for heading in ("file", "relation", "direction"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows", "dropped", "self-loops", "duplicates"):
+        table.add_column(heading, justify="right")
+    for edges in description.edges:
+        _add_file(table, edges)
+    return table
+
+
+def _add_file(table: Table, edges: EdgeDescription) -> None:
+    direction = "directed" if edges.directed else "both"
+    for relation in edges.relations:
+        counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
+        name = "–" if relation.relation is None else escape(relation.relation)
+        table.add_row(escape(str(edges.file)), name, direction, *(f"{count:,}" for count in counts))
+    if edges.other:
+        table.add_row(
+            escape(str(edges.file)), "not listed", direction, f"{edges.other:,}", f"{edges.other:,}", "–", "–"
+        )
+    table.add_section()
+
+
+def _features(description: PartyDescription) -> Table:
+    left_out = len(description.features) - _COLUMNS_SHOWN
+    caption = f"and {left_out:,} more columns" if left_out > 0 else None
+    table = Table(title="Feature columns", title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("column", overflow="fold")
+    table.add_column("kind")
+    table.add_column("missing", justify="right")
+    table.add_column("values", overflow="fold")
+    for column in description.features[:_COLUMNS_SHOWN]:
+        kind = "number" if isinstance(column, NumericDescription) else "category"
+        table.add_row(escape(column.column), kind, f"{column.missing:,}", _values(column))
+    return table
+
+
+def _values(column: NumericDescription | CategoricalDescription) -> str:
+    if isinstance(column, CategoricalDescription):
+        return _counts(column.counts | ({"(other)": column.other} if column.other else {}))
+    if column.minimum is None:
+        return "none"
+    return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}"
+
+
+def _labels(classes: Mapping[str, int], splits: Mapping[str, int], unlabelled: int) -> Table:
+    table = Table(title="Labels", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_row("classes", _counts(classes))
+    table.add_row("unlabelled", f"{unlabelled:,}")
+    table.add_row("splits", _counts(splits))
+    return table
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    listed = [f"{escape(name)} {count:,}" for name, count in counts.items()]
+    left_out = len(listed) - _NAMES_SHOWN
+    return ", ".join(listed[:_NAMES_SHOWN]) + (f" and {left_out:,} more" if left_out > 0 else "")

@@ -1,0 +1,1 @@
+"""An organisation's own tables: reading, encoding, describing."""

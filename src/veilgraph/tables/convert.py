@@ -1,0 +1,122 @@
+"""One raw column of a batch to the type a setting asks for; what does not convert is named with its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from veilgraph.tables.source import Bools, Column
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.int32]
+
+MISSING, OTHER = -1, -2
+"""Codes of no value, and of one outside the vocabulary."""
+
+
+def to_text(column: Column) -> pa.StringArray:
+    """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null.
+
+    Raises:
+        DataError: a column of another type.
+    """
+    values = _plain(column.values)
+    kind = values.type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        column.refuse_type("text or integers", "write it as one of them")
+    text = pc.cast(values, pa.string())
+    return pc.if_else(pc.equal(text, ""), None, text) if _is_text(kind) else text
+
+
+def to_ids(column: Column) -> pa.StringArray:
+    """Ids as text, every one present.
+
+    Raises:
+        DataError: a column of neither text nor integers, or a row without an id.
+    """
+    if pa.types.is_boolean(column.values.type):
+        column.refuse_type("text or integers", "write it as one of them")
+    text = to_text(column)
+    column.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
+    return text
+
+
+def to_numbers(column: Column) -> Floats:
+    """Values as float32; missing ones are NaN.
+
+    Raises:
+        DataError: a column of another type, a value that is not a number, not finite or beyond float32.
+    """
+    values = _plain(column.values)
+    kind = values.type
+    if _is_text(kind):
+        values = pc.if_else(pc.equal(values, ""), None, values)
+    elif not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    ):
+        column.refuse_type("numbers", "write it as numbers, or leave the column out")
+    try:
+        wide = pc.cast(values, pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        column.refuse(_first_unreadable(values), "is not a number", "write numbers like 1, -2.5 or 1e3")
+    with np.errstate(over="ignore"):
+        numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
+    unfit = ~np.isfinite(numbers) & ~is_null(values)
+    column.refuse_any(unfit, "is not a finite number of float32", "mend it, or leave it empty if it is unknown")
+    return numbers
+
+
+def to_codes(column: Column, vocabulary: Iterable[str]) -> Codes:
+    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n].
+
+    Raises:
+        DataError: a column of another type than text, integers or booleans.
+    """
+    text = to_text(column)
+    return look_up(text, pa.array(list(vocabulary), pa.string()))
+
+
+def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
+    """As ``to_codes``, of texts."""
+    codes = pc.fill_null(pc.index_in(text, value_set=vocabulary), OTHER).to_numpy(zero_copy_only=False).copy()
+    codes[is_null(text)] = MISSING
+    return cast(Codes, codes)
+
+
+def is_null(values: pa.Array) -> Bools:
+    """Where an array has no value: bool [n]."""
+    return cast(Bools, pc.is_null(values).to_numpy(zero_copy_only=False))
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Without dictionary encoding, and with one type for all text."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return pc.cast(values, pa.string()) if _is_text(values.type) else values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _first_unreadable(values: pa.StringArray) -> int:
+    """Index of the first text that is not a number, found by halving what cannot be read."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            pc.cast(values.slice(low, middle - low), pa.float64())
+        except pa.ArrowInvalid:
+            high = middle
+        else:
+            low = middle
+    return low

@@ -1,0 +1,205 @@
+"""What an organisation's tables hold, in numbers, before anything is sent anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from veilgraph.core.party_settings import NumericFeatures, PartySettings
+from veilgraph.core.types import PartyId
+from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
+from veilgraph.tables.edges import Counts, EdgeTable, read_edges
+from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
+from veilgraph.tables.nodes import FeatureColumn, read_nodes
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class RelationDescription:
+    """Rows of one relation of one edge table.
+
+    Attributes:
+        relation: its name; None where relations are not told apart.
+        rows: read.
+        dropped: of these, left out because of an unknown id.
+        self_loops: of the kept rows.
+        duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
+    """
+
+    relation: str | None
+    rows: int
+    dropped: int
+    self_loops: int
+    duplicates: int
+
+
+@dataclass(frozen=True)
+class EdgeDescription:
+    """One edge table.
+
+    Attributes:
+        file: as the settings name it.
+        directed: whether a row is one edge or both directions.
+        relations: one entry per relation that is kept.
+        other: rows left out because their relation is not listed.
+        edges: directed edges that it adds to the graph.
+    """
+
+    file: Path
+    directed: bool
+    relations: tuple[RelationDescription, ...]
+    other: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class NumericDescription:
+    """A column of numbers; minimum, mean and maximum are None where it has no value."""
+
+    column: str
+    missing: int
+    minimum: float | None
+    mean: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True)
+class CategoricalDescription:
+    """A column of categories; ``other`` counts values outside them."""
+
+    column: str
+    missing: int
+    counts: dict[str, int]
+    other: int
+
+
+@dataclass(frozen=True)
+class PartyDescription:
+    """A party's tables.
+
+    Attributes:
+        party: its name.
+        nodes: N.
+        edges: one entry per table.
+        degrees: smallest, median and largest number of incoming edges.
+        isolated: nodes without any edge.
+        features: one entry per feature column of the table.
+        classes: class → labelled nodes; None without labels.
+        unlabelled: nodes without a label.
+        splits: split → nodes; None without labels.
+        num_features: F.
+        sparse: whether the features are kept sparse (unless standardised).
+        feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
+    """
+
+    party: PartyId
+    nodes: int
+    edges: tuple[EdgeDescription, ...]
+    degrees: tuple[int, float, int]
+    isolated: int
+    features: tuple[NumericDescription | CategoricalDescription, ...]
+    classes: dict[str, int] | None
+    unlabelled: int
+    splits: dict[str, int] | None
+    num_features: int
+    sparse: bool
+    feature_bytes: int
+
+
+def describe_party(settings: PartySettings, base: Path) -> PartyDescription:
+    """Reads a party's tables and describes them.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+
+    Raises:
+        DataError: the first rule that the tables break.
+    """
+    table = read_nodes(settings, base)
+    incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
+    edges = []
+    for edge_settings in settings.edges:
+        read = read_edges(edge_settings, base, table.ids)
+        edges.append(_describe_edges(read, table.num_nodes))
+        _count_degrees(read, incoming, outgoing)
+    encoding = fit_encoding(table, "none")
+    shape = table.num_nodes, encoding.num_features
+    nonzeros = count_nonzeros(table, encoding)
+    sparse = is_sparse(nonzeros, shape)
+    label = settings.nodes.label
+    return PartyDescription(
+        party=settings.party,
+        nodes=table.num_nodes,
+        edges=tuple(edges),
+        degrees=(int(incoming.min()), float(np.median(incoming)), int(incoming.max())),
+        isolated=int(((incoming == 0) & (outgoing == 0)).sum()),
+        features=tuple(map(_describe_column, table.columns, table.values)),
+        classes=None if label is None or table.labels is None else _count(table.labels, label.classes),
+        unlabelled=table.num_nodes if table.labels is None else int((table.labels == MISSING).sum()),
+        splits=None if table.splits is None else _count(table.splits, SPLITS),
+        num_features=encoding.num_features,
+        sparse=sparse,
+        feature_bytes=12 * nonzeros + 8 * (table.num_nodes + 1) if sparse else 4 * shape[0] * shape[1],
+    )
+
+
+def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
+    directed = table.settings.directed
+    relations = []
+    for place, name in enumerate(table.relations):
+        source, target = table.source, table.target
+        if table.relation is not None:
+            mine = table.relation == place
+            source, target = source[mine], target[mine]
+        relations.append(
+            RelationDescription(
+                relation=name,
+                rows=int(table.rows[place]),
+                dropped=int(table.dropped[place]),
+                self_loops=int((source == target).sum()),
+                duplicates=_count_duplicates(source, target, nodes, directed),
+            )
+        )
+    both = 0 if directed else int((table.source != table.target).sum())
+    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, edges=len(table.source) + both)
+
+
+def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:
+    first, second = (source, target) if directed else (np.minimum(source, target), np.maximum(source, target))
+    pairs = first.astype(np.int64) * nodes + second
+    pairs.sort()
+    return int((pairs[1:] == pairs[:-1]).sum())
+
+
+def _count_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
+    """Adds a table's edges to every node's numbers of them."""
+    targets, sources = (np.bincount(end, minlength=len(incoming)) for end in (table.target, table.source))
+    incoming += targets
+    outgoing += sources
+    if not table.settings.directed:
+        loops = np.bincount(table.source[table.source == table.target], minlength=len(incoming))
+        incoming += sources - loops
+        outgoing += targets - loops
+
+
+def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDescription | CategoricalDescription:
+    if not isinstance(column.feature, NumericFeatures):
+        missing, other = int((values == MISSING).sum()), int((values == OTHER).sum())
+        counts = _count(values.astype(np.int32, copy=False), column.feature.categories)
+        return CategoricalDescription(column.name, missing, counts, other)
+    known = values[~np.isnan(values)]
+    missing = len(values) - len(known)
+    if len(known) == 0:
+        return NumericDescription(column.name, missing, None, None, None)
+    return NumericDescription(
+        column.name, missing, float(known.min()), float(known.mean(dtype=np.float64)), float(known.max())
+    )
+
+
+def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    return dict(zip(names, counts.tolist(), strict=True))

@@ -1,0 +1,243 @@
+"""Node tables to feature matrices. What is fitted on one table is recorded, and holds for every later one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.convert import MISSING, Codes, Floats
+from veilgraph.tables.nodes import FeatureColumn, NodeTable
+
+Scaling = Literal["none", "row", "standard"]
+
+SPARSE_BELOW = 0.10
+"""Share of non-zeros under which features are sparse."""
+
+_ROWS_AT_ONCE = 1 << 16
+_Entries = tuple[NDArray[np.intp], NDArray[np.int64], Floats]
+
+
+@dataclass(frozen=True)
+class FeatureEncoding:
+    """What a party's features are, fitted once.
+
+    Attributes:
+        columns: the table's feature columns in order.
+        fills: per table column, the number that a missing one becomes; 0 for categories.
+        scaling: as ``data.feature_scaling``.
+        means: [F] of the features, for ``standard`` only.
+        deviations: [F] standard deviation, 0 where a feature was constant, which it then stays; for ``standard`` only.
+    """
+
+    columns: tuple[FeatureColumn, ...]
+    fills: tuple[float, ...]
+    scaling: Scaling
+    means: tuple[float, ...] = ()
+    deviations: tuple[float, ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """[F] name of each feature: of its column, with its category where there are categories."""
+        return tuple(name for column in self.columns for name in _names(column))
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return len(self.names)
+
+    @cached_property
+    def features(self) -> tuple[NumericFeatures | CategoricalFeatures, ...]:
+        """The entries of ``nodes.features`` that it was fitted with."""
+        return tuple(dict.fromkeys(column.feature for column in self.columns))
+
+    def to_json(self) -> str:
+        """All of it; every number comes back exactly."""
+        places = {feature: place for place, feature in enumerate(self.features)}
+        record = _Record(
+            features=self.features,
+            columns=tuple((column.name, places[column.feature]) for column in self.columns),
+            fills=self.fills,
+            scaling=self.scaling,
+            means=self.means,
+            deviations=self.deviations,
+        )
+        return record.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> FeatureEncoding:
+        """Reads what ``to_json`` gave.
+
+        Raises:
+            DataError: it is something else.
+        """
+        try:
+            record = _Record.model_validate_json(text)
+            columns = tuple(FeatureColumn(name, record.features[place]) for name, place in record.columns)
+            encoding = cls(columns, record.fills, record.scaling, record.means, record.deviations)
+        except (ValidationError, IndexError) as error:
+            raise DataError(
+                f"the encoding of the features is damaged ({' '.join(str(error).split())}); train anew"
+            ) from error
+        wanted = encoding.num_features if record.scaling == "standard" else 0
+        if len(record.fills) != len(columns) or not len(record.means) == len(record.deviations) == wanted:
+            raise DataError("the encoding of the features is damaged (its parts do not fit together); train anew")
+        return encoding
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    features: tuple[NumericFeatures | CategoricalFeatures, ...]
+    columns: tuple[tuple[str, int], ...]
+    fills: tuple[float, ...]
+    scaling: Scaling
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+
+
+def fit_encoding(table: NodeTable, scaling: Scaling) -> FeatureEncoding:
+    """Fits means of missing numbers and the statistics of the scaling on all rows of a table.
+
+    Raises:
+        DataError: a column without any value should be filled with its mean.
+    """
+    fills = tuple(_fill(column, values, table) for column, values in zip(table.columns, table.values, strict=True))
+    encoding = FeatureEncoding(table.columns, fills, scaling)
+    if scaling != "standard":
+        return encoding
+    parts = [_statistics(entries, width, table.num_nodes) for entries, width in _entries(table, encoding)]
+    means, deviations = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return replace(encoding, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+
+
+def encode(table: NodeTable, encoding: FeatureEncoding) -> Tensor:
+    """The table's features.
+
+    Args:
+        table: read with the encoding's columns.
+        encoding: fitted on this or an earlier table.
+
+    Returns:
+        Tensor[N, F] float32, scaled as ``graph.features.scale_features`` does with the fitted statistics;
+        ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps zeros.
+    """
+    shape = table.num_nodes, encoding.num_features
+    if encoding.scaling != "standard" and is_sparse(count_nonzeros(table, encoding), shape):
+        return _sparse(table, encoding, shape)
+    features = torch.zeros(shape)
+    wide = features.numpy()
+    first = 0
+    for (rows, columns, values), width in _entries(table, encoding):
+        wide[rows, first + columns] = values
+        first += width
+    for start in range(0, shape[0], _ROWS_AT_ONCE):
+        _scale(features[start : start + _ROWS_AT_ONCE], encoding)
+    return features
+
+
+def count_nonzeros(table: NodeTable, encoding: FeatureEncoding) -> int:
+    """Values other than 0 before scaling."""
+    return sum(len(rows) for (rows, _, _), _ in _entries(table, encoding))
+
+
+def is_sparse(nonzeros: int, shape: tuple[int, int]) -> bool:
+    """Whether a matrix with so many non-zeros is kept sparse."""
+    return nonzeros < SPARSE_BELOW * shape[0] * shape[1]
+
+
+def _names(column: FeatureColumn) -> list[str]:
+    feature = column.feature
+    if isinstance(feature, NumericFeatures):
+        return [column.name]
+    names = [f"{column.name}={category}" for category in feature.categories]
+    return [*names, f"{column.name} missing"] if feature.missing == "category" else names
+
+
+def _fill(column: FeatureColumn, values: Floats | Codes, table: NodeTable) -> float:
+    missing = column.feature.missing
+    if not isinstance(column.feature, NumericFeatures) or missing in ("error", "zero"):
+        return 0.0
+    if isinstance(missing, float):
+        return missing
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        raise DataError(
+            f"{table.path}: column {column.name!r}: missing='mean' and no row has a value; set missing to zero or "
+            "leave the column out"
+        )
+    return float(known.mean(dtype=np.float64))
+
+
+def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
+    """Per column of the table its non-zero features (row, feature, value) before scaling, rows rising; their number."""
+    for column, fill, values in zip(encoding.columns, encoding.fills, table.values, strict=True):
+        width = len(_names(column))
+        if isinstance(column.feature, NumericFeatures):
+            filled = np.where(np.isnan(values), np.float32(fill), values)
+            rows = np.flatnonzero(filled)
+            yield (rows, np.zeros(len(rows), np.int64), filled[rows]), width
+        else:
+            place = values
+            if column.feature.missing == "category":
+                place = np.where(values == MISSING, width - 1, values)
+            rows = np.flatnonzero(place >= 0)
+            yield (rows, place[rows].astype(np.int64), np.ones(len(rows), np.float32)), width
+
+
+def _statistics(entries: _Entries, width: int, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each of a column's features; deviation 0 where all values are equal."""
+    _, columns, values = entries
+    wide = values.astype(np.float64)
+    count = np.bincount(columns, minlength=width)
+    mean = np.bincount(columns, weights=wide, minlength=width) / nodes
+    squares = np.bincount(columns, weights=(wide - mean[columns]) ** 2, minlength=width)
+    variance = (squares + (nodes - count) * mean**2) / nodes
+    varies = (count > 0) & ((count < nodes) | (np.ptp(wide) > 0 if len(wide) else False))
+    return mean, np.where(varies, np.sqrt(variance), 0.0)
+
+
+def _scale(features: Tensor, encoding: FeatureEncoding) -> None:
+    """Scales some rows [n, F] in place."""
+    if encoding.scaling == "none":
+        return
+    wide = features.double()
+    if encoding.scaling == "row":
+        sums = wide.abs().sum(dim=1, keepdim=True)
+        wide /= torch.where(sums > 0, sums, 1.0)
+    else:
+        deviations = torch.tensor(encoding.deviations, dtype=torch.float64)
+        wide -= torch.tensor(encoding.means, dtype=torch.float64)
+        wide *= torch.where(deviations > 0, 1 / deviations, 0.0)
+    features.copy_(wide)
+
+
+def _sparse(table: NodeTable, encoding: FeatureEncoding, shape: tuple[int, int]) -> Tensor:
+    entries, first = [], 0
+    for (rows, columns, values), width in _entries(table, encoding):
+        entries.append((rows, first + columns, values))
+        first += width
+    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+    matrix = sp.csr_matrix((values, (rows, columns)), shape=shape)
+    if encoding.scaling == "row":
+        sums = np.asarray(abs(matrix).astype(np.float64).sum(axis=1)).ravel()
+        matrix.data = (matrix.data / np.repeat(np.where(sums > 0, sums, 1.0), np.diff(matrix.indptr))).astype(
+            np.float32
+        )
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(matrix.data),
+        shape,
+        check_invariants=True,
+    )

@@ -1,0 +1,166 @@
+"""Table files as streams of chosen columns: CSV, in which everything is text, and Parquet with its own types.
+
+A stream keeps no more than a few blocks of a file in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from veilgraph.core.errors import DataError
+
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+_CSV_BLOCK_BYTES = 32 << 20
+_PARQUET_BATCH_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A raw column of one batch, and where it comes from.
+
+    Attributes:
+        path: of the table.
+        name: of the column.
+        values: pyarrow array of any type, [n].
+        rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
+    """
+
+    path: Path
+    name: str
+    values: pa.Array
+    rows: Rows
+
+    def filter(self, keep: Bools) -> Column:
+        """Without the values that are not to be kept; ``keep``: [n]."""
+        return self if keep.all() else replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])
+
+    def refuse_any(self, wrong: Bools, rule: str, way_out: str) -> None:
+        """Raises ``DataError`` for the first value that is ``wrong`` [n], if there is one."""
+        if wrong.any():
+            self.refuse(int(wrong.argmax()), rule, way_out)
+
+    def refuse(self, index: int, rule: str, way_out: str) -> NoReturn:
+        """Raises the ``DataError`` of the value at ``index`` of the batch."""
+        value = self.values[index].as_py()
+        shown = "no value" if value is None or value == "" else repr(value)
+        raise DataError(f"{self.path}: column {self.name!r}, row {self.rows[index]}: {shown} {rule}; {way_out}")
+
+    def refuse_type(self, wanted: str, way_out: str) -> NoReturn:
+        """Raises the ``DataError`` of a whole column of the wrong type."""
+        raise DataError(f"{self.path}: column {self.name!r}: type {self.values.type} is not {wanted}; {way_out}")
+
+
+class _MalformedRow(Protocol):
+    """What pyarrow tells of a row with more or fewer values than the header; ``number`` counts the header."""
+
+    number: int
+    expected_columns: int
+    actual_columns: int
+
+
+def column_names(path: Path) -> tuple[str, ...]:
+    """The table's columns in their order.
+
+    Raises:
+        DataError: there is no such file, or it is no table.
+    """
+    if _is_parquet(path):
+        with _readable(path), pa.parquet.ParquetFile(path) as file:
+            return tuple(file.schema_arrow.names)
+    with _open_csv(path, None) as reader:
+        return tuple(reader.schema.names)
+
+
+def stream(path: Path, columns: Sequence[str]) -> Iterator[list[Column]]:
+    """The chosen columns, batch by batch, in the order asked for; a column may be asked for more than once.
+
+    In CSV every value is text as it stands and an empty one is null.
+
+    Raises:
+        DataError: there is no such file, a column is missing or ambiguous, or the content is damaged.
+    """
+    names = column_names(path)
+    for column in columns:
+        if names.count(column) != 1:
+            found = f"{names.count(column)} columns of that name" if column in names else "no such column"
+            raise DataError(f"{path}: column {column!r}: {found} among {_listed(names)}; mend the table or the setting")
+    distinct = list(dict.fromkeys(columns))
+    batches = _parquet_batches if _is_parquet(path) else _csv_batches
+    first = 1
+    for batch in batches(path, distinct):
+        rows = np.arange(first, first + batch.num_rows)
+        if batch.num_rows:
+            yield [Column(path, name, batch.column(name), rows) for name in columns]
+        first += batch.num_rows
+
+
+def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with _readable(path), pa.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns)
+
+
+def _csv_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with _open_csv(path, columns) as reader:
+        yield from reader
+
+
+@contextmanager
+def _open_csv(path: Path, columns: list[str] | None) -> Iterator[pa.csv.CSVStreamingReader]:
+    malformed: list[_MalformedRow] = []
+
+    def refuse(row: _MalformedRow) -> str:
+        malformed.append(row)
+        return "error"
+
+    # Rows are numbered in the parser only when one thread parses; the streaming reader is hardly faster with more.
+    read_options = pa.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)
+    parse_options = pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse)
+    convert_options = pa.csv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns or (), pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    try:
+        with _readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
+            yield reader
+    except DataError as error:
+        if not malformed:
+            raise
+        row = malformed[0]
+        raise DataError(
+            f"{path}: row {row.number - 1} has {row.actual_columns} values and the header {row.expected_columns}; put "
+            "values that hold commas in double quotes, or mend the row"
+        ) from error
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such table; mend the path, which is relative to the party file's folder")
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        kind = "Parquet" if _is_parquet(path) else "CSV in UTF-8"
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: cannot be read as {kind} ({reason}); mend the file or write it anew") from error
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.name.endswith(".parquet")
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,156 @@
+import itertools
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.limits import (
+    REASON_CHARACTERS,
+    STATEMENTS,
+    LimitSettings,
+    Revelation,
+    refusal,
+    revelations,
+    too_few,
+)
+from veilgraph.core.types import SERVER
+
+DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
+
+
+def job(holders: int = 2, **model: Any) -> JobSettings:
+    return parse_job({"data": {"holders": holders}, "model": model})
+
+
+WEAKER = {
+    "rounds": (job(rounds=2), {"combined-embeddings"}),
+    "unmasked": (job(combine={"masked": False}), {"single-embeddings"}),
+    "concat": (job(combine={"strategy": "concat"}), {"single-embeddings"}),
+    "degrees": (job(combine={"strategy": "degree-weighted"}), {"pooled-degrees"}),
+    "degrees, unmasked": (
+        job(combine={"strategy": "degree-weighted", "masked": False}),
+        {"pooled-degrees", "single-degrees", "single-embeddings"},
+    ),
+    "secure-sum of two": (
+        job(initial={"method": "secure-sum"}),
+        {"initial-gradients", "single-initial-embeddings"},
+    ),
+    "secure-sum of three": (job(3, initial={"method": "secure-sum"}), {"initial-gradients"}),
+    "no server layers": (job(server={"layers": 0}), {"combined-as-output"}),
+    "logit hops": (job(head={"logit_hops": 1}), {"label-holder-edges"}),
+}
+
+
+def test_every_name_has_a_statement_of_one_sentence() -> None:
+    assert tuple(STATEMENTS) == get_args(Revelation)
+    for statement in STATEMENTS.values():
+        assert statement.endswith(".")
+        assert statement.count(". ") == 0
+
+
+def test_the_default_party_accepts_exactly_the_default_job() -> None:
+    assert set(revelations(job())) == DEFAULT == set(LimitSettings().may_reveal)
+    for party in ("A", "B", SERVER):
+        assert refusal(LimitSettings(), job(), party) is None
+
+
+def test_individual_embeddings_reveal_less() -> None:
+    assert set(revelations(job(initial={"method": "individual"}))) == DEFAULT - {"initial-embeddings"}
+
+
+@pytest.mark.parametrize("name", WEAKER)
+def test_what_reveals_more_is_refused_until_it_is_accepted_by_name(name: str) -> None:
+    settings, more = WEAKER[name]
+    found = revelations(settings)
+    assert found == {key: STATEMENTS[key] for key in STATEMENTS if key in DEFAULT | more}
+    refusals = [refusal(LimitSettings(), settings, holder) for holder in settings.data.names]
+    for revelation in more:
+        assert any(reason and revelation in reason for reason in refusals)
+    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=settings.model.rounds)
+    assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
+
+
+def test_a_party_is_asked_only_about_its_own_data() -> None:
+    nothing = LimitSettings(may_reveal=())
+    label_holder, other = (str(refusal(nothing, job(), holder)) for holder in "AB")
+    assert "training-rows" in label_holder
+    assert "training-rows" not in other
+    assert "output-embeddings" not in label_holder
+    assert "output-embeddings" in other
+    assert refusal(nothing, job(), SERVER) is None
+
+
+def test_a_reason_names_limit_value_cause_and_way_out() -> None:
+    assert refusal(LimitSettings(), job(combine={"masked": False}), "B") == (
+        "limits.may_reveal=[initial-embeddings, embedding-sums, output-embeddings, training-rows]: change the job, or "
+        "add what your organisation accepts of what else the job reveals: single-embeddings "
+        "(model.combine.masked=false)"
+    )
+    accepting = LimitSettings(may_reveal=tuple(revelations(job(rounds=3))), max_rounds=2)
+    assert refusal(accepting, job(rounds=3), SERVER) == refusal(accepting, job(rounds=3), "A")
+    assert refusal(accepting, job(rounds=3), "A") == (
+        "limits.max_rounds=2 and model.rounds=3: lower the rounds or raise the limit"
+    )
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e9])
+def test_any_bound_on_epsilon_refuses(epsilon: float) -> None:
+    reason = refusal(LimitSettings(max_epsilon=epsilon), job(), "A")
+    assert reason is not None
+    assert reason.startswith(f"limits.max_epsilon={epsilon:g} and the job's total ε is infinite")
+
+
+def test_too_few_common_nodes() -> None:
+    limits = LimitSettings(min_common_nodes=50)
+    assert too_few(limits, 50) is None
+    assert refusal(limits, job(), "A", 50) is None
+    reason = too_few(limits, 49)
+    assert reason is not None
+    assert "limits.min_common_nodes=50 and the holders have 49 in common" in reason
+    assert refusal(limits, job(), "A", 49) == reason
+
+
+def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
+    worst = job(
+        rounds=3,
+        initial={"method": "secure-sum"},
+        combine={"strategy": "degree-weighted", "masked": False},
+        server={"layers": 0},
+        head={"logit_hops": 2},
+    )
+    assert set(revelations(worst)) == set(STATEMENTS)
+    for names in itertools.chain(itertools.combinations(STATEMENTS, 3), [tuple(STATEMENTS)[::2], ()]):
+        reason = refusal(LimitSettings(may_reveal=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
+        assert reason is not None
+        assert len(reason) <= REASON_CHARACTERS
+        assert reason.isprintable()
+        for limit in ("max_rounds", "max_epsilon", "min_common_nodes", "may_reveal"):
+            assert f"limits.{limit}=" in reason
+
+
+def test_a_party_that_is_not_in_the_job() -> None:
+    with pytest.raises(ConfigError, match=r"party='C' is not in the job, whose parties are A, B, server"):
+        refusal(LimitSettings(), job(), "C")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"may_reveal": ["everything"]},
+        {"max_rounds": 0},
+        {"max_epsilon": 0},
+        {"max_epsilon": float("inf")},
+        {"min_common_nodes": 0},
+        {"max_round": 2},
+    ],
+)
+def test_wrong_limits(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        LimitSettings.model_validate(wrong)
+
+
+def test_limits_are_read_from_text() -> None:
+    read = LimitSettings.model_validate({"may_reveal": ["training-rows"], "max_rounds": "2", "max_epsilon": "1.5"})
+    assert read == LimitSettings(may_reveal=("training-rows",), max_rounds=2, max_epsilon=1.5)

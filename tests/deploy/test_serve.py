@@ -1,0 +1,497 @@
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import torch
+
+from veilgraph.core.config import parse_job
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
+from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
+from veilgraph.paradigms.ids import pack_ids
+from veilgraph.paradigms.predictions import save_predictions
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+
+IDS = ("C1", "C2", "7")
+FIRST = torch.tensor([[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])
+SECOND = FIRST.flip(1)
+TOKEN = "0123456789abcdef" * 2 + "-._~+/="
+
+
+def make_run(path, *, ids=IDS, infer=True, parties=("bank", "shop")):
+    settings = parse_job({"name": "fraud", "data": {"parties": list(parties), "label_holder": "bank"}})
+    run = RunDirectory.create(path, settings)
+    store = run.party("bank")
+    if infer:
+        store.model_path.write_bytes(b"the label holder's part of the model")
+        save_predictions(store, FIRST, ids, None if ids is None else ("good", "fraud"))
+    return path
+
+
+def predictions_file(run):
+    return run / "parties" / "bank" / "predictions.safetensors"
+
+
+def infer_anew(run, probabilities=SECOND, ids=IDS):
+    save_predictions(RunDirectory.open(run).party("bank"), probabilities, ids, ("good", "fraud"))
+
+
+def facts_now():
+    return {"class_names": ["good", "fraud"], "model_version": "abc", "made_at": datetime.now(UTC).isoformat()}
+
+
+def age(run, **duration):
+    path = predictions_file(run)
+    tensors, facts = load_tensors(path)
+    save_tensors(path, tensors, facts | {"made_at": (datetime.now(UTC) - timedelta(**duration)).isoformat()})
+
+
+class Caller:
+    """Speaks HTTPS with a service whose certificate it trusts."""
+
+    def __init__(self, port, certificate, lines):
+        self.port = port
+        self.lines = lines
+        self.tls = ssl.create_default_context(cafile=certificate)
+
+    def ask(self, method, path, body=None, headers=None, token=TOKEN):
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=5, context=self.tls)
+        sent = dict(headers or {})
+        if token is not None:
+            sent.setdefault("Authorization", f"Bearer {token}")
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        before = self.logged()
+        try:
+            connection.request(method, path, content, sent)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or b"null"), response.headers
+        finally:
+            connection.close()
+            self.wait_for_line(before)
+
+    def logged(self):
+        return sum(line.endswith(" ms") for line in self.lines)
+
+    def wait_for_line(self, before):
+        """A request's line is written after its answer."""
+        deadline = time.monotonic() + 5
+        while self.logged() == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def predict(self, *ids, token=TOKEN):
+        return self.ask("POST", "/predict", {"ids": list(ids)}, token=token)[:2]
+
+    def health(self):
+        return self.ask("GET", "/health", token=None)[:2]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return make_self_signed("127.0.0.1", tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def service(pair, tmp_path_factory):
+    with started(pair, make_run(tmp_path_factory.mktemp("served") / "run")) as service:
+        yield service
+
+
+@pytest.fixture
+def running(service):
+    """A service in a thread, as if it had just started: (caller, run, lines it reported)."""
+    caller, run, lines = service
+    infer_anew(run, FIRST)
+    caller.health()
+    lines.clear()
+    return caller, run, lines
+
+
+@contextmanager
+def started(pair, run, **options):
+    lines: list[str] = []
+    server = make_server(create_app(run, TOKEN, report=lines.append, **options), server_tls(*pair))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield Caller(listener.getsockname()[1], pair[0], lines), run, lines
+        finally:
+            server.should_exit = True
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_answers_in_the_order_asked(running):
+    caller, run, _ = running
+    status, answer, headers = caller.ask("POST", "/predict", {"ids": ["C2", 7, "C2"]})
+    assert status == 200
+    _, facts = load_tensors(predictions_file(run))
+    assert {key: answer[key] for key in ("model_version", "made_at")} == {
+        key: facts[key] for key in ("model_version", "made_at")
+    }
+    assert 0 <= answer["age_seconds"] < 60
+    second = {"id": "C2", "class": "fraud", "probabilities": {"good": 0.125, "fraud": 0.875}}
+    third = {"id": "7", "class": "good", "probabilities": {"good": 0.5, "fraud": 0.5}}
+    assert answer["predictions"] == [second, third, second]
+    assert answer["unknown"] == []
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Server" not in headers
+
+
+def test_unknown_ids_are_listed(running):
+    caller, _, _ = running
+    status, answer = caller.predict("C9", "C1", " C1", "")
+    assert (status, answer["unknown"]) == (200, ["C9", " C1", ""])
+    assert [one["id"] for one in answer["predictions"]] == ["C1"]
+    status, answer = caller.predict("C9")
+    assert (status, answer["unknown"], answer["predictions"]) == (200, ["C9"], [])
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xe9"],
+)
+def test_without_the_token_nothing_is_told(running, authorization):
+    caller, _, lines = running
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for body in ({"ids": ["C1"]}, b"not JSON", b"x" * (MAX_BODY_BYTES + 1)):
+        status, answer, sent = caller.ask("POST", "/predict", body, headers, token=None)
+        assert (status, answer) == (401, {"detail": "not authorised"})
+        assert (sent["WWW-Authenticate"], sent["Cache-Control"]) == ("Bearer", "no-store")
+    assert all("POST /predict 401" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "body: Invalid JSON"),
+        (b"{", "body: Invalid JSON"),
+        (b"[]", "body: Input should be an object"),
+        ({}, "ids: Field required"),
+        ({"ids": ["C1"], "nodes": [1]}, "nodes: Extra inputs are not permitted"),
+        ({"ids": "C1"}, "ids: give a list of 1 to 10,000 ids, not something else"),
+        ({"ids": []}, "ids: give a list of 1 to 10,000 ids, not 0 ids"),
+        (
+            {"ids": ["C1"] * (MAX_IDS + 1)},
+            "ids: give a list of 1 to 10,000 ids, not 10001 ids; ask for more in several",
+        ),
+        ({"ids": [True]}, "ids: an id is a string or a whole number"),
+        ({"ids": [1.0]}, "ids: an id is a string or a whole number"),
+        ({"ids": ["C1", None]}, "ids: an id is a string or a whole number"),
+    ],
+)
+def test_malformed_requests(running, body, said):
+    caller, _, _ = running
+    status, answer, _ = caller.ask("POST", "/predict", body)
+    assert status == 422
+    assert answer["detail"].startswith(said)
+
+
+def test_the_largest_request(running):
+    caller, _, _ = running
+    status, answer = caller.predict(*(["C1"] * MAX_IDS))
+    assert (status, len(answer["predictions"])) == (200, MAX_IDS)
+
+
+def test_a_body_above_the_limit_is_refused(running):
+    caller, _, _ = running
+    padding = b" " * (MAX_BODY_BYTES - len(b'{"ids":["C1"]}'))
+    assert caller.ask("POST", "/predict", b'{"ids":["C1"]}' + padding)[0] == 200
+    status, answer, headers = caller.ask("POST", "/predict", b'{"ids":["C1"]}' + padding + b" ")
+    assert (status, headers["Cache-Control"]) == (413, "no-store")
+    assert answer["detail"].startswith("a request has at most 1,048,576 bytes")
+
+
+def test_a_new_inference_is_noticed(running):
+    caller, run, lines = running
+    assert caller.predict("C1")[1]["predictions"][0]["class"] == "good"
+    infer_anew(run, ids=("C3", "C1", "C2"))
+    status, answer = caller.predict("C3", "7")
+    assert (status, answer["unknown"]) == (200, ["7"])
+    assert answer["predictions"] == [{"id": "C3", "class": "fraud", "probabilities": {"good": 0.25, "fraud": 0.75}}]
+    assert sum("now serving the joint inference of" in line for line in lines) == 1
+
+
+def damages():
+    yield "cut short", lambda run: predictions_file(run).write_bytes(predictions_file(run).read_bytes()[:100])
+    yield "missing", lambda run: predictions_file(run).unlink()
+    yield "something else", lambda run: save_tensors(predictions_file(run), {"weights": FIRST}, {})
+    yield "without a time", lambda run: save_tensors(predictions_file(run), {"probabilities": FIRST}, {})
+    yield "no numbers", lambda run: infer_anew(run, FIRST * float("nan"))
+    yield (
+        "too few ids",
+        lambda run: save_tensors(predictions_file(run), {"probabilities": FIRST, **pack_ids(("C1",))}, facts_now()),
+    )
+    yield (
+        "too many names",
+        lambda run: save_tensors(predictions_file(run), {"probabilities": FIRST[:, :1], **pack_ids(IDS)}, facts_now()),
+    )
+    yield "no ids", lambda run: save_predictions(RunDirectory.open(run).party("bank"), SECOND)
+
+
+@pytest.mark.parametrize("damage", [pytest.param(act, id=name) for name, act in damages()])
+def test_a_damaged_inference_leaves_the_one_before(running, damage):
+    caller, run, lines = running
+    before = caller.predict("C1")[1]
+    damage(run)
+    assert caller.health()[1]["status"] == "damaged"
+    status, answer = caller.predict("C1")
+    assert (status, answer["predictions"]) == (200, before["predictions"])
+    assert sum("still serving the joint inference of" in line for line in lines) == 1
+    infer_anew(run)
+    assert caller.health()[1]["status"] == "ok"
+    assert caller.predict("C1")[1]["predictions"][0]["class"] == "fraud"
+
+
+def test_health_needs_no_token_and_says_nothing_of_the_nodes(running):
+    caller, run, _ = running
+    status, answer = caller.health()
+    assert (status, set(answer)) == (200, {"status", "model_version", "made_at", "age_seconds"})
+    assert answer["status"] == "ok"
+    age(run, days=3)
+    assert 3 * 86_400 <= caller.health()[1]["age_seconds"] < 3 * 86_400 + 60
+
+
+def test_an_old_inference_is_not_served(pair, tmp_path):
+    run = make_run(tmp_path / "run")
+    age(run, days=40)
+    with started(pair, run, max_age_s=30 * 86_400) as (caller, _, _):
+        status, answer = caller.predict("C1")
+        assert status == 503
+        assert answer["detail"] == (
+            "the newest joint inference is 40 days old, limit 30 days; let the parties predict anew"
+        )
+        status, answer = caller.health()
+        assert (status, answer["status"]) == (503, "too-old")
+        infer_anew(run)
+        assert caller.predict("C1")[0] == 200
+        assert caller.health()[1]["status"] == "ok"
+
+
+def test_nothing_else_is_offered(running):
+    caller, _, _ = running
+    for path in ("/", "/docs", "/redoc", "/openapi.json", "/predict/", "/health/"):
+        status, _, headers = caller.ask("GET", path)
+        assert (status, headers["Cache-Control"]) == (404, "no-store")
+    assert caller.ask("GET", "/predict")[0] == 405
+    assert caller.ask("POST", "/health", {})[0] == 405
+
+
+def test_the_log_has_no_ids_and_no_token(running):
+    caller, _, lines = running
+    caller.predict("C1", "C9")
+    caller.ask("POST", "/predict?ids=C1", {"ids": ["C1"]})
+    caller.ask("GET", f"/C1/{TOKEN}", token=None)
+    assert [line.split()[1:5] for line in lines] == [
+        ["127.0.0.1", "POST", "/predict", "200"],
+        ["127.0.0.1", "POST", "/predict", "200"],
+        ["127.0.0.1", "GET", "(other)", "404"],
+    ]
+    assert "C1" not in "".join(lines)
+
+
+def test_plain_http_is_refused(running):
+    caller, _, _ = running
+    with socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain:
+        plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        try:
+            received = plain.recv(1000)
+        except ConnectionResetError:
+            received = b""
+    assert b"HTTP" not in received
+    assert caller.health()[0] == 200
+
+
+def test_old_tls_is_refused(running):
+    caller, _, _ = running
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    tls.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        tls.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        tls.minimum_version = ssl.TLSVersion.TLSv1
+    with socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain, pytest.raises(ssl.SSLError):
+        tls.wrap_socket(plain)
+
+
+def test_a_caller_that_leaves_midway_harms_nobody(running):
+    caller, _, lines = running
+    with (
+        socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain,
+        caller.tls.wrap_socket(plain, server_hostname="127.0.0.1") as one,
+    ):
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n\r\n"
+        one.sendall(head.encode() + b'{"ids"')
+    caller.wait_for_line(0)
+    assert "POST /predict 400" in lines[0]
+    assert caller.predict("C1")[0] == 200
+
+
+# ---- the command's work
+
+
+def arguments(tmp_path, pair, **changed):
+    """What ``serve`` is called with when all is well, but for ``changed``."""
+    token_file = tmp_path / "token"
+    if not token_file.exists():
+        make_token_file(token_file)
+    usual = {"host": "127.0.0.1", "port": 0, "certificate": pair[0], "key": pair[1], "token_file": token_file}
+    return usual | {"report": lambda _line: None} | changed
+
+
+def test_serves_until_it_is_told_to_stop(pair, tmp_path):
+    run, seen, lines = make_run(tmp_path / "run"), {}, []
+    listening = threading.Event()
+
+    def report(line):
+        lines.append(line)
+        listening.set()
+
+    def visit():
+        if not listening.wait(10):
+            return
+        try:
+            port = int(lines[0].split("https://127.0.0.1:")[1].split(";")[0])
+            seen["answer"] = Caller(port, pair[0], lines).predict("C1", token=read_token(tmp_path / "token"))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    serve(run, **arguments(tmp_path, pair, report=report))
+    visitor.join(10)
+    assert seen["answer"][0] == 200
+    assert seen["answer"][1]["predictions"][0]["class"] == "good"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_a_port_in_use(pair, tmp_path):
+    run = make_run(tmp_path / "run")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"--host 127.0.0.1 --port {port}: .*in use.*choose another"):
+            serve(run, **arguments(tmp_path, pair, port=port))
+
+
+@pytest.mark.parametrize("address", [{"port": 70_000}, {"host": "no.such.host.invalid"}])
+def test_no_such_address(pair, tmp_path, address):
+    with pytest.raises(ConfigError, match="cannot be listened at"):
+        serve(make_run(tmp_path / "run"), **arguments(tmp_path, pair, **address))
+
+
+def test_runs_that_cannot_be_served(tmp_path):
+    with pytest.raises(RunError, match="is not a run directory"):
+        create_app(tmp_path, TOKEN)
+    with pytest.raises(RunError, match="the run is not complete; let the parties finish it with --resume"):
+        create_app(make_run(tmp_path / "begun", infer=False), TOKEN)
+    with pytest.raises(ConfigError, match="have no ids, since it was not trained from tables"):
+        create_app(make_run(tmp_path / "graphs", ids=None), TOKEN)
+    elsewhere = make_run(tmp_path / "elsewhere")
+    (elsewhere / "parties" / "bank").rename(elsewhere / "parties" / "shop")
+    with pytest.raises(RunError, match="no part of the label holder 'bank'"):
+        create_app(elsewhere, TOKEN)
+    assert not (elsewhere / "parties" / "bank").exists()
+    damaged = make_run(tmp_path / "damaged")
+    predictions_file(damaged).write_bytes(b"nothing")
+    with pytest.raises(RunError, match="missing or damaged"):
+        create_app(damaged, TOKEN)
+
+
+@pytest.mark.parametrize("age_s", [0, -1, float("inf"), float("nan")])
+def test_ages_that_are_none(tmp_path, age_s):
+    with pytest.raises(ConfigError, match=r"max_age_s=.*must be above 0 seconds"):
+        create_app(make_run(tmp_path / "run"), TOKEN, max_age_s=age_s)
+
+
+@pytest.mark.parametrize("token", ["", "short", "x" * 31, "x" * 600, "x" * 32 + " y", "ü" * 40])
+def test_tokens_that_are_none(tmp_path, token):
+    with pytest.raises(ConfigError, match="32 to 512 letters") as refused:
+        create_app(make_run(tmp_path / "run"), token)
+    assert not token or token not in str(refused.value)
+
+
+def test_token_files(tmp_path):
+    path = tmp_path / "token"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_token(path)
+    make_token_file(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    token = read_token(path)
+    assert len(token) == 43
+    with pytest.raises(RunError, match="exists and is not overwritten"):
+        make_token_file(path)
+    assert read_token(path) == token
+    for mode in (0o640, 0o604, 0o620):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=rf"mode {mode:03o}\); chmod 600 it"):
+            read_token(path)
+    path.chmod(0o600)
+    path.write_text("a secret too short")
+    with pytest.raises(ConfigError, match=r"18 characters\) must be 32") as refused:
+        read_token(path)
+    assert "secret" not in str(refused.value).replace(str(path), "")
+    with pytest.raises(RunError, match="cannot be written"):
+        make_token_file(tmp_path / "none" / "token")
+
+
+def test_certificates_and_keys(pair, tmp_path):
+    certificate, key = pair
+    other = make_self_signed("service.example", tmp_path / "other")
+    assert other[1].stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RunError, match="exists and is not overwritten"):
+        make_self_signed("service.example", tmp_path / "other")
+    with pytest.raises(ConfigError, match="address or an ASCII name"):
+        make_self_signed("dienst.münchen", tmp_path / "third")
+    with pytest.raises(DataError, match="is not the key of --certificate"):
+        server_tls(certificate, other[1])
+    with pytest.raises(ConfigError, match=r"--certificate .*cannot be read"):
+        server_tls(tmp_path / "none", key)
+    with pytest.raises(ConfigError, match=r"--key .*cannot be read"):
+        server_tls(certificate, tmp_path / "none")
+    with pytest.raises(DataError, match="do not hold a certificate and its key as PEM"):
+        server_tls(key, key)
+    other[1].chmod(0o604)
+    with pytest.raises(ConfigError, match=r"everyone may use it \(mode 604\); chmod 600 it"):
+        server_tls(other[0], other[1])
+
+
+def test_a_key_with_a_passphrase(pair, tmp_path):
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    private = load_pem_private_key(pair[1].read_bytes(), None)
+    locked = tmp_path / "locked.pem"
+    locked.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word")))
+    locked.chmod(0o600)
+    with pytest.raises(DataError, match="has a passphrase; write it without one"):
+        server_tls(pair[0], locked)
+
+
+def test_elsewhere_than_in_the_main_thread(pair, tmp_path):
+    refused = []
+
+    def call():
+        try:
+            serve(make_run(tmp_path / "run"), **arguments(tmp_path, pair))
+        except ConfigError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(10)
+    assert "main thread" in refused[0]

@@ -1,0 +1,227 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from veilgraph.core.config import DataSettings, parse_job, read_job
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.party_settings import read_party_settings
+from veilgraph.experiments import comparison
+from veilgraph.experiments.comparison import compare
+from veilgraph.experiments.organisations import draw_knowledge, export_dataset, export_organisations, job_of
+from veilgraph.graph.build import build_graph
+from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import train
+
+HOLDERS = 3
+JOB = parse_job(
+    {
+        "name": "small",
+        "data": {"dataset": "synthetic", "holders": HOLDERS, "label_holder": "B"},
+        "model": {"dim": 8, "local": {"hops": 1}},
+        "train": {"epochs": 4},
+    }
+)
+
+
+def whole_graphs():
+    return load_parties(JOB.data, 0)
+
+
+def built(path, common=None):
+    return build_graph(read_party_settings(path), path.parent, common, None, "none")
+
+
+def rows_of(ids):
+    return np.array([int(text.removeprefix("C")) for text in ids])
+
+
+def pairs(graph, rows):
+    """Edges by the rows of the whole, sorted, with their weights."""
+    weight = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
+    source, target = rows[graph.edge_index.numpy()]
+    return sorted(zip(source.tolist(), target.tolist(), weight.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables_give_back_what_each_holder_knows(tmp_path, suffix):
+    graphs = whole_graphs()
+    files = export_organisations(graphs, tmp_path, overlap=0.7, seed=3, format=suffix)
+    assert list(files) == ["A", "B", "C"]
+    for graph in graphs:
+        back = built(files[graph.party])
+        rows = rows_of(back.ids.to_pylist())
+        assert (np.diff(rows) < 0).any()
+        assert torch.equal(back.graph.features, graph.features[rows])
+        known = np.isin(graph.edge_index.numpy(), rows).all(axis=0)
+        mine = PartyGraph(graph.party, graph.features, graph.edge_index[:, known])
+        assert pairs(back.graph, rows) == pairs(mine, np.arange(400))
+        assert (back.graph.labels is None) == (graph.party != "B")
+    labelled, whole = built(files["B"]), graphs[1]
+    rows = rows_of(labelled.ids.to_pylist())
+    assert torch.equal(labelled.graph.labels, whole.labels[rows])
+    for mask in ("train_mask", "val_mask", "test_mask"):
+        assert torch.equal(getattr(labelled.graph, mask), getattr(whole, mask)[rows])
+
+
+def test_directed_weighted_unlabelled_and_sparse(tmp_path):
+    features = torch.tensor([[0.0, 1.0], [0.0, 0.0], [2.5, 0.1]]).to_sparse_csr()
+    edge_index = torch.tensor([[0, 0, 1, 2], [1, 1, 2, 2]])
+    train_mask, val_mask = torch.tensor([[True, False, False], [False, False, True]])
+    weight, labels = torch.tensor([0.1, 2, 3, 4]), torch.tensor([1, -1, 0])
+    one = PartyGraph("one", features, edge_index, weight, labels, train_mask, val_mask, num_classes=2)
+    # Two edges from 0 to 1, two back, a loop: not directed.
+    two = PartyGraph("two", torch.ones(3, 1), torch.tensor([[0, 1, 0, 1, 2], [1, 0, 1, 0, 2]]))
+    files = export_organisations([one, two], tmp_path, overlap=1, seed=0)
+    ids = ["C000000", "C000001", "C000002"]
+    for graph in (one, two):
+        back = built(files[graph.party], ids).graph
+        assert torch.equal(back.features.to_dense(), graph.features.to_dense())
+        assert pairs(back, np.arange(3)) == pairs(graph, np.arange(3))
+    back = built(files["one"], ids).graph
+    assert back.labels.tolist() == [1, -1, 0]
+    masks = [back.train_mask.tolist(), back.val_mask.tolist(), back.test_mask.tolist()]
+    assert masks == [[True, False, False], [False, False, True], [False, False, False]]
+    directed = [yaml.safe_load(files[name].read_text())["edges"][0]["directed"] for name in ("one", "two")]
+    assert directed == [True, False]
+
+
+@pytest.mark.parametrize(("overlap", "common"), [(0.8, 800), (0.001, 1), (1, 1000)])
+def test_the_share_of_common_nodes_is_as_asked(overlap, common):
+    known = draw_knowledge(1000, HOLDERS, overlap, np.random.default_rng(0))
+    knowers = known.sum(axis=0)
+    assert known.shape == (HOLDERS, 1000)
+    assert (knowers == HOLDERS).sum() == common
+    assert (knowers >= 1).all()
+    if common < 1000:
+        for holder in range(HOLDERS):
+            assert (known[holder] & (knowers == 1)).any()
+            assert (known[holder] & (knowers == 2)).any()
+    assert not np.array_equal(known, draw_knowledge(1000, HOLDERS, 0.8, np.random.default_rng(1)))
+
+
+def test_the_files_beside_the_holders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = export_dataset(JOB.data, Path("out"), 0.8, 5, job=JOB)
+    files = {name: path.absolute() for name, path in files.items()}
+    here, across = read_job(Path("out/job.yaml")), read_job(Path("out/network-job.yaml"))
+    assert here.data.parties == files
+    assert across.data.parties == dict.fromkeys(files)
+    assert here.hash() == across.hash()
+    assert (here.model, here.train, here.seed, here.data.label_party) == (JOB.model, JOB.train, 5, "B")
+
+
+def test_the_project_file_can_be_provisioned(tmp_path):
+    project = pytest.importorskip("veilgraph.deploy.project", reason="needs veilgraph[deploy]")
+    export_dataset(JOB.data, tmp_path, 0.8, 0, job=JOB)
+    settings = project.read_project(tmp_path / "project.yaml")
+    assert (settings.name, settings.holders) == ("small", ("A", "B", "C"))
+
+
+def test_the_job_is_the_data_sets_own(tmp_path):
+    assert job_of("cora").name == "cora"
+    assert job_of("synthetic").name == "synthetic"
+    export_dataset(DataSettings(dataset="digits"), tmp_path / "own", 0.8, 0)
+    own = read_job(tmp_path / "own" / "job.yaml")
+    assert own.model == job_of("digits").model
+    assert own.data.feature_scaling == job_of("digits").data.feature_scaling
+    export_dataset(DataSettings(dataset="digits", feature_scaling="row"), tmp_path / "given", 0.8, 0)
+    assert read_job(tmp_path / "given" / "job.yaml").data.feature_scaling == "row"
+
+
+def weights(run):
+    """All parties' weights; of W, which is shared at random, the sum of the shares."""
+    found: dict[str, torch.Tensor] = {}
+    for path in (run / "parties").glob("*/model.safetensors"):
+        for name, tensor in load_tensors(path)[0].items():
+            if "share/" in name:
+                found[name] = tensor + found.get(name, torch.zeros((), dtype=tensor.dtype))
+            else:
+                found[f"{path.parent.name}/{name}"] = tensor
+    return found
+
+
+def as_aligned(graph, rows, common):
+    """The holder's graph from the whole one, with none of the code for tables."""
+    rows = torch.from_numpy(rows)
+    place = torch.full((graph.num_nodes,), -1)
+    place[rows] = torch.arange(len(rows))
+    source, target = place[graph.edge_index]
+    once = (source >= 0) & (target >= 0) & (graph.edge_index[0] <= graph.edge_index[1])
+    there = torch.stack([source[once], target[once]])
+    labels = {
+        name: None if getattr(graph, name) is None else getattr(graph, name)[rows]
+        for name in ("labels", "train_mask", "val_mask", "test_mask")
+    }
+    edges = torch.cat([there, there.flip(0)], dim=1)
+    return PartyGraph(
+        graph.party, graph.features[rows], edges, num_classes=graph.num_classes, num_common=common, **labels
+    )
+
+
+def test_training_from_tables_is_training_on_the_aligned_graphs(tmp_path):
+    graphs = whole_graphs()
+    export_organisations(graphs, tmp_path / "tables", overlap=0.8, seed=1, job=JOB)
+    run = train(read_job(tmp_path / "tables" / "job.yaml"), tmp_path / "run").path
+    aligned = []
+    for graph in graphs:
+        ids = unpack_ids(load_tensors(run / "parties" / graph.party / "nodes.safetensors")[0])
+        aligned.append(as_aligned(graph, rows_of(ids), 320))
+    direct = train(JOB, tmp_path / "direct", parties=aligned).path
+    from_tables, from_graphs = weights(run), weights(direct)
+    assert sum("share/" in name for name in from_tables) == HOLDERS
+    assert from_tables.keys() == from_graphs.keys()
+    assert {name for name in from_tables if not torch.equal(from_tables[name], from_graphs[name])} == set()
+
+
+def test_the_comparison(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparison, "shipped_job", lambda name: JOB)
+    assert comparison.main(["small", "--out", str(tmp_path / "out"), "--seeds", "2", "--overlap", "0.9"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[2] == "| training | AUC | F1 (macro) | accuracy |"
+    assert [line.split(" | ")[0] for line in lines[4:7]] == ["| B alone", "| federated", "| pooled"]
+    assert lines[-1].endswith("comparison small --seeds 2 --overlap 0.9`.")
+    assert (tmp_path / "out" / "comparison.md").read_text() == text
+    first, second = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert first["nodes"]["common"] == 360 < first["nodes"]["B"] < 400
+    mean = (first["federated"]["test_auc"] + second["federated"]["test_auc"]) / 2
+    assert lines[5].startswith(f"| federated | {mean:.3f} ± ")
+    summary = RunDirectory.open(tmp_path / "out" / "seed-1" / "run").summary
+    assert summary is not None
+    assert second["federated"]["test_accuracy"] == summary["test_accuracy"]
+    assert comparison.main(["small", "--out", str(tmp_path / "out")]) == 1
+    assert "choose another --out" in capsys.readouterr().err
+
+
+class TestRefused:
+    @pytest.mark.parametrize("overlap", [0, 1.1, -1, float("nan"), 0.001])
+    def test_an_overlap_without_common_nodes(self, tmp_path, overlap):
+        with pytest.raises(ConfigError, match="overlap="):
+            export_organisations(whole_graphs(), tmp_path, overlap=overlap, seed=0)
+
+    def test_a_folder_in_use(self, tmp_path):
+        (tmp_path / "something").touch()
+        with pytest.raises(RunError, match="not an empty directory"):
+            export_organisations(whole_graphs(), tmp_path, seed=0)
+
+    def test_graphs_of_other_nodes(self, tmp_path):
+        first, second = whole_graphs()[:2]
+        fewer = PartyGraph("B", second.features[:5], second.edge_index[:, :0])
+        with pytest.raises(DataError, match="A has 400, B has 5"):
+            export_organisations([first, fewer], tmp_path, seed=0)
+
+    def test_parties_in_place_of_a_data_set(self, tmp_path):
+        parties = {"A": Path("a.safetensors"), "B": Path("b.safetensors")}
+        with pytest.raises(ConfigError, match="leave parties out"):
+            export_dataset(DataSettings(parties=parties), tmp_path, 0.8, 0)
+
+    def test_no_seeds(self, tmp_path):
+        with pytest.raises(ConfigError, match="seeds=0"):
+            compare(JOB, tmp_path, 0)

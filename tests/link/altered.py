@@ -1,0 +1,37 @@
+"""Somebody in the middle of a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from veilgraph.core.types import Link, PartyId, Tag
+
+Alter = Callable[[Tag, Tensor], Tensor]
+
+
+class AlteredLink:
+    """A link on which somebody in the middle changes what arrives, and keeps what is sent."""
+
+    def __init__(self, link: Link, alter: Alter) -> None:
+        self.link, self.alter = link, alter
+        self.sent: dict[Tag, Tensor] = {}
+
+    @property
+    def party(self) -> PartyId:
+        return self.link.party
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        self.sent[tag] = tensor
+        self.link.send(to, tag, tensor)
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        return self.alter(tag, self.link.receive(sender, tag))
+
+    def close(self) -> None:
+        self.link.close()
+
+
+def unaltered(tag: Tag, tensor: Tensor) -> Tensor:
+    return tensor

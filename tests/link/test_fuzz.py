@@ -1,0 +1,344 @@
+"""Hostile bytes at every door: a typed error or the exact original, never anything else, and never much memory.
+
+``VEILGRAPH_FUZZ_CASES`` sets the cases per property; those that sign or open sockets take a part of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.link.altered import AlteredLink, unaltered
+from tests.link.certificates import NOW, Project
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.link import stream
+from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.sealed import SealedLink
+from veilgraph.link.sockets import SocketLink, socket_mesh
+
+CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "2000"))
+LIMIT = 1 << 16
+TAG = Tag(Kind.SHARE, 3, 1)
+PROJECT = Project()
+BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
+
+fuzz = settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+slow_fuzz = settings(fuzz, max_examples=max(1, CASES // 2))
+
+
+def joined(tag: Tag, tensor: Tensor) -> bytes:
+    header, data = encode(tag, tensor)
+    return header + bytes(data)
+
+
+def uint8(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+LEGAL = [joined(TAG, torch.zeros(2, 3).to(dtype)) for dtype in DTYPES.values()] + [
+    joined(Tag(Kind.SEED, 2**64 - 1, 2**32 - 1), torch.tensor(1.5, dtype=torch.float64)),
+    joined(TAG, torch.zeros(0, 5)),
+    joined(TAG, torch.arange(240).reshape(2, 3, 4, 10)),
+]
+LENGTHS = (0, 1, 2, 6, 24, 48, LIMIT, 2**31, 2**32, 2**33, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+
+Edit = Callable[[bytearray], None]
+
+
+def edits() -> st.SearchStrategy[Edit]:
+    """One change of some bytes: a bit, a byte, a length field, a piece cut out, put in, or moved."""
+    where, byte = st.integers(0, 2000), st.integers(0, 255)
+
+    def flip(at: int, bit: int) -> Edit:
+        return lambda data: data.__setitem__(at % len(data), data[at % len(data)] ^ 1 << bit) if data else None
+
+    def put(at: int, value: int) -> Edit:
+        return lambda data: data.__setitem__(at % len(data), value) if data else None
+
+    def length(field: int, value: int) -> Edit:
+        return lambda data: data.__setitem__(slice(20 + 8 * field, 28 + 8 * field), struct.pack("<Q", value))
+
+    def cut(start: int, size: int) -> Edit:
+        return lambda data: data.__delitem__(slice(start % (len(data) + 1), start % (len(data) + 1) + size))
+
+    def insert(at: int, piece: bytes) -> Edit:
+        return lambda data: data.__setitem__(slice(at % (len(data) + 1), at % (len(data) + 1)), piece)
+
+    return st.one_of(
+        st.builds(flip, where, st.integers(0, 7)),
+        st.builds(put, st.integers(0, HEADER_BYTES - 1), byte),
+        st.builds(length, st.integers(0, 4), st.sampled_from(LENGTHS)),
+        st.builds(cut, where, st.sampled_from((1, 2, 16, 2000))),
+        st.builds(insert, where, st.binary(min_size=1, max_size=20)),
+    )
+
+
+def edited(original: bytes, changes: list[Edit]) -> bytes:
+    data = bytearray(original)
+    for change in changes:
+        change(data)
+    return bytes(data)
+
+
+def hostile(originals: list[bytes]) -> st.SearchStrategy[bytes]:
+    mutated = st.builds(edited, st.sampled_from(originals), st.lists(edits(), min_size=1, max_size=4))
+    return st.one_of(mutated, mutated, mutated, st.binary(max_size=150))
+
+
+@contextmanager
+def memory_within(limit: Callable[[], int]) -> Iterator[None]:
+    """Fails when more elements than the limit are set aside at once."""
+    empty = torch.empty
+
+    def guarded(size: int, dtype: torch.dtype) -> Tensor:
+        assert size <= limit(), f"{size} elements set aside, the limit is {limit()}"
+        return empty(size, dtype=dtype)
+
+    with mock.patch.object(torch, "empty", guarded):
+        yield
+
+
+@fuzz
+@given(hostile(LEGAL))
+@example(LEGAL[0])
+def test_a_decoder_takes_exactly_what_an_encoder_makes(data: bytes) -> None:
+    with memory_within(lambda: min(LIMIT, len(data))):
+        try:
+            tag, tensor = decode(data, LIMIT)
+        except ProtocolError:
+            assert data not in LEGAL
+        else:
+            assert joined(tag, tensor) == data
+
+
+class Bytes:
+    """A stream of given bytes whose sender then leaves."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def fill(self, view: memoryview) -> None:
+        if self.at + len(view) > len(self.data):
+            self.at = len(self.data)
+            raise PeerFailed("the stream ended")
+        view[:] = self.data[self.at : self.at + len(view)]
+        self.at += len(view)
+
+
+@fuzz
+@given(hostile(LEGAL), hostile(LEGAL), st.booleans())
+def test_a_stream_gives_exactly_its_messages(first: bytes, second: bytes, small: bool) -> None:
+    source = Bytes(first + second)
+    trusted = 32
+    with (
+        mock.patch.object(stream, "TRUSTED_BYTES", trusted),
+        memory_within(lambda: max(trusted, 2 * (source.at - HEADER_BYTES))),
+    ):
+        start = 0
+        try:
+            while True:
+                tag, tensor = stream.read_message(source.fill, *([LIMIT] if small else []))
+                assert joined(tag, tensor) == source.data[start : source.at]
+                start = source.at
+        except LinkError:
+            pass
+
+
+class Post:
+    """A link on which the test says what arrives, and which keeps what is sent."""
+
+    def __init__(self, party: PartyId, arriving: Mapping[Tag, Tensor]) -> None:
+        self.party, self.arriving = party, dict(arriving)
+        self.sent: dict[Tag, Tensor] = {}
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        self.sent[tag] = tensor
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        if tag not in self.arriving:
+            raise LinkTimeout(f"{tag} did not come")
+        return self.arriving[tag]
+
+    def close(self) -> None:
+        self.arriving.clear()
+
+
+def fixed_secrets(byte: int) -> Callable[[int], bytes]:
+    return lambda size: bytes([byte]) * size
+
+
+def session(job: str) -> tuple[SealedLink, SealedLink, dict[Tag, Tensor]]:
+    """Bank's and shop's links after the handshake, each on a ``Post``, and what the bank sent for it.
+
+    The ephemeral keys are fixed, so the bank's part fits any session of the shop under the same job.
+    """
+    hub = MemoryHub(["bank", "shop"], 5.0)
+    below = [AlteredLink(hub.link(name), unaltered) for name in ("bank", "shop")]
+    links = (
+        SealedLink(below[0], BANK, ["shop"], job, fixed_secrets(1)),
+        SealedLink(below[1], SHOP, ["bank"], job, fixed_secrets(2)),
+    )
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(SealedLink.establish, links, timeout=10))
+    handshake = dict(below[0].sent)
+    for one, link in zip(below, links, strict=True):
+        one.link = Post(link.party, {})
+    return *links, handshake
+
+
+BANK_LINK, SHOP_LINK, HANDSHAKE = session("job")
+OTHER_LINK, _, OTHER_HANDSHAKE = session("another job")
+
+
+def sealed_by(link: SealedLink, tag: Tag, tensor: Tensor) -> Tensor:
+    below = link._link
+    assert isinstance(below, AlteredLink)
+    link.send("shop" if link.party == "bank" else "bank", tag, tensor)
+    return below.sent.pop(tag)
+
+
+def opened_by_shop(tag: Tag, frame: Tensor) -> Tensor:
+    below = SHOP_LINK._link
+    assert isinstance(below, AlteredLink)
+    below.link = Post("shop", {tag: frame})
+    return SHOP_LINK.receive("bank", tag)
+
+
+@fuzz
+@given(
+    st.sampled_from(("edited", "other tag", "reflected", "other job", "replayed", "plain", "as sent")),
+    st.lists(edits(), min_size=1, max_size=3),
+    st.sampled_from((0, 1, 40)),
+)
+def test_only_what_the_peer_sealed_is_opened(attack: str, changes: list[Edit], size: int) -> None:
+    tensor = torch.arange(size, dtype=torch.float64)
+    sender = {"reflected": SHOP_LINK, "other job": OTHER_LINK}.get(attack, BANK_LINK)
+    frame = sealed_by(sender, Tag(Kind.SHARE, 4, 1) if attack == "other tag" else TAG, tensor)
+    arriving = frame
+    if attack == "edited":
+        arriving = uint8(edited(frame.numpy().tobytes(), changes))
+    elif attack == "plain":
+        arriving = tensor
+    elif attack == "replayed":
+        assert torch.equal(opened_by_shop(TAG, frame), tensor)
+    with memory_within(lambda: max(arriving.numel(), frame.numel())):
+        try:
+            received = opened_by_shop(TAG, arriving)
+        except ProtocolError:
+            assert not (torch.equal(arriving, frame) and attack in ("edited", "as sent"))
+        else:
+            assert attack in ("edited", "as sent")
+            assert torch.equal(arriving, frame)
+            assert torch.equal(received, tensor)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_no_bit_of_a_frame_can_change(size: int) -> None:
+    frame = sealed_by(BANK_LINK, TAG, torch.ones(size))
+    for position in range(frame.numel()):
+        for bit in range(8):
+            changed = frame.clone()
+            changed[position] ^= 1 << bit
+            with pytest.raises(ProtocolError):
+                opened_by_shop(TAG, changed)
+    assert torch.equal(opened_by_shop(TAG, frame), torch.ones(size))
+
+
+@slow_fuzz
+@given(
+    st.integers(0, 2),
+    st.one_of(
+        st.lists(edits(), min_size=1, max_size=3),
+        st.binary(max_size=2000),
+        st.sampled_from(range(3)),
+        st.sampled_from(LEGAL),
+    ),
+)
+@example(0, [])
+def test_a_changed_handshake_gives_no_keys(round_: int, attack: list[Edit] | bytes | int) -> None:
+    original = HANDSHAKE[Tag(Kind.SEAL, 0, round_)]
+    if isinstance(attack, int):  # another round, of another job
+        changed = OTHER_HANDSHAKE[Tag(Kind.SEAL, 0, attack)]
+    else:
+        changed = uint8(attack if isinstance(attack, bytes) else edited(original.numpy().tobytes(), attack))
+    post = Post("shop", HANDSHAKE | {Tag(Kind.SEAL, 0, round_): changed})
+    link = SealedLink(post, SHOP, ["bank"], "job", fixed_secrets(2))
+    if torch.equal(changed, original):
+        link.establish()
+        return
+    with pytest.raises(ProtocolError):
+        link.establish()
+    with pytest.raises(ProtocolError):
+        link.send("bank", TAG, torch.ones(1))
+    assert TAG not in post.sent
+
+
+def one_put(at: int, value: int) -> list[Edit]:
+    return [lambda data: data.__setitem__(at, value)]
+
+
+@slow_fuzz
+@given(
+    st.lists(edits(), max_size=3), st.lists(edits(), max_size=3), st.lists(edits(), max_size=2), st.binary(max_size=99)
+)
+@example(one_put(15, 0x80), [], [], b"")  # a negative serial number, of which the library warns
+def test_no_changed_certificate_or_signature_passes(
+    inside: list[Edit], outside: list[Edit], signature: list[Edit], message: bytes
+) -> None:
+    der = BANK.certificate.public_bytes(Encoding.DER)
+    text = base64.encodebytes(edited(der, inside))
+    certificate = edited(b"-----BEGIN CERTIFICATE-----\n" + text + b"-----END CERTIFICATE-----\n", outside)
+    signed = BANK.sign(message)
+    changed = edited(signed, signature)
+    try:
+        SHOP.verify_peer("bank", certificate, changed, message, NOW)
+    except ProtocolError:
+        assert inside or outside or signature
+    else:
+        # Text around the base64 may change; the certificate and the signature may not.
+        assert x509.load_pem_x509_certificate(certificate) == BANK.certificate
+        assert changed == signed
+
+
+@settings(fuzz, max_examples=max(1, CASES // 40))
+@given(hostile(LEGAL))
+def test_garbage_on_a_socket_drops_the_connection(data: bytes) -> None:
+    ends = socket_mesh(["A", "B"])
+    link = SocketLink("B", ends["B"], timeout_s=5.0, max_message_bytes=LIMIT)
+    peer = ends["A"]["B"]
+    try:
+        peer.sendall(data + b"\xff" * HEADER_BYTES)
+        peer.shutdown(socket.SHUT_WR)
+        # Whether garbage came or a message cut short, the reader ends the connection: our end reads its end.
+        peer.settimeout(5.0)
+        assert not peer.recv(1)
+        with pytest.raises((ProtocolError, PeerFailed)):
+            link.receive("A", Tag(Kind.HELLO, 99))
+        with pytest.raises(LinkError):
+            link.send("A", TAG, torch.ones(1))
+    finally:
+        link.close()
+        peer.close()

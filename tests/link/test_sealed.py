@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.link.altered import Alter, AlteredLink, unaltered
+from tests.link.certificates import DAY, NOW, Project, fresh_key
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.types import Kind, Link, Tag
+from veilgraph.link import sealer as sealing
+from veilgraph.link.codec import HEADER_BYTES, encoded_size
+from veilgraph.link.identity import Identity
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.sealed import MAX_HANDSHAKE_BYTES, SealedLink
+from veilgraph.link.sealer import SEALING_BYTES, Opener, Sealer
+
+TAG = Tag(Kind.SHARE, 3, 1)
+SECRET = torch.arange(4096, dtype=torch.int64)
+PROJECT = Project()
+BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
+
+
+def outcome(link: SealedLink) -> LinkError | None:
+    try:
+        link.establish()
+    except LinkError as error:
+        return error
+    return None
+
+
+def outcomes(links: Iterable[SealedLink]) -> list[LinkError | None]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(outcome, links, timeout=10))
+
+
+def pair(
+    bank: Identity = BANK,
+    shop: Identity = SHOP,
+    jobs: tuple[str, str] = ("job", "job"),
+    alter: Alter = unaltered,
+    timeout_s: float = 5.0,
+) -> tuple[SealedLink, SealedLink, AlteredLink, AlteredLink]:
+    """The links of bank and shop, before the handshake, and what is below them; ``alter`` acts before the shop."""
+    hub = MemoryHub(["bank", "shop", "server"], timeout_s)
+    below = AlteredLink(hub.link("bank"), unaltered), AlteredLink(hub.link("shop"), alter)
+    return SealedLink(below[0], bank, ["shop"], jobs[0]), SealedLink(below[1], shop, ["bank"], jobs[1]), *below
+
+
+def established(alter: Alter = unaltered) -> tuple[SealedLink, SealedLink, AlteredLink, AlteredLink]:
+    made = pair(alter=alter)
+    assert outcomes(made[:2]) == [None, None]
+    return made
+
+
+def test_what_crosses_is_ciphertext() -> None:
+    bank, shop, below, _ = established()
+    again = Tag(Kind.SHARE, 4, 1)
+    bank.send("shop", TAG, SECRET)
+    bank.send("shop", again, SECRET)
+    frames = [below.sent[tag].numpy().tobytes() for tag in (TAG, again)]
+    plain = SECRET.numpy().tobytes()
+    for frame in frames:
+        assert not any(plain[start : start + 8] in frame for start in range(0, len(plain), 64))
+        assert b"VEIL" not in frame
+        # Ciphertext looks uniform: each bit is set about half the time.
+        ones = sum(byte.bit_count() for byte in frame[8:]) / (8 * len(frame))
+        assert 0.49 < ones < 0.51
+    same = sum(one == other for one, other in zip(frames[0][8:], frames[1][8:], strict=True))
+    assert same < 0.01 * len(plain)
+    assert len(frames[0]) + HEADER_BYTES <= encoded_size(SECRET) + SEALING_BYTES
+    for tag in (TAG, again):
+        assert torch.equal(shop.receive("bank", tag), SECRET)
+
+
+def test_the_server_is_not_sealed_off() -> None:
+    bank, _, below, _ = established()
+    bank.send("server", TAG, SECRET)
+    assert below.sent[TAG] is SECRET
+
+
+def test_every_session_has_other_keys() -> None:
+    frames = []
+    for _ in range(2):
+        bank, _, below, _ = established()
+        bank.send("shop", TAG, SECRET)
+        frames.append(below.sent[TAG])
+    assert (frames[0] == frames[1]).float().mean() < 0.02
+
+
+def test_both_directions_have_keys_of_their_own() -> None:
+    bank, shop, bank_below, shop_below = established()
+    bank.send("shop", TAG, SECRET)
+    shop.send("bank", TAG, SECRET)
+    one, other = bank_below.sent[TAG], shop_below.sent[TAG]
+    assert torch.equal(one[:8], other[:8])  # the same counter
+    assert (one == other).float().mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("shop", "rule"),
+    [
+        (Project().identity("shop"), "of another project"),
+        (PROJECT.identity("shop", start=NOW - 3 * DAY, end=NOW - DAY), "shop's certificate expired on"),
+        (PROJECT.identity("shap"), "is for 'shap', not 'shop'"),
+        (Identity(SHOP.certificate, fresh_key(), SHOP.roots), "not by the key of shop's certificate"),
+    ],
+    ids=["other root", "expired", "other name", "other key"],
+)
+def test_who_is_not_the_peer_is_refused_and_told_why(shop: Identity, rule: str) -> None:
+    *links, below, _ = pair(shop=Identity(shop.certificate, shop.key, PROJECT.identity("x").roots))
+    bank_error, shop_error = outcomes(links)
+    assert isinstance(bank_error, ProtocolError)
+    assert rule in str(bank_error)
+    assert isinstance(shop_error, ProtocolError)
+    assert "bank refused shop's handshake" in str(shop_error)
+    assert rule.split("'", maxsplit=1)[0] in str(shop_error)
+    # Nothing of the job leaves the bank, then or later.
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=rule):
+            links[0].send("shop", TAG, SECRET)
+    assert TAG not in below.sent
+
+
+def test_each_refuses_the_other_projects_party() -> None:
+    *links, _, _ = pair(shop=Project().identity("shop"))
+    for error in outcomes(links):
+        assert isinstance(error, ProtocolError)
+        assert "another project" in str(error) or "refused" in str(error)
+
+
+def test_another_job_gives_other_keys() -> None:
+    *links, _, _ = pair(jobs=("job", "another"))
+    errors = outcomes(links)
+    assert all(isinstance(error, ProtocolError) for error in errors)
+    assert any("run the same job and release?" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("hello", "rule"),
+    [
+        (torch.zeros(0, dtype=torch.uint8), "without a certificate"),
+        (torch.zeros(69, dtype=torch.uint8), "without a certificate"),
+        (torch.zeros(200, dtype=torch.uint8), "install one release at all parties"),
+        (torch.zeros(MAX_HANDSHAKE_BYTES + 1, dtype=torch.uint8), "expected at most 65536 bytes"),
+        (torch.zeros(200), "expected at most 65536 bytes"),
+        (torch.zeros(2, 100, dtype=torch.uint8), "expected at most 65536 bytes"),
+        (torch.tensor(list(b"VSEA\1" + bytes(64) + b"certificate")).to(torch.uint8), "invalid X25519 public key"),
+    ],
+)
+def test_a_hello_that_is_none(hello: Tensor, rule: str) -> None:
+    *links, _, _ = pair(alter=lambda tag, frame: hello if tag == Tag(Kind.SEAL) else frame)
+    bank_error, shop_error = outcomes(links)
+    assert isinstance(shop_error, ProtocolError)
+    assert rule in str(shop_error)
+    assert isinstance(bank_error, ProtocolError)
+    assert "shop refused bank's handshake" in str(bank_error)
+
+
+def test_a_peer_that_does_not_seal_gets_nothing() -> None:
+    hub = MemoryHub(["bank", "shop"], 0.2)
+    bank = SealedLink(hub.link("bank"), BANK, ["shop"], "job")
+    hub.link("shop").send("bank", TAG, SECRET)
+    with pytest.raises(LinkTimeout, match="seal/step 0/round 0 from shop; unread: share"):
+        bank.receive("shop", TAG)
+    assert hub.link("shop").receive("bank", Tag(Kind.SEAL)).numel() > 0
+
+
+def test_a_peer_that_left_before_the_handshake() -> None:
+    bank, *_, below = pair()
+    below.close()
+    with pytest.raises(PeerFailed, match="shop closed its link"):
+        bank.establish()
+
+
+def replaying(round_: int, recorded: Tensor) -> Alter:
+    return lambda tag, frame: recorded if tag == Tag(Kind.SEAL, 0, round_) else frame
+
+
+@pytest.mark.parametrize("rounds", [(0,), (1,), (0, 1), (2,)])
+def test_a_recorded_handshake_is_worth_nothing(rounds: tuple[int, ...]) -> None:
+    _, _, below, _ = established()
+    recorded = dict(below.sent)
+    *links, _, _ = pair(alter=lambda tag, frame: recorded[tag] if tag.round in rounds else frame)
+    errors = outcomes(links)
+    assert isinstance(errors[1], ProtocolError)
+    if rounds != (2,):
+        assert isinstance(errors[0], ProtocolError)
+
+
+def test_a_reflected_handshake_is_worth_nothing() -> None:
+    shop_below: list[AlteredLink] = []
+    bank, shop, _, below = pair(alter=lambda tag, frame: shop_below[0].sent[tag])
+    shop_below.append(below)
+    errors = outcomes([bank, shop])
+    assert isinstance(errors[1], ProtocolError)
+    assert "another place" in str(errors[1])
+
+
+def test_one_in_the_middle_with_a_certificate_of_its_own_is_refused() -> None:
+    """The server, or a third holder, cannot stand between two: it has no certificate of their names."""
+    middle = PROJECT.identity("middle")
+    hub = MemoryHub(["bank", "shop"], 5.0)
+    bank = SealedLink(hub.link("bank"), BANK, ["shop"], "job")
+    false_shop = SealedLink(hub.link("shop"), middle, ["bank"], "job")
+    errors = outcomes([bank, false_shop])
+    assert "is for 'middle', not 'shop'" in str(errors[0])
+
+
+def stripped(_: Tag, frame: Tensor) -> Tensor:
+    return SECRET
+
+
+def emptied(_: Tag, frame: Tensor) -> Tensor:
+    return frame[:0]
+
+
+def garbled(position: int) -> Alter:
+    def alter(_: Tag, frame: Tensor) -> Tensor:
+        changed = frame.clone()
+        changed[position] ^= 1
+        return changed
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        stripped,
+        emptied,
+        lambda _, frame: frame[:-1],
+        lambda _, frame: frame[:84],
+        lambda _, frame: torch.cat([frame, frame[:1]]),
+        lambda _, frame: frame.view(1, -1),
+        lambda _, frame: frame.view(torch.int8),
+        *(garbled(position) for position in (0, 7, 8, 50, 70, 84, 4000, -1)),
+    ],
+)
+def test_what_is_not_as_sealed_is_refused(alter: Alter) -> None:
+    bank, shop, _, _ = established(alter=lambda tag, frame: frame if tag.kind == Kind.SEAL else alter(tag, frame))
+    bank.send("shop", TAG, SECRET)
+    with pytest.raises(ProtocolError, match=r"shop cannot open share/step 3/round 1 from bank"):
+        shop.receive("bank", TAG)
+
+
+def test_messages_cannot_change_places() -> None:
+    bank, shop, bank_below, shop_below = established()
+    tags = [Tag(Kind.SHARE, 1), Tag(Kind.SHARE, 2)]
+    for tag in tags:
+        bank.send("shop", tag, SECRET)
+        shop.send("bank", tag, SECRET)
+    swapped = {tags[0]: bank_below.sent[tags[1]], tags[1]: shop_below.sent[tags[1]]}
+    shop_below.alter = lambda tag, frame: swapped[tag]
+    for tag in tags:
+        with pytest.raises(ProtocolError, match="another place"):
+            shop.receive("bank", tag)
+
+
+def test_a_message_is_opened_once() -> None:
+    sealer, opener = Sealer(bytes(32), b"", 1000), Opener(bytes(32), b"", 1000)
+    frames = [sealer.seal(TAG, torch.tensor(number)) for number in range(4)]
+    for number in (2, 0, 3, 1):
+        assert opener.open(TAG, frames[number]).item() == number
+        with pytest.raises(ProtocolError, match=f"message number {number} came again"):
+            opener.open(TAG, frames[number])
+
+
+def test_a_forged_counter_is_not_remembered() -> None:
+    sealer, opener = Sealer(bytes(32), b"", 1000), Opener(bytes(32), b"", 1000)
+    frame = sealer.seal(TAG, SECRET[:3])
+    forged = frame.clone()
+    forged[-1] ^= 1
+    with pytest.raises(ProtocolError):
+        opener.open(TAG, forged)
+    assert torch.equal(opener.open(TAG, frame), SECRET[:3])
+
+
+def test_the_limit_is_of_the_message_before_sealing() -> None:
+    sealer, opener = Sealer(bytes(32), b"", 1060), Opener(bytes(32), b"", 1059)
+    frame = sealer.seal(TAG, torch.zeros(1000, dtype=torch.uint8))
+    with pytest.raises(ProtocolError, match="1061 bytes, the limit is 1060"):
+        sealer.seal(TAG, torch.zeros(1001, dtype=torch.uint8))
+    with pytest.raises(ProtocolError, match="1060 bytes came, the limit is 1059"):
+        opener.open(TAG, frame)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 64])
+def test_data_beyond_a_segment(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(sealing, "SEGMENT_BYTES", 8)
+    sealer, opener = Sealer(bytes(32), b"c", 1000), Opener(bytes(32), b"c", 1000)
+    tensor = torch.arange(size).to(torch.uint8)
+    frame = sealer.seal(TAG, tensor)
+    assert frame.numel() == 84 + size + 16 * -(-size // 8)
+    assert torch.equal(opener.open(TAG, frame), tensor)
+    if size > 16:  # segments of one message cannot change places either
+        frame = sealer.seal(TAG, tensor)
+        frame[84 : 84 + 48] = torch.cat([frame[84 + 24 : 84 + 48], frame[84 : 84 + 24]])
+        with pytest.raises(ProtocolError):
+            opener.open(TAG, frame)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+def test_numbers_are_a_set_of_runs(numbers: list[int]) -> None:
+    kept, reference = sealing._Numbers(), set[int]()
+    for number in numbers:
+        assert kept.add(number) == (number not in reference)
+        reference.add(number)
+        runs = sum(one - 1 not in reference for one in reference)
+        assert len(kept._bounds) == 2 * runs
+
+
+def test_three_holders_and_first_use_by_many_threads() -> None:
+    names = ["bank", "shop", "clinic", "server"]
+    hub = MemoryHub(names, 5.0)
+    holders = names[:3]
+    links: dict[str, Link] = {"server": hub.link("server")}
+    for name in holders:
+        peers = [other for other in holders if other != name]
+        links[name] = RecordedLink(SealedLink(hub.link(name), PROJECT.identity(name), peers, "job"))
+
+    def play(name: str) -> int:
+        """Every holder hears the server first, the server answers the holders: no handshake may wait for that."""
+        others = [other for other in names if other != name]
+        if name == "server":
+            total = sum(int(links[name].receive(other, TAG)) for other in others)
+            for other in others:
+                links[name].send(other, TAG, torch.tensor(total))
+            return total
+        links[name].send("server", TAG, torch.tensor(1))
+        total = int(links[name].receive("server", TAG))
+        threads = [threading.Thread(target=links[name].send, args=(o, TAG, torch.tensor(2))) for o in others[:2]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return total + sum(int(links[name].receive(other, TAG)) for other in others[:2])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, names, timeout=10)) == [7, 7, 7, 3]
+
+
+def test_a_handshake_is_made_once() -> None:
+    bank, shop, below, _ = established()
+    sent = dict(below.sent)
+    assert outcomes([bank, shop]) == [None, None]
+    assert below.sent == sent
+
+
+@pytest.mark.parametrize("peers", [["bank"], ["shop", "shop"]])
+def test_peers_are_others_once(peers: list[str]) -> None:
+    with pytest.raises(ConfigError, match="name every other holder once"):
+        SealedLink(MemoryHub(["bank", "shop"], 1.0).link("bank"), BANK, peers, "job")
+
+
+def test_a_refusal_is_quoted_and_short() -> None:
+    hostile = torch.tensor(list(b"refused: \x1b[2J\n" + b"x" * 60_000)).to(torch.uint8)
+    *links, _, _ = pair(alter=replaying(1, hostile))
+    error = str(outcomes(links)[1])
+    assert "bank refused shop's handshake" in error
+    assert error.isprintable()
+    assert len(error) < 500

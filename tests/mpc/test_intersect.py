@@ -1,0 +1,393 @@
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.mpc.sessions import fixed_secrets, simulate
+from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, VeilgraphError
+from veilgraph.core.randomness import expand
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc import intersect
+from veilgraph.mpc.intersect import POINT_BYTES, align_holder, align_server
+
+psi = pytest.importorskip("private_set_intersection.python")
+
+Ids = Mapping[PartyId, Sequence[str]]
+Change = Callable[[PartyId, Tag, Tensor], list[Tensor]]
+"""(receiver, tag, tensor) → what a cheater sends in its place, message by message."""
+
+SETS = {"A": ["1", "2", "3", "4", "5"], "B": ["7", "5", "2", "3"], "C": ["3", "8", "2", "1", "9", "7"]}
+"""In common: 2 and 3. A and B alone have 5, B and C 7, A and C 1."""
+
+
+def programs(ids: Ids) -> dict[PartyId, Callable[[Link], Any]]:
+    holders = list(ids)
+    return {
+        **{holder: lambda link: align_holder(link, holders, ids[link.party]) for holder in holders},
+        SERVER: lambda link: align_server(link, holders),
+    }
+
+
+def aligned(ids: Ids) -> tuple[list[str], dict[PartyId, Any]]:
+    """The agreed order, checked to be the same everywhere, and all results."""
+    results = simulate(programs(ids))
+    orders = [[ids[holder][row] for row in results[holder].rows.tolist()] for holder in ids]
+    assert all(order == orders[0] for order in orders)
+    sizes = {holder: len(own) for holder, own in ids.items()}
+    assert all(list(result.set_sizes.items()) == list(sizes.items()) for result in results.values())
+    assert len({result.identity for result in results.values()}) == 1
+    assert results[SERVER].common == len(orders[0])
+    return orders[0], results
+
+
+def common_ids(ids: Ids) -> set[str]:
+    """The plaintext twin."""
+    return set.intersection(*map(set, ids.values()))
+
+
+def views(ids: Ids) -> dict[PartyId, tuple[Message, ...]]:
+    """What every party sent and received."""
+
+    def recorded(program: Callable[[Link], Any]) -> Callable[[Link], tuple[Message, ...]]:
+        def run(link: Link) -> tuple[Message, ...]:
+            wrapper = RecordedLink(link, keep_transcript=True)
+            program(wrapper)
+            return wrapper.transcript()
+
+        return run
+
+    return simulate({party: recorded(program) for party, program in programs(ids).items()})
+
+
+def rows_of(messages: Sequence[Message], *kinds: Kind) -> list[bytes]:
+    return [row.tobytes() for message in messages if message.tag.kind in kinds for row in message.tensor.numpy()]
+
+
+def token(point: bytes) -> bytes:
+    return hashlib.sha256(point).digest()[:16]
+
+
+class Cheat:
+    """A link whose owner sends something else than the protocol's message."""
+
+    def __init__(self, link: Link, change: Change) -> None:
+        self._link, self._change = link, change
+        self.party, self.receive, self.close = link.party, link.receive, link.close
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        for sent in self._change(to, tag, tensor):
+            self._link.send(to, tag, sent)
+
+
+def with_cheat(cheater: PartyId, change: Change, ids: Ids = SETS) -> dict[PartyId, Any]:
+    honest = programs(ids)
+    return simulate({**honest, cheater: lambda link: honest[cheater](Cheat(link, change))})
+
+
+def on(kind: Kind, change: Callable[[Tensor], Tensor | list[Tensor]], round_: int | None = None) -> Change:
+    def apply(to: PartyId, tag: Tag, tensor: Tensor) -> list[Tensor]:
+        if tag.kind is not kind or round_ not in (None, tag.round):
+            return [tensor]
+        changed = change(tensor)
+        return changed if isinstance(changed, list) else [changed]
+
+    return apply
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sets=st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True), min_size=2, max_size=4),
+    piece_rows=st.integers(1, 5),
+)
+def test_holders_agree_on_the_plain_intersection(sets, piece_rows):
+    ids = {name: [f"id {letter}" for letter in own] for name, own in zip("CABD", sets, strict=False)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intersect, "PIECE_ROWS", piece_rows)
+        if common_ids(ids):
+            order, _ = aligned(ids)
+            assert set(order) == common_ids(ids)
+            assert len(order) == len(common_ids(ids))
+        else:
+            with pytest.raises(DataError, match="no id is common to"):
+                simulate(programs(ids))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), min_size=1, max_size=12))
+def test_any_text_can_be_an_id(texts):
+    ids = {"A": sorted(texts), "B": [*sorted(texts, reverse=True), "another id than all of these"]}
+    order, _ = aligned(ids)
+    assert set(order) == texts
+
+
+def test_ids_are_compared_exactly():
+    forms = ["7", "07", " 7", "7 ", "٧", "é", "e\u0301", "É", "a\0", "a", "日本", "🙂"]
+    order, _ = aligned({"A": forms, "B": forms[::-1], "C": forms[1:]})
+    assert sorted(order) == sorted(forms[1:])
+    with pytest.raises(DataError, match="leading zeros count"):
+        simulate(programs({"A": forms[::2], "B": forms[1::2]}))
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_identical_sets_come_in_an_order_that_is_not_theirs(count):
+    own = [f"customer {number:03}" for number in range(count)]
+    order, results = aligned({"A": own, "B": own})
+    assert sorted(order) == own
+    assert results["A"].rows.dtype == torch.int64
+    assert (order == own) is (count == 1)
+
+
+def test_every_alignment_has_its_own_order_and_identity():
+    own = [f"customer {number}" for number in range(100)]
+    first, again = aligned({"A": own, "B": own}), aligned({"A": own, "B": own})
+    assert first[0] != again[0]
+    assert first[1]["A"].identity != again[1]["A"].identity
+
+
+def test_the_source_of_secrets_decides_the_order_and_nothing_else():
+    ids = {"A": [str(number) for number in range(50)], "B": [str(number) for number in range(20, 70)]}
+
+    def run(seed: int) -> list[str]:
+        def holder(link: Link) -> Any:
+            return align_holder(link, list(ids), ids[link.party], fixed_secrets(seed, link.party))
+
+        results = simulate({"A": holder, "B": holder, SERVER: lambda link: align_server(link, list(ids))})
+        return [ids["A"][row] for row in results["A"].rows.tolist()]
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+    assert set(run(1)) == set(run(2)) == common_ids(ids)
+
+
+def test_nothing_in_common_is_a_data_error_at_every_party():
+    ids = {"A": ["1", "2"], "B": ["2", "3"], "C": ["3", "1"]}
+
+    def refused(program: Callable[[Link], Any]) -> Callable[[Link], str]:
+        def run(link: Link) -> str:
+            with pytest.raises(DataError) as caught:
+                program(link)
+            return str(caught.value)
+
+        return run
+
+    messages = simulate({party: refused(program) for party, program in programs(ids).items()})
+    assert len(messages) == 4
+    assert set(messages.values()) == {messages["A"]}
+    assert messages["A"].startswith("no id is common to A, B, C: ids are compared as text")
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ([], "A has 0 ids to align"),
+        (["x", "y", "z", "y"], "rows 1 and 3 have the same id; keep one"),
+        (["x", ""], "row 1 is empty"),
+        (["x", 7], "row 1 is empty or no text"),
+        (["x", "\ud800"], "row 1 is not Unicode text"),
+    ],
+)
+def test_ids_that_cannot_be_aligned_are_refused_before_anything_is_sent(own, message):
+    link = RecordedLink(MemoryHub(["A", "B", SERVER], timeout_s=1).link("A"))
+    with pytest.raises(DataError, match=message):
+        align_holder(link, ["A", "B"], own)
+    assert link.traffic() == []
+
+
+def test_too_many_ids_are_refused_by_their_owner_and_by_relays(monkeypatch):
+    monkeypatch.setattr(intersect, "MAX_IDS", 5)
+    with pytest.raises(DataError, match="C has 6 ids to align; between 1 and 5"):
+        simulate(programs(SETS))
+    monkeypatch.setattr(intersect, "_check_ids", lambda party, ids: None)
+    with pytest.raises(ProtocolError, match=r"C sent A 6 points at once, 6 in all; the limits are \d+ and 5"):
+        simulate(programs(SETS))
+
+
+def test_without_the_library_the_way_out_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    link = MemoryHub(["A", "B", SERVER], timeout_s=1).link("A")
+    with pytest.raises(ConfigError, match=r"pip install openmined_psi, with a Python below 3\.14"):
+        align_holder(link, ["A", "B"], ["x"])
+
+
+def test_the_library_hashes_and_multiplies_on_p256_as_assumed():
+    """k = b·s in one step equals b, then s; and H(id)·1 is the hash that the views below are tested for."""
+    b, s = 0xABCDEF << 190, 0x123457
+    points = intersect._Key(b).hash_and_multiply(["x", "y"])
+    assert intersect._Key(s).multiply(points) == intersect._Key(b * s % intersect._GROUP_ORDER).hash_and_multiply(
+        ["x", "y"]
+    )
+    assert {len(point) for point in points} == {POINT_BYTES}
+    inverse = pow(b, -1, intersect._GROUP_ORDER)
+    assert intersect._Key(inverse).multiply(points) == intersect._Key(1).hash_and_multiply(["x", "y"])
+
+
+def test_no_message_holds_what_a_party_without_keys_can_compute():
+    hashed = [point for own in SETS.values() for point in intersect._Key(1).hash_and_multiply(own)]
+    guesses = {guess for own in SETS.values() for text in own for guess in (hashlib.sha256(text.encode()).digest(),)}
+    guesses |= {*hashed, *map(token, hashed)}
+    probes = {probe for guess in guesses for probe in (guess, guess[1:], guess[:16], token(guess))}
+    for messages in views(SETS).values():
+        for row in rows_of(messages, Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS):
+            assert not any(probe in row or row in probe for probe in probes)
+
+
+def test_two_alignments_of_the_same_ids_have_no_row_in_common():
+    first, again = views(SETS), views(SETS)
+    for party in first:
+        kinds = (Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS)
+        rows, others = rows_of(first[party], *kinds), rows_of(again[party], *kinds)
+        assert len(rows) == len(others) > 0
+        assert not set(rows) & set(others)
+        assert not {row[1:] for row in rows} & {row[1:] for row in others}
+
+
+def test_the_server_sees_tokens_alone_and_in_an_order_of_no_meaning():
+    messages = views(SETS)[SERVER]
+    assert {message.tag.kind for message in messages} == {Kind.ID_TOKENS, Kind.COMMON_IDS}
+    for message in messages:
+        rows = rows_of([message], message.tag.kind)
+        assert rows == sorted(set(rows))
+
+
+def test_no_holder_can_compute_another_holders_tokens_of_ids_that_are_not_common():
+    """Otherwise it would learn which of its own ids one other holder has, common to all or not."""
+    seen = views(SETS)
+    common = set(rows_of([m for m in seen[SERVER] if m.receiver == "A"], Kind.COMMON_IDS))
+    assert len(common) == 2
+    for holder in SETS:
+        others = [message for message in seen[SERVER] if message.sender not in (holder, SERVER)]
+        private = set(rows_of(others, Kind.ID_TOKENS)) - common
+        points = rows_of(seen[holder], Kind.BLINDED_IDS)
+        assert len(points) == 2 * sum(map(len, SETS.values()))
+        assert len(private) >= 4
+        assert not private & set(map(token, points))
+
+
+def test_a_holder_meets_no_point_of_one_list_in_another():
+    for holder, messages in views(SETS).items():
+        points = rows_of(messages, Kind.BLINDED_IDS)
+        assert len(set(points)) == len(points), holder
+
+
+def test_ids_leave_in_an_order_of_their_own(monkeypatch):
+    """With all scalars 1 the points can be told: they come as the secrets say, not as the ids were given."""
+    monkeypatch.setattr(intersect, "_random_scalar", lambda secrets: 1)
+    own = [str(number) for number in range(100)]
+    secrets = fixed_secrets("order")
+    hub = MemoryHub(["A", "B", SERVER], timeout_s=0)
+    with pytest.raises(VeilgraphError):
+        align_holder(hub.link("A"), ["A", "B"], own, secrets)
+    piece = hub.link("B").receive("A", Tag(Kind.BLINDED_IDS))
+    order = expand(fixed_secrets("order")(32), "order", (100,)).argsort().tolist()
+    plain = intersect._Key(1).hash_and_multiply([own[row] for row in order])
+    assert rows_of([Message("A", "B", Tag(Kind.BLINDED_IDS), piece)], Kind.BLINDED_IDS) == plain
+    assert order != sorted(order)
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_bytes_that_are_no_point_are_refused_in_the_senders_name(passed):
+    bad = on(Kind.BLINDED_IDS, lambda points: torch.cat([points[:-1], torch.full((1, 33), 2).byte() * 0]), passed)
+    with pytest.raises(ProtocolError, match=r"^B sent C bytes that are no point of P-256$"):
+        with_cheat("B", bad)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [bytes(33), b"\x04" + bytes(32), b"\x02" + (7).to_bytes(32, "big"), b"\x02" + b"\xff" * 32],
+    ids=["zero", "another prefix", "off the curve", "beyond the field"],
+)
+def test_every_kind_of_false_point_is_refused(point):
+    row = torch.frombuffer(bytearray(point), dtype=torch.uint8)
+    with pytest.raises(ProtocolError, match="A sent B bytes that are no point of P-256"):
+        with_cheat("A", on(Kind.BLINDED_IDS, lambda points: torch.cat([row[None], points[1:]]), 0))
+
+
+@pytest.mark.parametrize("passed", [1, 2])
+@pytest.mark.parametrize("change", [lambda points: points[1:], lambda points: torch.cat([points, points[:1]])])
+def test_a_relay_that_drops_or_adds_a_point_is_found_by_the_lists_owner(passed, change):
+    with pytest.raises(ProtocolError, match=r"^(A|C) got \[\d, 33\] .* as blinded_ids/step 0/round 2 from .*expected"):
+        with_cheat("B", on(Kind.BLINDED_IDS, change, passed))
+
+
+def test_a_relay_that_ends_a_list_early_is_found_by_its_owner(monkeypatch):
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    with pytest.raises(ProtocolError, match=r"expected \[2, 33\]"):
+        with_cheat("B", on(Kind.BLINDED_IDS, lambda points: points[:1], 1))
+
+
+def test_a_relay_that_sends_more_at_once_than_a_piece_is_found(monkeypatch):
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    with pytest.raises(ProtocolError, match="A sent B 4 points at once, 4 in all; the limits are 2 and"):
+        with_cheat("A", on(Kind.BLINDED_IDS, lambda points: points.repeat(2, 1), 0))
+
+
+def test_a_relay_that_doubles_a_point_in_place_of_another_is_found():
+    double = on(Kind.BLINDED_IDS, lambda points: torch.cat([points[:-1], points[:1]]), 2)
+    with pytest.raises(ProtocolError, match=r"^B returned the points of C with one of them twice$"):
+        with_cheat("B", double)
+
+
+def test_a_relay_that_puts_other_points_in_place_takes_the_ids_out_of_the_intersection():
+    def strangers(points: Tensor) -> Tensor:
+        other = b"".join(intersect._Key(99).hash_and_multiply([str(row) for row in range(len(points))]))
+        return torch.frombuffer(bytearray(other), dtype=torch.uint8).reshape(points.shape)
+
+    with pytest.raises(DataError, match="no id is common"):
+        with_cheat("B", on(Kind.BLINDED_IDS, strangers, 1))
+
+
+@pytest.mark.parametrize("kind", [Kind.BLINDED_IDS, Kind.ID_TOKENS])
+@pytest.mark.parametrize("change", [lambda rows: rows.float(), lambda rows: rows[:, :-1], lambda rows: rows[None]])
+def test_messages_of_another_form_are_refused(kind, change):
+    with pytest.raises(ProtocolError, match=f"got .* as {kind.name.lower()}/.*expected"):
+        with_cheat("B", on(kind, change))
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows.flip(0), lambda rows: torch.cat([rows[:1], rows])])
+def test_tokens_out_of_order_or_twice_are_refused(change):
+    with pytest.raises(ProtocolError, match="B sent server id_tokens/step 0/round 0 out of order"):
+        with_cheat("B", on(Kind.ID_TOKENS, change))
+    with pytest.raises(ProtocolError, match=r"server sent . common_ids/step 0/round 0 out of order"):
+        with_cheat(SERVER, on(Kind.COMMON_IDS, change))
+
+
+@pytest.mark.parametrize("last", [0, 255])
+def test_common_ids_that_the_holder_does_not_have_are_refused(last):
+    stranger = torch.full((1, 16), last, dtype=torch.uint8)
+    with pytest.raises(ProtocolError, match=r"server sent . common ids that . does not have"):
+        with_cheat(SERVER, on(Kind.COMMON_IDS, lambda rows: stranger))
+
+
+def test_a_server_that_tells_holders_different_things_gives_them_different_identities():
+    def shorter_for_a(to: PartyId, tag: Tag, tensor: Tensor) -> list[Tensor]:
+        return [tensor[:1] if to == "A" else tensor]
+
+    results = with_cheat(SERVER, shorter_for_a)
+    assert results["A"].identity != results["B"].identity == results["C"].identity
+
+
+@pytest.mark.parametrize("cheater", ["A", "B"])
+def test_a_message_sent_twice_is_refused(cheater):
+    with pytest.raises(ProtocolError, match=f"{cheater} used the tag blinded_ids/step 0/round 0 twice"):
+        with_cheat(cheater, on(Kind.BLINDED_IDS, lambda points: [points, points], 0))
+
+
+def test_an_alignment_is_made_once_per_link():
+    ids = {"A": ["x"], "B": ["x"]}
+    once = programs(ids)
+
+    def twice(link: Link) -> None:
+        once[link.party](link)
+        once[link.party](link)
+
+    with pytest.raises((ProtocolError, PeerFailed), match="twice"):
+        simulate(dict.fromkeys(once, twice))

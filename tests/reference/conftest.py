@@ -1,0 +1,10 @@
+"""Parties in threads are polled often: they are done in milliseconds."""
+
+import pytest
+
+from veilgraph.roles import launch
+
+
+@pytest.fixture(autouse=True)
+def _no_idle_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_POLL_S", 0.002)

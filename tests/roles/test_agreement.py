@@ -1,0 +1,185 @@
+"""Parties agree or refuse together, before anything but hellos has been sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, VeilgraphError
+from veilgraph.core.limits import REASON_CHARACTERS
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.link.collectives import text_tensor
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.roles.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree
+
+HOLDERS = ("A", "B", "C")
+JOB = "ab" * 32
+
+
+def hello(**changes: Any) -> Hello:
+    return Hello(**{"job": JOB, "nodes": 7, "alignment": "cd" * 32, **changes})
+
+
+def meet(hellos: Mapping[PartyId, Hello]) -> tuple[dict[PartyId, Any], dict[PartyId, RecordedLink]]:
+    """What ``agree`` gives or raises at every party; parties not in ``hellos`` state the usual."""
+    hub = MemoryHub((*HOLDERS, SERVER), 5)
+    links = {party: RecordedLink(hub.link(party)) for party in (*HOLDERS, SERVER)}
+    usual = {**dict.fromkeys(HOLDERS, hello()), SERVER: hello(nodes=0, alignment="")}
+
+    def program(party: PartyId) -> object:
+        try:
+            return agree(links[party], HOLDERS, {**usual, **hellos}[party])
+        except VeilgraphError as error:
+            return error
+
+    with ThreadPoolExecutor(len(links)) as pool:
+        return dict(zip(links, pool.map(program, links), strict=True)), links
+
+
+def test_all_agree_and_know_all_hellos() -> None:
+    results, _ = meet({"B": hello(features=4, checkpoints=[2, 4])})
+    for result in results.values():
+        assert tuple(result) == (*HOLDERS, SERVER)
+        assert result["B"] == hello(features=4, checkpoints=[2, 4])
+        assert result == results["A"]
+
+
+def test_everyone_learns_all_refusals_and_nothing_else_was_sent() -> None:
+    results, links = meet({"B": hello(refuses="too many rounds"), SERVER: hello(nodes=0, refuses="no ε")})
+    for result in results.values():
+        assert isinstance(result, ConfigError)
+        assert str(result) == "B refuses the job: too many rounds; server refuses the job: no ε"
+    for link in links.values():
+        assert {(entry.kind, entry.messages) for entry in link.traffic()} == {(Kind.HELLO, 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"alignment": "ef" * 32}, DataError, r"not of one alignment \(A has cdcdcdcdcdcd, B has efefefefefef, C has"),
+        ({"alignment": ""}, DataError, r"B has none.*align them again"),
+        ({"nodes": 8}, DataError, r"misaligned node counts \(A has 7, B has 8, C has 7\)"),
+        ({"job": "0" * 64}, ConfigError, r"runs job .*give every party the same job file"),
+    ],
+)
+def test_what_differs_is_refused_by_everyone(changes: dict[str, Any], error: type[VeilgraphError], says: str) -> None:
+    results, _ = meet({"B": hello(**changes)})
+    for result in results.values():
+        with pytest.raises(error, match=says):
+            raise result
+
+
+def test_a_server_that_knows_the_alignment_is_held_to_it() -> None:
+    assert all(isinstance(result, dict) for result in meet({SERVER: hello(nodes=0)})[0].values())
+    for result in meet({SERVER: hello(nodes=0, alignment="ef")})[0].values():
+        assert isinstance(result, DataError)
+        assert "server has ef" in str(result)
+
+
+def test_the_first_of_several_reasons_is_said() -> None:
+    later: dict[str, Any] = {"alignment": "ef", "nodes": 9}
+    for result in meet({"B": hello(**later, refuses="no")})[0].values():
+        assert str(result) == "B refuses the job: no"
+    for result in meet({"B": hello(**later, refuses="no", job="0")})[0].values():
+        assert "runs job" in str(result)
+    for result in meet({"B": hello(**later)})[0].values():
+        assert "not of one alignment" in str(result)
+
+
+# A stranger's hello
+
+
+def answer(sent: Tensor) -> dict[PartyId, Hello]:
+    """What A makes of it when B sends this as its hello."""
+    hub = MemoryHub(("A", "B", SERVER), 5)
+    hub.link("B").send("A", Tag(Kind.HELLO), sent)
+    hub.link(SERVER).send("A", Tag(Kind.HELLO), text_tensor(hello(nodes=0).model_dump_json()))
+    return agree(hub.link("A"), ("A", "B"), hello())
+
+
+def stated(**changes: Any) -> Tensor:
+    return text_tensor(json.dumps({**hello().model_dump(), **changes}))
+
+
+@pytest.mark.parametrize("version", [1, PROTOCOL_VERSION + 1])
+def test_another_version_is_named_whatever_else_it_says(version: int) -> None:
+    for sent in (stated(version=version, invention=3), text_tensor(json.dumps({"version": version, "job": "?"}))):
+        with pytest.raises(
+            ConfigError, match=rf"B speaks protocol version {version} and A {PROTOCOL_VERSION}; install"
+        ):
+            answer(sent)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"refuses": "x" * (REASON_CHARACTERS + 1)},
+        {"refuses": "two\nlines"},
+        {"refuses": "\x1b[2Jclear"},
+        {"refuses": "\u202etxt.exe"},
+        {"nodes": -1},
+        {"nodes": 2**33},
+        {"nodes": "7"},
+        {"nodes": 10**50},
+        {"features": -1},
+        {"feature_bits": 65},
+        {"checkpoints": [-1]},
+        {"checkpoints": [1] * 1001},
+        {"job": "x" * 129},
+        {"job": "\n"},
+        {"alignment": "É"},
+        {"version": "2"},
+        {"\x1b[2Jfield": 1},
+    ],
+)
+def test_a_hello_out_of_bounds_is_not_understood(changes: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match="A cannot understand the hello of B") as caught:
+        answer(stated(**changes))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+def test_the_longest_reason_passes() -> None:
+    reason = "ε" * REASON_CHARACTERS
+    with pytest.raises(ConfigError, match=f"^B refuses the job: {reason}$"):
+        answer(stated(refuses=reason))
+
+
+def test_a_hello_is_not_read_when_it_is_too_large() -> None:
+    padded = json.dumps(hello().model_dump()).encode()
+    for size, error in ((MAX_HELLO_BYTES, None), (MAX_HELLO_BYTES + 1, ProtocolError)):
+        sent = torch.full((size,), ord(" "), dtype=torch.uint8)
+        sent[: len(padded)] = torch.tensor(list(padded), dtype=torch.uint8)
+        if error is None:
+            assert answer(sent)["B"] == hello()
+        else:
+            with pytest.raises(error, match=rf"A got a hello of {size} bytes from B; at most {MAX_HELLO_BYTES}"):
+                answer(sent)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(
+    st.binary()
+    | st.builds(
+        lambda value: json.dumps(value).encode(),
+        JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(Hello.model_fields, JSON)),
+    )
+)
+def test_nothing_received_breaks_a_party(content: bytes) -> None:
+    with pytest.raises((ProtocolError, ConfigError)) as caught:
+        answer(torch.tensor(list(content), dtype=torch.uint8))
+    assert len(str(caught.value)) < 1000

@@ -1,0 +1,237 @@
+"""Every message that a party sends is explained, and the explanations say all that a job reveals."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.privacy.jobs import job, make_graphs, run_job
+from tests.roles.federation import federate, small_job, small_parties
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.limits import revelations
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.codec import encoded_size
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import TrafficEntry
+from veilgraph.roles.disclosures import (
+    TABLE,
+    Disclosure,
+    DisclosureRecord,
+    disclosure_lines,
+    disclosures,
+)
+
+PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+OF_THEIR_OWN = {Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.SEAL}
+"""Kinds of alignment and sealing, which are documented by themselves."""
+
+MODELS: dict[str, tuple[int, dict[str, Any]]] = {
+    "default": (2, {}),
+    "three holders": (3, {}),
+    "individual, concat": (2, {"initial": {"method": "individual"}, "combine": {"strategy": "concat"}}),
+    "secure-sum": (2, {"initial": {"method": "secure-sum"}, "head": {"logit_hops": 1}}),
+    "secure-sum of three, rounds": (
+        3,
+        {"initial": {"method": "secure-sum"}, "rounds": 2, "combine": {"strategy": "degree-weighted"}},
+    ),
+    "everything in the clear": (
+        2,
+        {"rounds": 2, "combine": {"strategy": "degree-weighted", "masked": False}, "server": {"layers": 0}},
+    ),
+}
+
+
+def entry(party: PartyId, peer: PartyId, kind: Kind, direction: Any = "sent") -> TrafficEntry:
+    return TrafficEntry(party, peer, direction, kind, 2, 100)
+
+
+def one(settings: JobSettings, party: PartyId, peer: PartyId, kind: Kind) -> Disclosure:
+    (found,) = disclosures(settings, [entry(party, peer, kind)])
+    return found
+
+
+def traffic(party: PartyId, messages: list[Message]) -> list[TrafficEntry]:
+    counts: dict[tuple[PartyId, Kind], list[int]] = defaultdict(list)
+    for message in messages:
+        if message.sender == party:
+            counts[message.receiver, message.tag.kind].append(encoded_size(message.tensor))
+    return [TrafficEntry(party, peer, "sent", kind, len(sizes), sum(sizes)) for (peer, kind), sizes in counts.items()]
+
+
+# The table
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_has_a_row(kind: Kind) -> None:
+    assert any(row.kind is kind for row in TABLE)
+
+
+def sides(words: str) -> tuple[str, ...]:
+    """Who is meant by a side of protocol.md's arrows: each, server, or some holder."""
+    return {"each": ("holder", "server"), "server": ("server",)}.get(words, ("holder",))
+
+
+def test_rows_and_the_protocol_name_the_same_messages() -> None:
+    text = PROTOCOL.read_text(encoding="utf-8")
+    documented = {
+        (Kind[name], f"{sender} to {receiver}")
+        for name, senders, receivers in re.findall(r"(?m)^\| ([A-Z_]+) \| \d+ \| ([\w ]+) → ([\w ]+) \|", text)
+        for sender in sides(senders)
+        for receiver in sides(receivers)
+        if not sender == receiver == "server"
+    }
+    rows = {(row.kind, row.direction) for row in TABLE}
+    assert documented <= rows
+    assert {kind for kind, _ in rows - documented} <= OF_THEIR_OWN
+
+
+def test_rows_depend_on_known_facts_only() -> None:
+    """A row with a fact that no job has would never be said."""
+    known = {"collaborative", "secure-sum", "two holders", "more holders", "masked", "unmasked", "degree-weighted"}
+    known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
+    assert {fact for row in TABLE for fact in row.when} == known
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind.name} {row.what}")
+def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
+    assert row.what
+    assert row.why.endswith(".")
+    assert row.protection in ("none", "mask", "share") or not row.reveals
+    assert ("in the clear" in row.what) <= (row.protection == "none")
+
+
+# Whole jobs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it(name: str, tmp_path: Path) -> None:
+    holders, model = MODELS[name]
+    settings = job(holders, **model)
+    recording = run_job(settings, make_graphs(settings, 1), tmp_path, secrets=1)
+    found = [
+        disclosure
+        for party in (*settings.data.names, SERVER)
+        for disclosure in disclosures(settings, traffic(party, recording.sent))
+    ]
+    assert sum(disclosure.messages for disclosure in found) == len(recording.sent)
+    assert sum(disclosure.bytes for disclosure in found) == sum(encoded_size(m.tensor) for m in recording.sent)
+    assert {revelation for disclosure in found for revelation in disclosure.reveals} == set(revelations(settings))
+
+
+def test_a_prediction_has_a_row_for_everything() -> None:
+    settings = small_job(2)
+    federation = federate(settings, small_parties(2), steps=0)
+    for party, transcript in federation.transcripts.items():
+        sent = [message for message in transcript if message.sender == party]
+        found = disclosures(settings, traffic(party, sent))
+        assert sum(disclosure.messages for disclosure in found) == len(sent) > 0
+        assert not any("training-rows" in disclosure.reveals for disclosure in found)
+
+
+# What is said
+
+
+def test_only_what_was_sent_is_disclosed() -> None:
+    assert disclosures(job(), [entry("A", "B", Kind.SHARE, "received")]) == []
+
+
+def test_a_disclosure_in_full() -> None:
+    assert one(job(), "A", SERVER, Kind.GRADIENT) == Disclosure(
+        party="A",
+        to=SERVER,
+        kind="gradient",
+        messages=2,
+        bytes=100,
+        what="gradient of z_L in the clear",
+        protection="none",
+        why="Not protected: the receiver can infer training nodes and which of them share a class.",
+        reveals=("training-rows",),
+        epsilon=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind", "model"),
+    [
+        ("B", SERVER, Kind.GRADIENT, {}),
+        ("B", "A", Kind.CONTROL, {}),
+        ("A", "B", Kind.MASKED, {}),
+        ("A", "B", Kind.GRADIENT, {}),
+        ("A", SERVER, Kind.EMBEDDING, {}),
+        ("A", SERVER, Kind.MASKED, {"combine": {"masked": False}}),
+        ("A", "B", Kind.SHARE, {"initial": {"method": "individual"}}),
+        (SERVER, "B", Kind.COMBINED, {}),
+        (SERVER, "B", Kind.MASKED, {}),
+    ],
+)
+def test_what_the_job_does_not_send_has_no_row(party: str, peer: str, kind: Kind, model: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match=f"{party} sent {kind.name.lower()} to {peer}, which is no message of this"):
+        one(job(**model), party, peer, kind)
+
+
+def test_masks_between_two_holders_are_no_protection() -> None:
+    model = {"initial": {"method": "secure-sum"}}
+    for kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
+        assert one(job(2, **model), "A", "B", kind).protection == "none"
+        assert "single-initial-embeddings" in one(job(2, **model), "A", "B", kind).reveals
+        assert one(job(3, **model), "A", "B", kind).protection == "mask"
+        assert "single-initial-embeddings" not in one(job(3, **model), "A", "B", kind).reveals
+
+
+def test_the_label_holder_is_the_one_that_the_job_names() -> None:
+    settings = parse_job({"data": {"label_holder": "B"}})
+    assert one(settings, "B", SERVER, Kind.GRADIENT).reveals == ("training-rows",)
+    assert one(settings, SERVER, "A", Kind.GRADIENT).reveals == ("training-rows",)
+    assert one(settings, SERVER, "B", Kind.GRADIENT).reveals == ()
+    assert one(settings, SERVER, "B", Kind.COMBINED).reveals == ("output-embeddings",)
+
+
+def test_one_kind_that_carries_several_things() -> None:
+    settings = job(rounds=2, combine={"strategy": "degree-weighted"}, server={"layers": 0}, head={"logit_hops": 1})
+    assert one(settings, "B", SERVER, Kind.MASKED).what == "masked embeddings; masked degrees"
+    assert one(settings, SERVER, "A", Kind.COMBINED).reveals == (
+        "output-embeddings",
+        "combined-as-output",
+        "combined-embeddings",
+    )
+    assert one(settings, SERVER, "B", Kind.COMBINED).reveals == ("combined-embeddings",)
+    assert one(settings, "A", SERVER, Kind.GRADIENT).reveals == ("training-rows", "label-holder-edges")
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind"),
+    [
+        ("A", "B", Kind.BLINDED_IDS),
+        ("B", SERVER, Kind.ID_TOKENS),
+        (SERVER, "B", Kind.COMMON_IDS),
+        ("A", "B", Kind.SEAL),
+    ],
+)
+def test_alignment_and_sealing_are_explained_in_any_job(party: str, peer: str, kind: Kind) -> None:
+    found = one(job(), party, peer, kind)
+    assert found.protection == {Kind.COMMON_IDS: "none", Kind.SEAL: "public"}.get(kind, "blinding")
+
+
+# Lines
+
+
+def test_lines_are_read_back_as_written() -> None:
+    settings = job()
+    found = disclosures(settings, [entry("A", SERVER, Kind.MASKED), entry("A", "B", Kind.SHARE)])
+    time = datetime(2024, 5, 1, 14, 30, 9, 999, tzinfo=timezone(timedelta(hours=2)))
+    text = disclosure_lines(settings, "predict", found, time)
+    assert text.endswith("\n")
+    records = [DisclosureRecord.model_validate_json(line) for line in text.splitlines()]
+    assert [Disclosure(**record.model_dump(exclude={"time", "work", "job"})) for record in records] == found
+    for record in records:
+        assert (record.work, record.job) == ("predict", settings.hash())
+        assert record.time == datetime(2024, 5, 1, 12, 30, 9, tzinfo=UTC)
+    assert '"time":"2024-05-01T12:30:09Z"' in text
+    assert '"epsilon":null' in text
+    assert disclosure_lines(settings, "align", [], time) == ""

@@ -1,0 +1,232 @@
+"""Loss and figures of merit, against their definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from tests.paradigms.runs import assert_same_run
+from tests.paradigms.test_resume import CutError, cut_at
+from tests.roles.federation import CLASSES, Settings, small_job, small_parties
+from veilgraph.baselines.isolated import isolated
+from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.core.config import TrainSettings
+from veilgraph.core.errors import DataError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.fit import Judgement
+from veilgraph.paradigms.vertical import resume, train
+from veilgraph.roles.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
+
+
+def pairs_ranked_right(scores: list[float], positive: list[bool]) -> float:
+    """AUC by its definition: the share of pairs in which the positive one has the higher score; ties count half."""
+    pairs = [
+        (one, other)
+        for one, is_positive in zip(scores, positive, strict=True)
+        for other, also in zip(scores, positive, strict=True)
+        if is_positive and not also
+    ]
+    return sum(1.0 if one > other else 0.5 if one == other else 0.0 for one, other in pairs) / len(pairs)
+
+
+@hypothesis_settings(deadline=None, max_examples=30)
+@given(nodes=st.integers(4, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
+def test_auc_is_the_share_of_pairs_ranked_right(nodes: int, classes: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.cat([torch.arange(classes), torch.randint(classes, (nodes,), generator=generator)])
+    logits = torch.randint(-2, 3, (len(labels), classes), generator=generator).float()  # with ties
+    probabilities = logits.double().softmax(dim=1)
+    chosen = [1] if classes == 2 else range(classes)
+    expected = [pairs_ranked_right(probabilities[:, c].tolist(), (labels == c).tolist()) for c in chosen]
+    assert area_under_curve(logits, labels) == pytest.approx(sum(expected) / len(expected))
+
+
+@hypothesis_settings(deadline=None, max_examples=30)
+@given(nodes=st.integers(1, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
+def test_macro_f1_is_the_mean_over_the_classes_that_occur(nodes: int, classes: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (nodes,), generator=generator)
+    logits = torch.randn(nodes, classes, generator=generator)
+    predicted = logits.argmax(dim=1)
+    scores = []
+    for c in set(labels.tolist()) | set(predicted.tolist()):
+        hits = int(((labels == c) & (predicted == c)).sum())
+        scores.append(2 * hits / (int((labels == c).sum()) + int((predicted == c).sum())))
+    assert macro_f1(logits, labels) == pytest.approx(sum(scores) / len(scores))
+
+
+def test_auc_is_undefined_without_a_class_or_with_what_is_no_number() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    assert area_under_curve(logits, torch.tensor([0, 1, 1, 0])) is None
+    assert area_under_curve(logits[:, :2], torch.tensor([1, 1, 1, 1])) is None
+    assert area_under_curve(torch.full((4, 2), float("nan")), torch.tensor([0, 1, 1, 0])) is None
+
+
+def test_balanced_weights() -> None:
+    labels = torch.tensor([0, 0, 0, 2])
+    assert balanced_weights(labels, 3).tolist() == pytest.approx([4 / 9, 4 / 3, 4 / 3])
+    # The classes that occur weigh the same in all.
+    weights = balanced_weights(labels, 3)
+    assert float(weights[labels[:3]].sum()) == pytest.approx(float(weights[2]))
+
+
+def a_graph(**changes: Any) -> PartyGraph:
+    labels = torch.tensor([0, 0, 0, 1, 0, 1, 0, 1, 1])
+    split = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    content: dict[str, Any] = {
+        "party": "A",
+        "features": torch.ones(9, 1),
+        "edge_index": torch.empty(2, 0, dtype=torch.int64),
+        "labels": labels,
+        "train_mask": split == 0,
+        "val_mask": split == 1,
+        "test_mask": split == 2,
+        "num_classes": 2,
+    }
+    return PartyGraph(**{**content, **changes})
+
+
+LOGITS = torch.randn(9, 2, generator=torch.Generator().manual_seed(3))
+
+
+def objective(graph: PartyGraph, **train: Any) -> Objective:
+    return Objective(graph, TrainSettings(**train), torch.float32)
+
+
+def test_balanced_loss_is_the_mean_of_the_classes_losses() -> None:
+    graph = a_graph()
+    labels = graph.labels
+    assert labels is not None
+    each = functional.cross_entropy(LOGITS, labels, reduction="none")
+    plain, balanced = objective(graph), objective(graph, class_weights="balanced")
+    assert float(plain.training_loss(LOGITS)) == pytest.approx(float(each[:4].mean()))
+    by_class = (each[:3].mean() + each[3]) / 2
+    assert float(balanced.training_loss(LOGITS)) == pytest.approx(float(by_class))
+    assert balanced.score(LOGITS).train_loss == pytest.approx(float(by_class))
+    assert balanced.score(LOGITS).val_loss != plain.score(LOGITS).val_loss
+    assert balanced.score(LOGITS).val_accuracy == plain.score(LOGITS).val_accuracy
+
+
+def test_auc_and_f1_are_computed_when_they_are_needed() -> None:
+    graph = a_graph()
+    names = ("val_auc", "test_auc", "val_f1", "test_f1")
+
+    def known(scores: Scores) -> list[str]:
+        return [name for name in names if getattr(scores, name) is not None]
+
+    assert known(objective(graph).score(LOGITS)) == []
+    assert known(objective(graph, select_by="loss").score(LOGITS)) == []
+    assert known(objective(graph, select_by="auc").score(LOGITS)) == ["val_auc"]
+    assert known(objective(graph, select_by="f1").score(LOGITS)) == ["val_f1"]
+    assert not set(names) & objective(graph).score(LOGITS).record().keys()
+    assert objective(graph, select_by="f1").score(LOGITS).record().keys() >= {"val_f1", "test_accuracy"}
+    everything = objective(graph).score(LOGITS, everything=True)
+    assert known(everything) == ["val_auc", "val_f1", "test_f1"]  # all test nodes are of class 1
+    assert everything.summary().keys() == {f"{part}_accuracy" for part in ("train", "val", "test")} | set(names)
+    without = objective(a_graph(test_mask=None)).score(LOGITS, everything=True)
+    assert (without.test_accuracy, without.test_auc, without.test_f1) == (None, None, None)
+
+
+def test_auc_cannot_choose_where_it_is_undefined() -> None:
+    graph = a_graph(val_mask=torch.arange(9) == 4)
+    assert objective(graph).score(LOGITS, everything=True).val_auc is None
+    with pytest.raises(DataError, match=r"party 'A': train.select_by='auc' .* 1 of 2 have none; move some"):
+        objective(graph, select_by="auc")
+
+
+def test_labels_are_needed() -> None:
+    with pytest.raises(DataError, match="A is the label holder but has no labels"):
+        objective(a_graph(labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None))
+
+
+def judged(select_by: Any, evaluations: list[Scores]) -> int:
+    judgement = Judgement()
+    for epoch, scores in enumerate(evaluations, start=1):
+        judgement = judgement.after(epoch, scores, select_by)
+    return judgement.best_epoch
+
+
+def test_the_judgement_goes_by_what_the_job_names_and_then_by_loss() -> None:
+    evaluations = [
+        Scores(0, 3.0, 0, 0.9, None, val_auc=0.5, val_f1=0.2),
+        Scores(0, 2.0, 0, 0.1, None, val_auc=0.5, val_f1=0.4),
+        Scores(0, 1.5, 0, 0.1, None, val_auc=0.4, val_f1=0.4),
+        Scores(0, 1.0, 0, 0.1, None, val_auc=None, val_f1=0.3),
+        Scores(0, float("nan"), 0, 0.1, None, val_auc=None, val_f1=None),
+    ]
+    assert {name: judged(name, evaluations) for name in ("accuracy", "auc", "f1", "loss")} == {
+        "accuracy": 1, "auc": 2, "f1": 3, "loss": 4,
+    }  # fmt: skip
+
+
+# Whole runs
+
+TRAIN: Settings = {"train": {"epochs": 30, "patience": 6, "learning_rate": 0.1, "checkpoint_every": 2}}
+
+
+@pytest.mark.parametrize(("select_by", "class_weights"), [("auc", "balanced"), ("f1", "none"), ("loss", "balanced")])
+def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
+    tmp_path: Path, select_by: str, class_weights: str
+) -> None:
+    chosen: Settings = {"train": {"select_by": select_by, "class_weights": class_weights}}
+    settings = small_job(2, TRAIN, chosen)
+    run = train(settings, tmp_path / "run", parties=small_parties(2))
+    sign = -1 if select_by == "loss" else 1
+    best = max(run.metrics, key=lambda r: (sign * r[f"val_{select_by}"], -r["val_loss"], -r["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"]
+    graph = small_parties(2)[0]
+    assert graph.labels is not None
+    for part in ("val", "test"):
+        mask = getattr(graph, f"{part}_mask")
+        chances, labels = run.predictions.probabilities[mask], graph.labels[mask]
+        assert run.summary[f"{part}_auc"] == pytest.approx(auc_by_pairs(chances, labels))
+        assert run.summary[f"{part}_f1"] == pytest.approx(macro_f1(chances, labels))
+    if select_by != "loss":
+        assert run.summary[f"val_{select_by}"] == pytest.approx(best[f"val_{select_by}"])
+    with cut_at(5), pytest.raises(CutError):
+        train(settings, tmp_path / "cut", parties=small_parties(2))
+    assert_same_run(run, resume(tmp_path / "cut"))
+
+
+def auc_by_pairs(chances: Tensor, labels: Tensor) -> float:
+    each = [pairs_ranked_right(chances[:, c].tolist(), (labels == c).tolist()) for c in range(CLASSES)]
+    return sum(each) / CLASSES
+
+
+def test_the_twin_and_the_baselines_choose_and_weigh_alike(tmp_path: Path) -> None:
+    chosen: Settings = {"precision": "float64", "train": {"select_by": "f1", "class_weights": "balanced"}}
+    settings = small_job(2, TRAIN, chosen)
+    run = train(settings, tmp_path / "run", parties=small_parties(2))
+    plain = fit_plain(PlainNetwork(settings, small_parties(2), "A"), lambda records: None)
+    lasting = {key: value for key, value in plain.summary.items() if key != "seconds_per_step"}
+    assert {key: run.summary[key] for key in lasting} == pytest.approx(lasting)
+    alone = isolated(settings, small_parties(2), "A")
+    best = max(alone.metrics, key=lambda r: (r["val_f1"], -r["val_loss"], -r["epoch"]))
+    assert alone.summary["best_epoch"] == best["epoch"]
+    assert alone.summary["val_f1"] == best["val_f1"]
+
+
+def test_balancing_finds_more_of_the_rare_class() -> None:
+    """19 of 20 training nodes are of one class; without weights the network can ignore the other."""
+    graph = small_parties(2)[0]
+    labels = (torch.arange(graph.num_nodes) % 20 == 0).long()
+    split = torch.arange(graph.num_nodes) // 20
+    masks: dict[str, Any] = {f"{name}_mask": split == part for part, name in enumerate(("train", "val", "test"))}
+    features = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(1)) + labels[:, None]
+    rare = PartyGraph("A", features, graph.edge_index[:, :0], labels=labels, num_classes=2, **masks)
+    found = []
+    for class_weights in ("none", "balanced"):
+        settings = small_job(2, {"train": {"epochs": 15, "class_weights": class_weights, "select_by": "loss"}})
+        network = PlainNetwork(settings, [rare], "A")
+        for epoch in range(1, 16):
+            network.train_step(epoch)
+        found.append(float(network.infer().softmax(dim=1)[:, 1].mean()))
+    assert found[1] > 2 * found[0]

@@ -1,0 +1,123 @@
+from rich.console import Console
+
+from tests.tables.writing import party, write
+from veilgraph.graph.build import build_graph
+from veilgraph.report.party_table import party_tables
+from veilgraph.tables.describe import CategoricalDescription, NumericDescription, RelationDescription, describe_party
+
+
+def example(folder):
+    write(
+        folder / "nodes.csv",
+        {
+            "id": ["u", "v", "w", "x", "y"],
+            "age": [30, None, 50, None, 10],
+            "empty": [None] * 5,
+            "kind": ["a", "b", "[/c]", None, "a"],
+            "y": ["yes", "no", None, None, "no"],
+            "part": ["train", "val", None, None, "test"],
+        },
+    )
+    write(folder / "edges.csv", {"a": ["u", "u", "v", "w", "?"], "b": ["v", "u", "u", "v", "u"], "k": list("ppptp")})
+    write(folder / "more.csv", {"a": ["u", "v", "u"], "b": ["v", "u", "v"]})
+    return party(
+        [
+            {"columns": ["age", "empty"], "missing": "zero"},
+            {"columns": "kind", "categories": ["a", "b"], "missing": "category", "other": "zero"},
+        ],
+        {"column": "y", "classes": ["no", "yes"]},
+        {"column": "part"},
+        edges=[
+            {"relation": {"column": "k", "weights": {"p": 1, "q": 1}, "other": "drop"}, "unknown": "drop"},
+            {"file": "more.csv", "directed": True},
+        ],
+    )
+
+
+def test_a_party_in_numbers(tmp_path):
+    found = describe_party(example(tmp_path), tmp_path)
+    assert (found.party, found.nodes, found.num_features, found.sparse) == ("bank", 5, 5, False)
+    assert found.feature_bytes == 4 * 5 * 5
+    assert found.features == (
+        NumericDescription("age", 2, 10.0, 30.0, 50.0),
+        NumericDescription("empty", 5, None, None, None),
+        CategoricalDescription("kind", 1, {"a": 2, "b": 1}, 1),
+    )
+    assert (found.classes, found.unlabelled) == ({"no": 2, "yes": 1}, 2)
+    assert found.splits == {"train": 1, "val": 1, "test": 1}
+    both, one_way = found.edges
+    assert both.relations == (RelationDescription("p", 4, 1, 1, 1), RelationDescription("q", 0, 0, 0, 0))
+    assert (both.directed, both.other, both.edges) == (False, 1, 5)
+    assert one_way.relations == (RelationDescription(None, 3, 0, 0, 1),)
+    assert (one_way.directed, one_way.other, one_way.edges) == (True, 0, 3)
+
+
+def test_the_numbers_are_those_of_the_graph(tmp_path):
+    settings = example(tmp_path)
+    found = describe_party(settings, tmp_path)
+    graph = build_graph(settings, tmp_path, None, None, "none").graph
+    degrees = graph.degrees()
+    assert sum(edges.edges for edges in found.edges) == graph.num_edges
+    assert found.degrees == (int(degrees.min()), float(degrees.median()), int(degrees.max()))
+    assert found.isolated == 3
+    assert found.num_features == graph.num_features
+
+
+def test_isolated_nodes_have_neither_incoming_nor_outgoing_edges(tmp_path):
+    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 2, 3]})
+    write(tmp_path / "edges.csv", {"a": ["u"], "b": ["v"]})
+    found = describe_party(party(edges=[{"directed": True}]), tmp_path)
+    assert (found.isolated, found.degrees) == (1, (0, 0.0, 1))
+    assert (found.classes, found.splits, found.unlabelled) == (None, None, 3)
+
+
+def test_sparse_features_are_counted_as_sparse(tmp_path):
+    columns = {f"x{column}": [0] * 30 for column in range(9)}
+    write(tmp_path / "nodes.csv", {"id": list(range(30)), **columns, "x9": [1] * 2 + [0] * 28})
+    settings = party(["x*"])
+    found = describe_party(settings, tmp_path)
+    features = build_graph(settings, tmp_path, None, None, "none").graph.features
+    parts = features.crow_indices(), features.col_indices(), features.values()
+    assert found.sparse
+    assert found.feature_bytes == sum(part.numel() * part.element_size() for part in parts)
+
+
+def shown(tables):
+    console = Console(width=120)
+    with console.capture() as capture:
+        for table in tables:
+            console.print(table)
+    return capture.get()
+
+
+def test_tables_show_every_number_and_take_names_as_they_are(tmp_path):
+    text = shown(party_tables(describe_party(example(tmp_path), tmp_path)))
+    for line in (
+        "Party bank",
+        "isolated nodes                     │            3",
+        "features in memory                 │ 100 B, dense",
+        "edges.csv │ p          │ both      │    4 │       1 │          1 │          1",
+        "edges.csv │ not listed │ both      │    1 │       1 │          – │          –",
+        "more.csv  │ –          │ directed  │    3 │       0 │          0 │          1",
+        "age    │ number   │       2 │ 10 to 50, mean 30",
+        "empty  │ number   │       5 │ none",
+        "kind   │ category │       1 │ a 2, b 1, (other) 1",
+        "classes    │ no 2, yes 1",
+        "splits     │ train 1, val 1, test 1",
+    ):
+        assert line in text
+
+
+def test_tables_of_a_party_without_edges_and_labels_and_with_odd_names(tmp_path):
+    columns = {f"[/x{column}]": [0] for column in range(50)}
+    categories = [f"[b]{value}" for value in range(20)]
+    write(tmp_path / "nodes.csv", {"id": ["u"], "c": ["[b]3"], **columns})
+    settings = party([{"columns": "c", "categories": categories}, "[[]*"])
+    text = shown(party_tables(describe_party(settings, tmp_path)))
+    assert "Edges" not in text
+    assert "Labels" not in text
+    assert "[/x38]" in text
+    assert "[/x39]" not in text
+    assert "and 11 more columns" in text
+    assert "[b]3 1" in text
+    assert "and 8 more" in text

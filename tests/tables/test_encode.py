@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+
+from tests.tables.writing import party, write
+from veilgraph.core.errors import DataError
+from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.graph.features import is_sparse, scale_features
+from veilgraph.graph.party import PartyGraph
+from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
+
+SCALINGS = ("none", "row", "standard")
+FEATURES = (
+    {"columns": "x", "missing": "mean"},
+    {"columns": ["y", "z"], "missing": 7},
+    {"columns": "kind", "categories": ["p", "q"], "missing": "category", "other": "zero"},
+)
+
+
+def table_of(folder, rows, features=FEATURES):
+    write(folder / "nodes.csv", {"id": list(range(len(next(iter(rows.values()))))), **rows})
+    return read_nodes(party(features), folder)
+
+
+def made(columns, nodes, seed=0, nonzero=1.0):
+    """A table of so many numeric columns and one of categories, without files."""
+    generator = np.random.default_rng(seed)
+    numeric, kinds = NumericFeatures(columns=("n*",)), CategoricalFeatures(columns=("k",), categories=("a", "b"))
+    values = [
+        (generator.normal(3, 2, nodes) * (generator.random(nodes) < nonzero)).astype(np.float32) for _ in range(columns)
+    ]
+    codes = generator.integers(0, 2, nodes).astype(np.int32)
+    described = (*(FeatureColumn(f"n{column}", numeric) for column in range(columns)), FeatureColumn("k", kinds))
+    return NodeTable(Path("made.csv"), pa.nulls(nodes, pa.string()), described, (*values, codes), None, None)
+
+
+def test_every_rule_for_missing_values(tmp_path):
+    table = table_of(
+        tmp_path,
+        {"x": [1, None, 4], "y": [None, 2, 0], "z": [1, 1, None], "kind": ["q", None, "other"]},
+    )
+    encoding = fit_encoding(table, "none")
+    assert encoding.names == ("x", "y", "z", "kind=p", "kind=q", "kind missing")
+    assert encoding.fills == (2.5, 7.0, 7.0, 0.0)
+    wanted = [[1, 7, 1, 0, 1, 0], [2.5, 2, 1, 0, 0, 1], [4, 0, 7, 0, 0, 0]]
+    features = encode(table, encoding)
+    assert features.dtype == torch.float32
+    assert features.tolist() == wanted
+
+
+def test_missing_as_zero_and_a_mean_of_nothing(tmp_path):
+    zero = ({"columns": "x", "missing": "zero"}, {"columns": "kind", "categories": ["p"], "missing": "zero"})
+    table = table_of(tmp_path, {"x": [None, 3], "kind": ["p", None]}, zero)
+    assert encode(table, fit_encoding(table, "none")).tolist() == [[0, 1], [3, 0]]
+    empty = table_of(tmp_path, {"x": [None, None], "kind": ["p", "p"]}, ({"columns": "x", "missing": "mean"},))
+    with pytest.raises(DataError, match=r"nodes\.csv: column 'x': missing='mean' and no row has a value; set missing"):
+        fit_encoding(empty, "none")
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("nonzero", [1.0, 0.3, 0.02])
+def test_scaling_agrees_with_that_of_graphs(scaling, nonzero):
+    table = made(columns=30, nodes=200, nonzero=nonzero)
+    raw = encode(table, fit_encoding(table, "none"))
+    edges = torch.empty(2, 0, dtype=torch.int64)
+    wanted = scale_features(PartyGraph("bank", raw, edges), scaling).features
+    features = encode(table, fit_encoding(table, scaling))
+    assert is_sparse(features) == (scaling != "standard" and nonzero == 0.02)
+    torch.testing.assert_close(features.to_dense(), wanted.to_dense(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", ["none", "row"])
+def test_sparse_and_dense_features_are_equal(scaling, monkeypatch):
+    table = made(columns=40, nodes=300, nonzero=0.01)
+    encoding = fit_encoding(table, scaling)
+    sparse = encode(table, encoding)
+    assert is_sparse(sparse)
+    monkeypatch.setattr("veilgraph.tables.encode.SPARSE_BELOW", 0.0)
+    dense = encode(table, encoding)
+    assert not is_sparse(dense)
+    torch.testing.assert_close(sparse.to_dense(), dense, rtol=1e-6, atol=0)
+
+
+def test_large_tables_are_scaled_in_pieces(monkeypatch):
+    table = made(columns=3, nodes=100)
+    encoding = fit_encoding(table, "standard")
+    whole = encode(table, encoding)
+    monkeypatch.setattr("veilgraph.tables.encode._ROWS_AT_ONCE", 7)
+    torch.testing.assert_close(encode(table, encoding), whole, rtol=0, atol=0)
+
+
+def test_a_grown_table_keeps_the_means_and_scales_of_the_first(tmp_path):
+    features = ({"columns": "x", "missing": "mean"}, "constant")
+    first = table_of(tmp_path, {"x": [1, None, 4], "constant": [5, 5, 5]}, features)
+    encoding = fit_encoding(first, "standard")
+    assert encoding.means == (2.5, 5.0)
+    assert encoding.deviations == pytest.approx((np.sqrt(1.5), 0.0))
+    grown = table_of(tmp_path, {"x": [1, None, 4, None, 100], "constant": [5, 5, 5, 5, 9]}, features)
+    before, after = encode(first, encoding), encode(grown, encoding)
+    torch.testing.assert_close(after[:3], before, rtol=0, atol=0)
+    assert after[3].tolist() == [0, 0]
+    assert after[4].tolist() == pytest.approx([97.5 / np.sqrt(1.5), 0])
+
+
+numbers = st.floats(-1e30, 1e30)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    names=st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True),
+    scaling=st.sampled_from(SCALINGS),
+    data=st.data(),
+)
+def test_json_brings_everything_back(names, scaling, data):
+    rules = (
+        NumericFeatures(columns=("*",), missing=data.draw(numbers)),
+        CategoricalFeatures(columns=("c",), categories=tuple(names), missing="category"),
+    )
+    columns = tuple(FeatureColumn(name, rules[index % 2]) for index, name in enumerate(names))
+    fills = tuple(data.draw(numbers) for _ in names)
+    encoding = FeatureEncoding(columns, fills, scaling)
+    if scaling == "standard":
+        many = st.lists(numbers, min_size=encoding.num_features, max_size=encoding.num_features)
+        encoding = FeatureEncoding(columns, fills, scaling, tuple(data.draw(many)), tuple(data.draw(many)))
+    assert FeatureEncoding.from_json(encoding.to_json()) == encoding
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("{", ""), ('"fills":[0.0', '"fills":[0.0,0.0'), ('["n0",0]', '["n0",9]'), ('"means":[', '"means":[1.0,')],
+)
+def test_damaged_records_are_refused(old, new):
+    text = fit_encoding(made(2, 5), "standard").to_json()
+    assert old in text
+    with pytest.raises(DataError, match=r"the encoding of the features is damaged .*; train anew"):
+        FeatureEncoding.from_json(text.replace(old, new, 1))

@@ -1,0 +1,48 @@
+"""The example of docs/tables.md: it is read, it names every setting, and it makes a graph."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import yaml
+
+from veilgraph.core.party_settings import (
+    CategoricalFeatures,
+    EdgeSettings,
+    NodeSettings,
+    PartySettings,
+    read_party_settings,
+)
+from veilgraph.graph.build import build_graph
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+
+
+def test_the_example_makes_a_graph(tmp_path):
+    example = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0]
+    customers = re.findall(r"^with `customers.csv`\n\n((?:    .*\n)+)", PAGE, flags=re.MULTILINE)[0]
+    (tmp_path / "party.yaml").write_text(example, encoding="utf-8")
+    (tmp_path / "customers.csv").write_text(textwrap.dedent(customers), encoding="utf-8")
+    settings = read_party_settings(tmp_path / "party.yaml")
+    transfers = {"payer": ["007", "k-99"], "payee": ["k-12", "007"], "amount": [2.5, 1.0], "kind": ["card", "card"]}
+    pa.parquet.write_table(pa.table(transfers), tmp_path / "transfers.parquet")
+    built = build_graph(settings, tmp_path, None, None, "none")
+    assert built.encoding.names == (
+        *("age", "income", "balance", "w_post", "w_shop"),
+        *("segment=retail", "segment=private", "segment missing"),
+    )
+    assert built.graph.features[1].tolist() == [42.5, 3900, 0, 0, 1, 0, 1, 0]
+    assert built.graph.features[2].tolist() == [51, 0, 20, 0, 0, 0, 0, 1]
+    assert built.graph.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert built.graph.edge_weight is not None
+    assert built.graph.edge_weight.tolist() == [1.25, 1.25]
+
+
+def test_the_example_names_every_setting():
+    example = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0])
+    assert set(example) == set(PartySettings.model_fields)
+    assert set(example["nodes"]) == set(NodeSettings.model_fields)
+    assert set(example["edges"][0]) == set(EdgeSettings.model_fields)
+    assert set(example["nodes"]["features"][-1]) == set(CategoricalFeatures.model_fields)
