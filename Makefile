@@ -15,17 +15,24 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench reproduce clean
+.PHONY: help demo demo-network test nightly lint format bench reproduce clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, and pooled
 	@$(BIN)/veilgraph demo
 	@echo "(to have the command veilgraph in this shell: source $(BIN)/activate)"
 
+demo-network: $(INSTALLED) ## three organisations with tables of their own, as processes over mutual TLS
+	@$(BIN)/veilgraph demo-network
+
 test: lint ## what continuous integration runs: lint, types, import floors, tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every role killed at 20 random moments
+	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py
+	@OMP_NUM_THREADS=1 VEILGRAPH_KILLS=20 $(BIN)/python -m pytest tests/faults
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }

@@ -6,16 +6,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+
 from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.deploy.demo import free_ports
 from veilgraph.link.codec import DTYPES, encode
 from veilgraph.link.collectives import exchange
+from veilgraph.link.flare import FlareLink
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.sealed import MAX_HANDSHAKE_BYTES, SealedLink
@@ -36,7 +43,24 @@ def over_sockets(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> 
     return {party: SocketLink(party, ends, timeout_s, limit) for party, ends in socket_mesh(parties).items()}
 
 
-WIRES = {"memory": over_memory, "sockets": over_sockets}
+@cache
+def cells() -> dict[PartyId, CoreCell]:
+    """The engine's cells, all in this process, where it hands messages over without a wire (tests/link has one)."""
+    port, _ = free_ports()
+    made = {party: CoreCell(party, f"tcp://localhost:{port}", False, {}) for party in ("server", "A", "B")}
+    for cell in made.values():
+        cell.start()
+    return made
+
+
+def over_flare(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> Network:
+    peers = {party: {peer: peer for peer in parties if peer != party} for party in parties}
+    return {
+        party: FlareLink(party, cells()[party], peers[party], timeout_s, max_message_bytes=limit) for party in parties
+    }
+
+
+WIRES = {"memory": over_memory, "sockets": over_sockets, "flare": over_flare}
 PROJECT = Project()
 IDENTITIES = {party: PROJECT.identity(party) for party in PARTIES}
 
@@ -62,6 +86,8 @@ def sealed(wire: str, timeout_s: float, limit: int) -> Network:
         "memory sealed",
         "sockets sealed",
         "sockets sealed recorded",
+        "flare",
+        "flare sealed",
     ]
 )
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:

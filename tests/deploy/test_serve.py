@@ -384,9 +384,17 @@ def test_a_port_in_use(pair, tmp_path):
             serve(run, **arguments(tmp_path, pair, port=port))
 
 
-@pytest.mark.parametrize("address", [{"port": 70_000}, {"host": "no.such.host.invalid"}])
-def test_no_such_address(pair, tmp_path, address):
-    with pytest.raises(ConfigError, match="cannot be listened at"):
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ({"port": 70_000}, "--port 70000: must be from 0 to 65535"),
+        ({"port": -1}, "--port -1: must be from 0 to 65535"),
+        ({"host": "192.0.2.1"}, "--host 192.0.2.1 --port 0: cannot be listened at"),
+        ({"host": "a..b"}, "--host a..b --port 0: cannot be listened at"),
+    ],
+)
+def test_no_such_address(pair, tmp_path, address, said):
+    with pytest.raises(ConfigError, match=said):
         serve(make_run(tmp_path / "run"), **arguments(tmp_path, pair, **address))
 
 

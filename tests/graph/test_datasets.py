@@ -149,14 +149,16 @@ def test_amazon(tmp_path):
     path = tmp_path / "fraud" / "amazon_upu" / "Amazon.mat"
     path.parent.mkdir(parents=True)
     network = sp.csc_matrix(np.triu(np.ones((50, 50))) + np.triu(np.ones((50, 50))).T)
-    attributes, label = sp.csc_matrix(np.arange(200.0).reshape(50, 4)), (np.arange(50) % 5 == 0)[None].astype(float)
-    scipy.io.savemat(path, {"Network": network, "Attributes": attributes, "Label": label})
+    attributes, label = sp.csc_matrix(np.arange(200.0).reshape(50, 4)), np.arange(50)[None] % 10 == 9
+    scipy.io.savemat(path, {"Network": network, "Attributes": attributes, "Label": label.astype(float)})
     settings = DataSettings(dataset="amazon", root=tmp_path)
     pooled = pool(load_parties(settings, 0), "A")
     assert pooled.num_edges == 50 * 49
     assert pooled.num_classes == 2
     assert sorted(pooled.features[1].tolist()) == [4, 5, 6, 7]
-    for mask, of_class in ((pooled.train_mask, [16, 4]), (pooled.val_mask, [8, 2]), (pooled.test_mask, [16, 4])):
+    assert pooled.labels is not None
+    assert pooled.labels[:12].tolist() == [-1] * 9 + [1, 0, 0]
+    for mask, of_class in ((pooled.train_mask, [14, 2]), (pooled.val_mask, [8, 1]), (pooled.test_mask, [14, 2])):
         assert torch.bincount(chosen(pooled.labels, mask)).tolist() == of_class
     other = pool(load_parties(settings, 1), "A")
     assert members(pooled.train_mask) != members(other.train_mask)
@@ -227,6 +229,6 @@ class TestPublicData:
         assert sum(party.num_features for party in parties) == 25
         labels = parties[0].labels
         assert labels is not None
-        assert torch.bincount(labels).tolist() == [9531, 693]
+        assert torch.bincount(labels + 1).tolist() == [2295, 7236, 693]
         counts = [len(members(mask)) for mask in (parties[0].train_mask, parties[0].val_mask, parties[0].test_mask)]
-        assert counts == [4089, 2046, 4089]
+        assert counts == [3171, 1587, 3171]

@@ -141,6 +141,40 @@ def stop_command(kit: KitOption, job_id: JobId = None) -> None:
     typer.echo(f"stopped {stopped}")
 
 
+@command("serve", "veilgraph serve runs/fraud --certificate tls.crt --key tls.key --token-file token")
+def serve_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The label holder's part of a trained run from tables.")],
+    certificate: Annotated[Path, typer.Option(metavar="FILE.pem", help="Certificate of this service.")],
+    key: Annotated[Path, typer.Option(metavar="FILE.pem", help="Its private key.")],
+    token_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="Holds the token that callers must show; made if it does not exist.")
+    ],
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8443,
+    max_age_days: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="Refuse to answer from an older inference.")
+    ] = None,
+) -> None:
+    """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
+    with _deployment():
+        from veilgraph.deploy.https import make_token_file  # noqa: PLC0415
+        from veilgraph.deploy.serve import serve  # noqa: PLC0415
+
+        if not token_file.exists():
+            make_token_file(token_file)
+            say(f"made a token in {token_file}; give it to callers over a safe channel")
+        serve(
+            run,
+            host=host,
+            port=port,
+            certificate=certificate,
+            key=key,
+            token_file=token_file,
+            report=say,
+            max_age_s=None if max_age_days is None else max_age_days * 86400,
+        )
+
+
 @command("export", "veilgraph export digits --out organisations --holders 3 --overlap 0.8")
 def export_command(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],

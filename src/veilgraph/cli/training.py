@@ -185,13 +185,15 @@ def report_command(
 ) -> None:
     """Show what each party sent to whom in a run, what it is, and why it may leave the party."""
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
-    from veilgraph.report.disclosures import disclosure_table, read_disclosures  # noqa: PLC0415
+    from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
 
     RunDirectory.open(run)
     files = sorted(run.glob("parties/*/disclosures.jsonl"))
     if not files:
         raise RunError(f"{run}: nothing was sent in this run yet; train it first")
-    results().print(disclosure_table([record for file in files for record in read_disclosures(file)]))
+    records = [record for file in files for record in read_disclosures(file)]
+    results().print(disclosure_table(records))
+    results().print(reasons_table(records))
 
 
 @command("demo", "veilgraph demo --epochs 50")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # so that what only needs names starts quickly
+    from torch import Tensor
 
 PartyId = str
 """Name of a party, unique in a job. Data holders choose theirs; the server's is ``SERVER``."""

@@ -32,9 +32,7 @@ from veilgraph.core import errors
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.engine import TASK
-from veilgraph.deploy.kit import ALLOWED_CLASSES, Kit
-from veilgraph.paradigms.site import SiteWork
+from veilgraph.deploy.kit import ALLOWED_CLASSES, TASK, Kit, SiteWork
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0

@@ -24,14 +24,13 @@ from nvflare.apis.signal import Signal
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import TASK, Kit
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.sealed import SealedLink
 from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
 from veilgraph.roles.launch import keep_freed_memory, share_cores
 
-TASK: Final = "veilgraph"
 _ABORT_POLL_S: Final = 0.5
 
 log = logging.getLogger("veilgraph")
@@ -173,5 +172,5 @@ def _link(
 def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event) -> None:
     while not done.wait(_ABORT_POLL_S):
         if abort_signal.triggered:
-            wire.stop("the job was stopped")
+            wire.abort("the job was stopped: by an administrator, or because a party was lost")
             return

@@ -30,14 +30,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from veilgraph.core.errors import ConfigError, DataError, RunError
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
-_TOKEN_BYTES: Final = 32
-_LARGEST_TOKEN_FILE: Final = 4096
+_HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
 _TRIAL: Final = timedelta(days=30)
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
 _GROUP_AND_OTHERS: Final = 0o077
 _OTHERS: Final = 0o007
-_CONNECTIONS: Final = 512
-_GRACE_S: Final = 10
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -56,7 +53,7 @@ def check_token(token: str) -> None:
     if _TOKEN.fullmatch(token) is None:
         raise ConfigError(
             f"the token ({len(token)} characters) must be 32 to 512 letters, digits or . _ ~ + / - (= at the end); "
-            "make one with make_token_file"
+            f"{_HOW_TO_MAKE}"
         )
 
 
@@ -69,18 +66,18 @@ def read_token(path: Path) -> str:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode  # of the very file that is read
-            content = file.read(_LARGEST_TOKEN_FILE)
+            content = file.read(4096)
     except OSError as error:
-        raise ConfigError(f"token file {path}: cannot be read ({error.strerror}); make one with its path") from error
+        raise ConfigError(f"--token-file {path}: cannot be read ({error.strerror}); {_HOW_TO_MAKE}") from error
     if mode & _GROUP_AND_OTHERS:
         raise ConfigError(
-            f"token file {path}: others than its owner may use it (mode {mode & 0o777:03o}); chmod 600 it"
+            f"--token-file {path}: others than its owner may use it (mode {mode & 0o777:03o}); chmod 600 it"
         )
     token = content.decode("latin-1").strip()
     try:
         check_token(token)
     except ConfigError as error:
-        raise ConfigError(f"token file {path}: {error}") from error
+        raise ConfigError(f"--token-file {path}: {error}") from error
     return token
 
 
@@ -90,7 +87,7 @@ def make_token_file(path: Path) -> None:
     Raises:
         RunError: the file exists or cannot be written.
     """
-    _write_new(path, secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n", 0o600)
+    _write_new(path, secrets.token_urlsafe(32).encode() + b"\n", 0o600)
 
 
 def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
@@ -173,8 +170,8 @@ def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=512,
+        timeout_graceful_shutdown=10,
     )
     config.load()
     config.ssl = tls
@@ -238,16 +235,15 @@ class Envelope:
 def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
-    except ValueError:
-        pass
-    if not host or not host.isascii():
-        raise ConfigError(f"host={host!r}: a certificate is for an address or an ASCII name; give one of them")
-    return x509.DNSName(host)
+    except ValueError as error:
+        if not host or not host.isascii():
+            raise ConfigError(f"host={host!r}: a certificate is for an address or an ASCII name; give one") from error
+        return x509.DNSName(host)
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
     public, now = key.public_key(), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilgraph trial service")])
     return (
         x509.CertificateBuilder(subject_name=name, issuer_name=name)
         .public_key(public)
@@ -277,10 +273,12 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket, made before anything is announced."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}: must be from 0 to 65535, 0 being any that is free; choose another")
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError) as error:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server((found[4][0], port), family=found[0])
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"--host {host} --port {port}: cannot be listened at ({error}); choose another") from error
 
 

@@ -16,9 +16,9 @@ from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
+from veilgraph.core.files import locked
+from veilgraph.core.party_settings import read_party_settings
 from veilgraph.deploy.kit import Kit
-from veilgraph.paradigms.organisation import Organisation
-from veilgraph.paradigms.run_directory import locked
 
 _PROGRAMS: Final = {
     "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
@@ -81,7 +81,9 @@ def _check(kit: Kit, party_file: Path | None) -> None:
         return
     if party_file is None:
         raise ConfigError(f"--party is missing: {kit.name} brings its tables; give its party file")
-    Organisation.read(party_file, kit.name)
+    party = read_party_settings(party_file).party
+    if party != kit.name:
+        raise ConfigError(f"{party_file}: party={party!r}, and the kit is {kit.name}'s; give that holder's party file")
     identity, message = kit.identity(), b"this kit's own certificate"
     identity.verify_peer(kit.name, identity.certificate_pem, identity.sign(message), message, datetime.now(UTC))
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 from cryptography import x509
 
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.identity import Identity, load_identity
-from veilgraph.paradigms.run_directory import write_whole
 
 KitKind = Literal["server", "holder", "administrator"]
 _KINDS: Final[dict[str, KitKind]] = {
@@ -22,6 +22,12 @@ _KINDS: Final[dict[str, KitKind]] = {
 }
 ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.HolderExecutor", "veilgraph.deploy.engine.ServerController")
 """All that a submitted job can make a site run: installed code, chosen by name, given settings."""
+
+TASK: Final = "veilgraph"
+"""FLARE's name for a party's part of a job."""
+
+SiteWork = Literal["align", "train", "predict"]
+"""What a submitted job asks of its parties; ``paradigms.site`` does it."""
 
 _SITE_FILE: Final = "veilgraph.json"
 

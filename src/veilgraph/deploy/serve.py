@@ -214,7 +214,8 @@ def serve(
     """
     app = create_app(run, read_token(token_file), max_age_s=max_age_s, report=report)
     tls = server_tls(certificate, key)
-    run_https(app, tls, host, port, lambda at: report(f"serving {run} at https://{host}:{at}; stop it with Ctrl-C"))
+    name = f"[{host}]" if ":" in host else host
+    run_https(app, tls, host, port, lambda at: report(f"serving {run} at https://{name}:{at}; stop it with Ctrl-C"))
 
 
 def _label_holder_part(run: Path) -> PartyStore:

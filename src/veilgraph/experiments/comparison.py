@@ -19,12 +19,13 @@ from veilgraph.baselines.isolated import isolated
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings, read_job
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
+from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.experiments.markdown import mean_and_spread
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.paradigms.run_directory import Record, RunDirectory, write_whole
+from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.vertical import train
 
 _FIGURES: Final = {"AUC": "auc", "F1 (macro)": "f1", "accuracy": "accuracy"}

@@ -13,11 +13,11 @@ from typing import Final, get_args
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 from veilgraph.experiments.grid import Cell, Engine, GridProgress, Kind, run_cells
 from veilgraph.experiments.markdown import Figure, render
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Store
-from veilgraph.paradigms.run_directory import write_whole
 
 
 @dataclass(frozen=True)

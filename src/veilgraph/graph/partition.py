@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import choose_columns, compact, join_columns
 from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
 
 POOLED: PartyId = "pooled"
 

@@ -11,18 +11,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch_geometric.data import Data
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, check_graph, refuse
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
 
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")

@@ -135,8 +135,8 @@ def _without_loops(entries: sp.coo_matrix) -> Tensor:
 def load_amazon_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     """Amazon's musical-instrument reviewers, some of them fraudsters, split vertically.
 
-    The data set has no split of its own: of each class 40 % of the users are for training, 20 % for validation and
-    40 % for testing, drawn by ``seed``.
+    The data set has no split of its own: of each class 40 % of the labelled users are for training, 20 % for
+    validation and 40 % for testing, drawn by ``seed``.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -147,7 +147,10 @@ def load_amazon_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
 def amazon_data(root: Path, seed: int) -> Data:
     """Reads ``root/fraud/amazon_upu/Amazon.mat``: 10,224 users, 25 numbers of each, edges of the relation U-P-U.
 
-    The relation joins users who reviewed a common product (Dou et al. 2020); class 1 is fraud.
+    The relation joins users who reviewed a common product (Dou et al. 2020); class 1 is fraud. The file begins with
+    users whose class is unknown and who stand there as honest (the authors leave them out of every split); it does
+    not say how many. Taken as unlabelled are those before the first fraudster, 2,295: the true end cannot be far, for
+    after it one in eleven is a fraudster.
 
     Args:
         root: folder of data sets.
@@ -167,6 +170,7 @@ def amazon_data(root: Path, seed: int) -> Data:
         network = sp.coo_matrix(content["Network"])
         features = torch.from_numpy(sp.csr_matrix(content["Attributes"], dtype=np.float32).toarray())
         labels = np.asarray(content["Label"]).ravel().astype(np.int32)
+        labels[: int((labels == 1).argmax())] = -1
     except Exception as error:
         raise DataError(f"{path}: damaged or another file ({error!r}); delete and fetch it again") from error
     splits = torch.from_numpy(draw_splits(labels, SplitFractions(**_AMAZON_SPLIT, seed=seed), "amazon"))

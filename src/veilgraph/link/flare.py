@@ -51,6 +51,7 @@ _RETRY_S: Final = 0.2
 _FLUSH_S: Final = 15.0
 _TELL_S: Final = 2.0
 _LONGEST_REASON: Final = 200
+_ABORTED: Final = "the job was stopped"
 
 
 @dataclass
@@ -137,8 +138,8 @@ class FlareLink:
         return self._mailbox.take(sender, tag, self._timeout_s)
 
     def close(self) -> None:
-        """Sends what is queued, then ends; messages not yet received are dropped."""
-        self._end(None, None)
+        """Sends what is queued, tells the peers, then ends; messages not yet received are dropped."""
+        self._end(None, "")
 
     def stop(self, reason: str) -> None:
         """Ends because this party failed, and tells the peers so: what is queued is sent if that takes no long time.
@@ -148,7 +149,13 @@ class FlareLink:
         """
         self._end(_FLUSH_S, reason)
 
-    def _end(self, flush_s: float | None, reason: str | None) -> None:
+    def abort(self, why: str) -> None:
+        """Ends at once because the job was stopped from outside: whoever uses this end gets ``PeerFailed(why)``."""
+        for peer in self._addresses:
+            self._fail(peer, PeerFailed(why))
+        self._end(0.0, _ABORTED)
+
+    def _end(self, flush_s: float | None, reason: str) -> None:
         with self._ending:
             if self._closed.is_set():
                 return
@@ -159,11 +166,10 @@ class FlareLink:
             for sender in self._senders:
                 sender.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
             self._closed.set()
-            if reason is not None:
-                payload = reason.encode()[:_LONGEST_REASON]
-                tells = [self._thread(self._request, peer, _STOPPED, payload, _TELL_S) for peer in self._addresses]
-                for tell in tells:
-                    tell.join(_TELL_S)  # a peer that cannot be told finds out by itself
+            payload = reason.encode()[:_LONGEST_REASON]
+            tells = [self._thread(self._request, peer, _STOPPED, payload, _TELL_S) for peer in self._addresses]
+            for tell in tells:
+                tell.join(_TELL_S)  # a peer that cannot be told finds out by itself
             for watcher in self._watchers:
                 watcher.join(_REPLY_S)
             self._pieces.shutdown(wait=False, cancel_futures=True)
@@ -284,7 +290,8 @@ class FlareLink:
             return make_reply(ReturnCode.INVALID_REQUEST)
         reason = bytes(message.payload[:_LONGEST_REASON]).decode(errors="replace")
         printable = "".join(letter if letter.isprintable() else " " for letter in reason)
-        self._fail(peer, PeerFailed(f"{peer} stopped ({printable}); its own log says why"))
+        why = f"stopped ({printable}); its own log says why" if printable else "closed its link"
+        self._fail(peer, PeerFailed(f"{peer} {why}"))
         return make_reply(ReturnCode.OK)
 
     def _origin(self, message: CellMessage) -> PartyId | None:

@@ -134,12 +134,12 @@ class Mailbox:
         return True
 
     def _check_open(self, sender: PartyId, tag: Tag) -> None:
-        if self._closed:
-            raise LinkError(f"{self._owner} cannot receive {tag} from {sender}: its own link is closed")
         failure = self._failures.get(sender)
         if failure is not None:
             # A new error for every waiter: threads must not share one traceback.
             raise type(failure)(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
+        if self._closed:
+            raise LinkError(f"{self._owner} cannot receive {tag} from {sender}: its own link is closed")
 
 
 def _cost(tensor: Tensor) -> int:

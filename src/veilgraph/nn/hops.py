@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch_geometric.nn import GATConv
 
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
@@ -121,6 +120,8 @@ class GatHop(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
+        from torch_geometric.nn import GATConv  # noqa: PLC0415  (seconds to import, and only this hop needs it)
+
         self.attention = GATConv(dim, dim // heads, heads=heads)
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 from veilgraph.core.limits import refusal, too_few
 from veilgraph.core.party_settings import PartySettings, read_party_settings
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -18,7 +19,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.paradigms.ids import pack_ids, unpack_ids
-from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors, write_whole
+from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors
 from veilgraph.roles.agreement import Hello, agree
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import read_nodes

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
@@ -23,7 +24,6 @@ from veilgraph.paradigms.run_directory import (
     RunDirectory,
     load_tensors,
     save_tensors,
-    write_whole,
 )
 from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.disclosures import disclosure_lines, disclosures

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
 from veilgraph.paradigms.ids import pack_ids, unpack_ids
-from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors, write_whole
+from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors
 
 _FILE: Final = "predictions.safetensors"
 _VERSION_CHARACTERS: Final = 12

@@ -16,9 +16,8 @@ parties/<name>/                private to that party
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +30,12 @@ from torch import Tensor
 
 from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import locked, write_whole
 from veilgraph.core.types import PartyId
 
 _KEPT_CHECKPOINTS: Final = 2
+_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png)\.\w+")
+"""Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
 Record = dict[str, Any]
 
 
@@ -86,13 +88,19 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes from working on the run.
+        """Keeps other processes from working on the run, and removes what a killed one left half-written.
 
         Raises:
             RunError: another process does.
         """
         with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it"):
+            self._forget_unfinished()
             yield
+
+    def _forget_unfinished(self) -> None:
+        for path in self.path.rglob(".*"):
+            if _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def begun(self) -> bool:
         """Whether a party's part of a training is here."""
@@ -145,24 +153,6 @@ class RunDirectory:
                 yield _parse(line, path)
 
 
-@contextmanager
-def locked(folder: Path, refusal: str) -> Iterator[None]:
-    """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
-
-    Raises:
-        RunError: with ``refusal``: another process holds it.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(refusal) from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _parse(text: str, path: Path) -> Record:
     try:
         record: Record = json.loads(text)
@@ -210,9 +200,11 @@ class PartyStore:
             raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
 
     def append_disclosures(self, lines: str) -> None:
-        """Adds to disclosures.jsonl what a piece of work sent."""
-        with (self.path / "disclosures.jsonl").open("a", encoding="utf-8") as file:
-            file.write(lines)
+        """Adds to disclosures.jsonl what a piece of work sent; a line torn by a kill is dropped."""
+        with (self.path / "disclosures.jsonl").open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(lines.encode())
 
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""
@@ -241,7 +233,11 @@ class PartyStore:
         return tensors, facts
 
     def forget_after(self, epoch: int) -> None:
-        """Drops checkpoints newer than what the parties agreed on: another session's shares do not fit this one's."""
+        """Drops the model, and checkpoints newer than what the parties agreed on.
+
+        Another session's shares do not fit this one's, and a kill may come before every party has its new model.
+        """
+        self.model_path.unlink(missing_ok=True)
         for held in self.epochs():
             if held > epoch:
                 self.checkpoint_path(held).unlink(missing_ok=True)
@@ -265,13 +261,3 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise RunError(f"{path}: missing or damaged ({error}); delete it and --resume, or train again") from error
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that a kill leaves the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

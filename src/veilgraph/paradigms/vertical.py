@@ -10,8 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch_geometric.data import Data
+from typing import TYPE_CHECKING
 
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
@@ -27,6 +26,9 @@ from veilgraph.paradigms.predictions import Predictions, checked_nodes, load_pre
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
 
 Progress = Callable[[list[Record]], None]
 """Called now and then with all epochs' records so far."""

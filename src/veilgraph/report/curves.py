@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from veilgraph.core.errors import RunError
-from veilgraph.paradigms.run_directory import Record, write_whole
+from veilgraph.core.files import write_whole
+from veilgraph.paradigms.run_directory import Record
 
 _COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}

@@ -67,3 +67,13 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
         style = "bold" if words[-1] == "none" else None
         table.add_row(*map(Text, words), f"{messages:,}", human_bytes(size), style=style)
     return table
+
+
+def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
+    """Why each thing that was sent may leave its sender or, where nothing protects it, what follows; each once."""
+    table = Table(title="Why it may leave", title_justify="left")
+    for heading in ("what", "protection", "why"):
+        table.add_column(heading)
+    for what, protection, why in dict.fromkeys((record.what, record.protection, record.why) for record in records):
+        table.add_row(Text(what), Text(protection), Text(why), style="bold" if protection == "none" else None)
+    return table

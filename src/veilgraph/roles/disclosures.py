@@ -61,6 +61,8 @@ class DisclosureRecord(Disclosure):
     work: Work
     job: str
     """SHA-256 of the settings."""
+    whole: bool = True
+    """False: the party was killed, and this is what it had sent when it last took note; a little more may have gone."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry]) -> list[
     return [_disclosure(settings, entry) for entry in entries if entry.direction == "sent"]
 
 
-def disclosure_lines(settings: JobSettings, work: Work, found: Sequence[Disclosure], time: datetime) -> str:
+def disclosure_lines(
+    settings: JobSettings, work: Work, found: Sequence[Disclosure], time: datetime, *, whole: bool = True
+) -> str:
     """The block that a piece of work adds to ``disclosures.jsonl``: one JSON object per line.
 
     Args:
@@ -97,9 +101,10 @@ def disclosure_lines(settings: JobSettings, work: Work, found: Sequence[Disclosu
         work: what was done.
         found: as ``disclosures`` gives them.
         time: when it ended, with a time zone.
+        whole: False for what a killed party had sent when it last took note.
     """
     when, job = time.astimezone(UTC).replace(microsecond=0), settings.hash()
-    records = [DisclosureRecord(**dict(one), time=when, work=work, job=job) for one in found]
+    records = [DisclosureRecord(**dict(one), time=when, work=work, job=job, whole=whole) for one in found]
     return "".join(record.model_dump_json() + "\n" for record in records)
 
 

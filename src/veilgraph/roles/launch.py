@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -207,4 +208,9 @@ def _reported(party: PartyId, code: int, output: str) -> VeilgraphError:
     known = getattr(errors, name, None)
     if code == _FAILED and isinstance(known, type) and issubclass(known, VeilgraphError):
         return known(message)
+    if code < 0:
+        return _Died(
+            f"{party}'s process was killed by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory; "
+            "a training goes on with --resume"
+        )
     return _Died(f"{party}'s process ended with code {code}: {lines[-1] if lines else 'no message'}")

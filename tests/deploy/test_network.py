@@ -1,0 +1,288 @@
+"""Three organisations with tables of their own over the real engine: separate processes, mutual TLS, on this machine.
+
+Everything here shares one provisioned project whose sites run while the tests do: starting them takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from veilgraph.core.config import DataSettings, JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.types import SERVER
+from veilgraph.deploy.control import logs, status, stop, submit
+from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import predict, resume
+
+HOLDERS = ("A", "B", "C")
+JOB: dict[str, Any] = {
+    "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
+    "model": {"dim": 8},
+    "train": {"epochs": 8, "checkpoint_every": 2, "patience": None},
+    "timeout_s": 120,
+}
+
+
+@dataclass(frozen=True)
+class Consortium:
+    network: LocalNetwork
+    out: Path
+    port: int
+
+    def run(self, party: str, name: str) -> RunDirectory:
+        return RunDirectory.open(self.network.runs(party) / name)
+
+    def submit(self, settings: JobSettings, work="train", **options) -> list[str]:
+        said: list[str] = []
+        options = {"resume": False, "wait": True, **options}
+        submit(self.network.administrator, settings, work, report=said.append, **options)
+        return said
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory) -> Iterator[Consortium]:
+    out = tmp_path_factory.mktemp("consortium")
+    party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
+    for file in party_files.values():  # so that the run can be repeated in one process
+        file.write_text(file.read_text(encoding="utf-8") + "\nseed: job\n", encoding="utf-8")
+    port, admin_port = free_ports()
+    project = ProjectSettings.model_validate(
+        {
+            "name": "consortium",
+            "server": {"host": "localhost", "port": port, "admin_port": admin_port},
+            "holders": HOLDERS,
+            "administrators": ["ops@example.org"],
+        }
+    )
+    kits = provision(project, out / "project")
+    with local_network(kits, party_files, report=lambda line: None) as network:
+        yield Consortium(network, out, port)
+
+
+def job(name: str, **changes) -> JobSettings:
+    return parse_job({"name": name, **JOB, **changes})
+
+
+def model_of(run_of, parties=(*HOLDERS, SERVER)) -> dict[str, torch.Tensor]:
+    """All parties' plain weights, and every shared W opened."""
+    tensors: dict[str, torch.Tensor] = {}
+    for party in parties:
+        for name, tensor in load_tensors(run_of(party).party(party).model_path)[0].items():
+            if name.startswith("initial.share/"):
+                tensors[name] = tensors[name] + tensor if name in tensors else tensor
+            else:
+                tensors[f"{party}/{name}"] = tensor
+    return tensors
+
+
+def assert_same_here(consortium: Consortium, settings: JobSettings, folder: Path) -> None:
+    """The weights are those of an undisturbed run in this process on the same aligned data, bit for bit."""
+    stores = {party: consortium.run(party, settings.name).party(party) for party in (*HOLDERS, SERVER)}
+    content = settings.model_dump(mode="json")
+    parties = {party: str(stores[party].graph_path) for party in HOLDERS}
+    content["data"] = {"parties": parties, "label_holder": "A"}  # scaled already
+    here = RunDirectory.create(folder / "here", parse_job(content))
+    for party, store in stores.items():
+        here.party(party).save_seed(store.seed())
+        if party in HOLDERS:
+            here.party(party).graph_path.write_bytes(store.graph_path.read_bytes())
+    resume(here.path)
+    ours = model_of(lambda party: consortium.run(party, settings.name))
+    theirs = model_of(lambda party: here)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_a_job_from_tables_over_the_engine_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
+    consortium.submit(job("whole"))
+
+    graphs = {party: consortium.run(party, "whole").party(party) for party in HOLDERS}
+    assert_same_here(consortium, job("whole"), tmp_path)
+
+    # Ids: everyone's first rows are the same nodes in the same order, and nobody names its other nodes.
+    ids = {
+        party: unpack_ids(load_tensors(store.path / "nodes.safetensors")[0]) or [] for party, store in graphs.items()
+    }
+    common = json.loads((graphs["A"].path / "alignment.json").read_text())["common_nodes"]
+    assert common == 320
+    assert len({tuple(every[:common]) for every in ids.values()}) == 1
+    assert all(len(every) > common for every in ids.values())
+
+    # Only the label holder has predictions; each party has a record of what it sent.
+    assert {party for party in HOLDERS if (graphs[party].path / "predictions.csv").exists()} == {"A"}
+    assert all((graphs[party].path / "disclosures.jsonl").exists() for party in HOLDERS)
+    sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
+    assert {"seal", "blinded_ids", "share"} <= {record["kind"] for record in sealed}
+
+    # Afterwards: anew for all nodes, read by id at the label holder.
+    before = predict(consortium.run("A", "whole").path)
+    consortium.submit(job("whole"), "predict")
+    after = predict(consortium.run("A", "whole").path, ids=list(before.ids or ())[:5])
+    assert after.ids == (before.ids or ())[:5]
+    assert torch.equal(after.classes, before.classes[:5])
+    assert after.made_at >= before.made_at
+    with pytest.raises(ConfigError, match="a run 'whole' is here"):
+        consortium.submit(job("whole"))
+
+
+def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
+    settings = job("deep", model={"dim": 8, "rounds": 2})
+    with pytest.raises(ConfigError, match=r"limits\.max_rounds=1 and model\.rounds=2"):
+        consortium.submit(settings)
+    for party in (*HOLDERS, SERVER):
+        assert not (consortium.network.runs(party) / "deep").exists(), "work began"
+    for party in HOLDERS:
+        said = logs(Kit.open(consortium.network.kits[party]), None)
+        assert f"{party} refuses" in said or "stopped (ConfigError)" in said
+
+
+def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    settings = job("killed", train={**JOB["train"], "epochs": 60})
+    failure: list[VeilgraphError] = []
+
+    def work() -> None:
+        try:
+            consortium.submit(settings)
+        except VeilgraphError as error:
+            failure.append(error)
+
+    submitting = threading.Thread(target=work)
+    submitting.start()
+    checkpoints = consortium.network.runs("B") / "killed" / "parties" / "B" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while len(list(checkpoints.glob("epoch-*.safetensors"))) < 2:
+        assert time.monotonic() < deadline
+        assert submitting.is_alive(), failure
+        time.sleep(0.02)
+    pid = job_process(consortium, "B")
+    os.kill(pid, signal.SIGKILL)
+    submitting.join(120)
+    assert failure, "the job went on without B"
+    assert "resume" in str(failure[0])
+    consortium.submit(settings, resume=True)
+    summary = json.loads((consortium.run("A", "killed").path / "summary.json").read_text())
+    assert summary["started_at"] > 0
+    assert_same_here(consortium, settings, tmp_path)
+
+
+def job_process(consortium: Consortium, party: str) -> int:
+    """The newest process that runs a job in the kit of ``party``."""
+    kit = str(consortium.network.kits[party])
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if "nvflare.private.fed.app.client.worker_process" in command and kit in command:
+                found.append(int(entry.name))
+    assert found, f"no job runs at {party}"
+    return max(found)
+
+
+def test_status_and_stop(consortium: Consortium) -> None:
+    consortium.submit(job("stopped", train={**JOB["train"], "epochs": 100_000}), wait=False)
+    found = status(consortium.network.administrator)
+    assert found.connected == HOLDERS
+    assert found.jobs[0].name == "stopped"
+    deadline = time.monotonic() + 90
+    metrics = consortium.network.runs("A") / "stopped" / "metrics.jsonl"
+    while not metrics.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert stop(consortium.network.administrator, found.jobs[0].job_id[:8]) == found.jobs[0].job_id
+    while status(consortium.network.administrator).jobs[0].status == "RUNNING":
+        assert time.monotonic() < deadline + 60
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("who", ["nobody", "another project", "expired", "the real one"])
+def test_only_a_valid_certificate_of_the_project_is_let_in(consortium: Consortium, tmp_path: Path, who: str) -> None:
+    """What the server itself answers, whatever the joining side checks before."""
+    startup = consortium.network.kits["B"] / "startup"
+    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+    context.set_alpn_protocols(["h2"])
+    if who == "the real one":
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    elif who == "another project":
+        project = ProjectSettings.model_validate(
+            {"name": "consortium", "server": {"host": "localhost"}, "holders": HOLDERS, "administrators": ["a@b.org"]}
+        )
+        other = provision(project, tmp_path / "other")["B"] / "startup"
+        context.load_cert_chain(other / "client.crt", other / "client.key")
+    elif who == "expired":
+        context.load_cert_chain(*expired(consortium, tmp_path))
+    assert let_in(context, consortium.port) == (who == "the real one")
+
+
+def let_in(context: ssl.SSLContext, port: int) -> bool:
+    """Whether the server goes on after the handshake: it sends HTTP/2 settings first, or an alert."""
+    try:
+        with (
+            socket.create_connection(("localhost", port), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            return len(secure.recv(9)) == 9
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def expired(consortium: Consortium, folder: Path) -> tuple[Path, Path]:
+    """B's certificate as the project's own authority signed it, but for a time that is over."""
+    authority = json.loads((consortium.out / "project" / "authority" / "cert.json").read_text())
+    root_key = serialization.load_pem_private_key(authority["root_pri_key"].encode(), None)
+    assert isinstance(root_key, rsa.RSAPrivateKey)
+    startup = consortium.network.kits["B"] / "startup"
+    valid = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(valid.subject)
+        .issuer_name(valid.issuer)
+        .public_key(valid.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now - timedelta(days=1))
+    )
+    for extension in valid.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    path = folder / "expired.crt"
+    path.write_bytes(builder.sign(root_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    return path, startup / "client.key"
+
+
+def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
+    for kit in consortium.network.kits.values():
+        assert kit.stat().st_mode & 0o077 == 0
+        assert not list(kit.rglob("cert.json")), "the authority's key is in a kit"
+    with pytest.raises(ConfigError, match="is not a start-up kit"):
+        Kit.open(consortium.out)

@@ -1,0 +1,249 @@
+"""A launcher whose parties start at once: forked from a process that has imported everything already.
+
+All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``run_processes``, the worker's own main,
+sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process ids from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Literal
+
+import pytest
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.types import PartyId
+from veilgraph.paradigms import worker
+from veilgraph.paradigms.vertical import resume, train
+from veilgraph.roles import launch
+
+LONG_S = 60.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the host shall do.
+
+    Attributes:
+        settings: of a training from the start; None: go on with the run.
+        run: its directory.
+        grace_s: how long the launcher waits for the others when a party has failed; None: as usual.
+        dies: party and the number of the write in the middle of which it is killed, counted from 1.
+    """
+
+    settings: JobSettings | None
+    run: Path
+    grace_s: float | None = None
+    dies: tuple[PartyId, int] | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of an order.
+
+    Attributes:
+        error: name of the class of what the launcher raised, empty when the run is complete.
+        message: its text.
+        failures: party → class and text of what its process reported.
+        silent: parties that did not end by themselves within the grace period.
+        notice_s: from the moment the launcher saw the first party end badly until it raised.
+        seconds: from the start of the first party until the end.
+    """
+
+    error: str = ""
+    message: str = ""
+    failures: dict[PartyId, tuple[str, str]] = field(default_factory=dict)
+    silent: list[PartyId] = field(default_factory=list)
+    notice_s: float = 0.0
+    seconds: float = 0.0
+
+
+class Host:
+    """The test's handle of the host process."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._channel, other = context.Pipe()
+        self._process = context.Process(target=serve, args=(other,), daemon=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OMP_NUM_THREADS", "1")
+            self._process.start()
+        other.close()
+        assert self._next("ready", 120) is None
+
+    def begin(self, order: Order) -> dict[PartyId, int]:
+        """Starts the parties and returns their process ids."""
+        self._channel.send(order)
+        pids: dict[PartyId, int] = self._next("started", LONG_S)
+        return pids
+
+    def ends_within(self, seconds: float) -> bool:
+        """Waits so long, or until they have ended."""
+        return self._channel.poll(seconds)
+
+    def end(self) -> Outcome:
+        """Waits for what becomes of them."""
+        outcome: Outcome = self._next("ended", LONG_S)
+        return outcome
+
+    def do(self, order: Order) -> Outcome:
+        """Both."""
+        self.begin(order)
+        return self.end()
+
+    def close(self) -> None:
+        """Kills the host: its parties lose their launcher."""
+        self._channel.close()
+        self._process.kill()
+        self._process.join()
+
+    def _next(self, kind: Literal["ready", "started", "ended"], seconds: float):
+        assert self._channel.poll(seconds), f"the host says nothing for {seconds} s; waited for {kind!r}"
+        said, content = self._channel.recv()
+        assert said == kind, f"waited for {kind!r}, and the host says {said!r}: {content}"
+        return content
+
+
+class Forked:
+    """Stands in for ``subprocess.Popen``: runs a worker's main in a fork of this process."""
+
+    die: tuple[PartyId, int] | None = None
+    parties: int = 0
+    started: dict[PartyId, int]
+    report: Callable[[], None]
+    first_failure: float | None
+
+    def __init__(
+        self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: IO[bytes]
+    ) -> None:
+        assert list(command[1:3]) == ["-m", "veilgraph.paradigms.worker"]
+        assert stdin == subprocess.PIPE
+        assert stdout == subprocess.DEVNULL
+        reading, writing = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(command[3:], pass_fds, reading, stderr.fileno())
+        os.close(reading)
+        self.stdin = os.fdopen(writing, "wb")
+        self.started[command[5]] = self.pid
+        if len(self.started) == self.parties:
+            type(self).report()
+
+    def poll(self) -> int | None:
+        self._reap(os.WNOHANG)
+        return self.returncode
+
+    def wait(self) -> None:
+        self._reap(0)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def _reap(self, options: int) -> None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                if self.returncode and type(self).first_failure is None:
+                    type(self).first_failure = time.monotonic()
+
+
+def _become(arguments: Sequence[str], keep: Collection[int], stdin: int, stderr: int) -> None:
+    """Turns the fork into the worker that ``arguments`` name; never returns."""
+    code = 1
+    try:
+        os.dup2(stdin, 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(stderr, 2)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            if int(name) not in {0, 1, 2, *keep}:
+                with suppress(OSError):
+                    os.close(int(name))
+        if Forked.die is not None and Forked.die[0] == arguments[2]:
+            _die_at_write(Forked.die[1])
+        code = worker.main(list(arguments))
+    except BaseException:  # noqa: BLE001  (as an interpreter that ends)
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_at_write(number: int) -> None:
+    """Kills this process when half of its n-th file is written and the file is not renamed yet."""
+    fsync, writes = os.fsync, itertools.count(1)
+
+    def die(descriptor: int) -> None:
+        if next(writes) == number:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+
+    os.fsync = die  # type: ignore[assignment]
+
+
+def serve(channel: Connection) -> None:
+    """Body of the host process: carries out orders until the test closes the pipe."""
+    usual_grace_s = launch._GRACE_S
+    launch.subprocess.Popen = Forked  # type: ignore[attr-defined]
+    channel.send(("ready", None))
+    while True:
+        try:
+            order: Order = channel.recv()
+        except EOFError:
+            return
+        launch._GRACE_S = usual_grace_s if order.grace_s is None else order.grace_s  # type: ignore[misc]
+        channel.send(("ended", _carry_out(order, channel)))
+
+
+def _carry_out(order: Order, channel: Connection) -> Outcome:
+    outcome, began = Outcome(), time.monotonic()
+    reported, cause = launch._reported, launch._cause
+
+    def report(party: PartyId, code: int, output: str) -> VeilgraphError:
+        error = reported(party, code, output)
+        outcome.failures[party] = type(error).__name__, str(error)
+        return error
+
+    def first(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
+        outcome.silent = list(silent)
+        outcome.notice_s = time.monotonic() - (Forked.first_failure or began)
+        return cause(failures, silent)
+
+    def started() -> None:
+        nonlocal began
+        began = time.monotonic()
+        channel.send(("started", dict(Forked.started)))
+
+    Forked.die, Forked.first_failure, Forked.started = order.dies, None, {}
+    Forked.report = staticmethod(started)
+    launch._reported, launch._cause = report, first
+    try:
+        if order.settings is None:
+            Forked.parties = len(list((order.run / "parties").iterdir()))
+            resume(order.run, processes=True)
+        else:
+            Forked.parties = len(order.settings.data.names) + 1
+            train(order.settings, order.run, processes=True)
+    except Exception as error:  # noqa: BLE001  (the test's to judge)
+        outcome.error, outcome.message = type(error).__name__, str(error)
+    finally:
+        launch._reported, launch._cause = reported, cause
+    outcome.seconds = time.monotonic() - began
+    return outcome

@@ -1,0 +1,116 @@
+"""Every role is killed at random moments; the others stop, and the run goes on to what an undisturbed one gives.
+
+The variable VEILGRAPH_KILLS says how many times each role is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.faults.host import Host, Order, Outcome
+from tests.faults.runs import ROLES, assert_undisturbed, graph_job, table_job
+from tests.paradigms.test_resume import alive
+from veilgraph.core.config import JobSettings
+from veilgraph.core.types import PartyId
+
+KILLS = int(os.environ.get("VEILGRAPH_KILLS", "1"))
+JOBS: list[Callable[[Path], JobSettings]] = [table_job, graph_job]
+OWN_END_S = 30.0
+"""The launcher here waits so long for the others: who has not ended by itself by then was not told."""
+NOTICE_S = 8.0
+"""Within this the others must end by themselves, on a busy machine too; below a second when there is nothing else."""
+MOST_WRITES = 16
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a party is killed: so many seconds after the start, or in the middle of its n-th write."""
+
+    seconds: float = 0.0
+    write: int = 0
+
+
+def moment(source: random.Random, life_s: float) -> Moment:
+    if source.random() < 0.6:
+        return Moment(seconds=source.uniform(0, life_s))
+    return Moment(write=source.randint(1, MOST_WRITES))
+
+
+def run_and_kill(host: Host, order: Order, role: PartyId, when: Moment) -> Outcome:
+    dies = (role, when.write) if when.write else None
+    pids = host.begin(Order(order.settings, order.run, grace_s=OWN_END_S, dies=dies))
+    if not when.write and not host.ends_within(when.seconds):
+        with suppress(ProcessLookupError):
+            os.kill(pids[role], signal.SIGKILL)
+    outcome = host.end()
+    assert alive(pids) == []
+    return outcome
+
+
+def assert_stopped_cleanly(outcome: Outcome, role: PartyId) -> None:
+    """The launcher names who died; every other party ended by itself, soon, with an error of its own that says why."""
+    assert outcome.error == "_Died"
+    assert outcome.message.startswith(f"{role}'s process was killed by signal 9 (Killed)")
+    assert "\n" not in outcome.message
+    assert outcome.silent == []
+    assert outcome.notice_s < NOTICE_S
+    for party, (error, message) in outcome.failures.items():
+        assert party == role or error == "PeerFailed", (party, error, message)
+
+
+def assert_killed_and_resumed(
+    folder: Path, host: Host, settings: JobSettings, source: random.Random, life_s: float
+) -> None:
+    """Kills every role once, in random order, goes on after each kill, and compares at the end."""
+    runs, told = 0, []
+    run = folder / "run 0"
+    for role in source.sample(ROLES, len(ROLES)):
+        while True:
+            when = moment(source, life_s)
+            told.append(f"{run.name}: {role} at {when}")
+            outcome = run_and_kill(host, Order(None if run.exists() else settings, run), role, when)
+            if outcome.error:
+                break
+            assert_undisturbed(run, folder / "undisturbed")  # it was complete before that moment
+            life_s = min(life_s, outcome.seconds)
+            runs += 1
+            run = folder / f"run {runs}"
+        sys.stdout.write(f"{role} killed at {when}: the others ended {outcome.notice_s:.2f} s later\n")
+        try:
+            assert_stopped_cleanly(outcome, role)
+        except AssertionError as error:
+            raise AssertionError(f"after {'; '.join(told)}: {outcome}") from error
+    try:
+        outcome = host.do(Order(None, run))
+        assert outcome.error == "", outcome
+        assert_undisturbed(run, folder / "undisturbed")
+    except AssertionError as error:
+        raise AssertionError(f"after {'; '.join(told)}") from error
+
+
+@pytest.fixture(scope="module")
+def lives(host: Host, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """How long an undisturbed run of each job takes, in seconds."""
+    folder = tmp_path_factory.mktemp("lives")
+    lives = []
+    for number, job in enumerate(JOBS[:KILLS]):
+        outcome = host.do(Order(job(folder / str(number)), folder / f"run {number}"))
+        assert outcome.error == "", outcome
+        lives.append(outcome.seconds)
+    return lives
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_every_role_is_killed(tmp_path: Path, host: Host, lives: list[float], seed: int) -> None:
+    job = seed % len(JOBS)
+    settings = JOBS[job](tmp_path / "data")
+    assert_killed_and_resumed(tmp_path, host, settings, random.Random(seed), lives[job])

@@ -1,0 +1,79 @@
+"""Two parties lose their connection while both live: all stop at once, and the run goes on."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_all
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job
+from tests.paradigms.test_resume import lines_of, wait_for
+from veilgraph.core.errors import PeerFailed
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.sockets import SocketLink, socket_mesh
+from veilgraph.paradigms import vertical
+
+ENDS_WITHIN_S = 10.0
+"""Far below the job's timeout, which must not be needed."""
+TIMEOUT_S = 120.0
+
+Programs = Mapping[PartyId, Callable[[Link], None]]
+Errors = dict[PartyId, BaseException | None]
+
+
+def cut_while_running(programs: Programs, one: PartyId, other: PartyId, ready: Callable[[], None]) -> Errors:
+    """Runs the parties in threads over sockets and cuts a connection when ``ready`` returns."""
+    mesh = socket_mesh(list(programs))
+    links = {party: SocketLink(party, mesh[party], TIMEOUT_S) for party in programs}
+    with ThreadPoolExecutor(len(programs)) as pool:
+        running = {party: pool.submit(program, links[party]) for party, program in programs.items()}
+        ready()
+        try:
+            mesh[one][other].shutdown(socket.SHUT_RDWR)
+            late = wait_for_all(running.values(), ENDS_WITHIN_S).not_done
+        finally:
+            for link in links.values():
+                link.close()
+    assert not late, f"{[party for party, future in running.items() if future in late]} did not notice"
+    return {party: future.exception() for party, future in running.items()}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "epochs"),
+    [(LABEL_HOLDER, OTHER, 3), (LABEL_HOLDER, SERVER, 8), (SERVER, OTHER, 5), (OTHER, LABEL_HOLDER, 0)],
+)
+def test_a_lost_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: PartyId, other: PartyId, epochs: int
+) -> None:
+    run = tmp_path / "run"
+    source = random.Random(f"{one} {other}")
+    errors: Errors = {}
+
+    def ready() -> None:
+        wait_for(lambda: lines_of(run) >= epochs, 30, f"{epochs} epochs")
+        time.sleep(source.uniform(0, 0.01))
+
+    def run_over_sockets(programs: Programs, timeout_s: float, tick: Callable[[], None]) -> None:
+        errors.update(cut_while_running(programs, one, other, ready))
+        raise PeerFailed("the test's own")
+
+    settings = (graph_job if epochs else table_job)(tmp_path / "data", {"timeout_s": TIMEOUT_S})
+    with monkeypatch.context() as patch:
+        patch.setattr(vertical, "run_threads", run_over_sockets)
+        with pytest.raises(PeerFailed, match="the test's own"):
+            vertical.train(settings, run)
+    assert lines_of(run) < EPOCHS
+    assert set(errors) == {LABEL_HOLDER, OTHER, SERVER}
+    for party, error in errors.items():
+        assert isinstance(error, PeerFailed), (party, error)
+        assert str(error).startswith(f"{party} cannot ")
+    for party, peer in ((one, other), (other, one)):
+        assert peer in str(errors[party])
+    vertical.resume(run)
+    assert_undisturbed(run, tmp_path / "undisturbed")

@@ -1,0 +1,135 @@
+"""What a kill leaves half-written: it disturbs nothing, and the next work on the run removes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.host import Host, Order
+from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
+from tests.paradigms.test_resume import CutError, cut_at
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.paradigms.vertical import predict, resume, train
+from veilgraph.report.disclosures import read_disclosures
+
+STRAYS = (
+    "parties/A/checkpoints/.epoch-000004.safetensors.4711",
+    "parties/B/checkpoints/.epoch-000099.safetensors.4711",
+    "parties/server/.model.safetensors.4711",
+    "parties/A/.graph.safetensors.k2_x9abc",
+    "parties/A/.predictions.csv.4711",
+    "parties/B/.traffic.json.4711",
+    ".metrics.jsonl.4711",
+    ".summary.json.4711",
+)
+
+
+def cut(settings: JobSettings, run: Path, epoch: int) -> Path:
+    with cut_at(epoch), pytest.raises(CutError):
+        train(settings, run)
+    return run
+
+
+def test_half_written_files_disturb_nothing_and_do_not_pile_up(tmp_path: Path) -> None:
+    run = cut(graph_job(tmp_path / "data"), tmp_path / "run", 7)
+    for name in STRAYS:
+        (run / name).write_bytes(b"\x10\x00\x00")
+    own = run / ".gitignore"
+    own.write_text("*\n")
+    resume(run)
+    assert unfinished(run) == [own]  # not ours to remove
+    own.unlink()
+    (run / STRAYS[0]).write_bytes(b"")
+    predict(run)
+    assert_undisturbed(run, tmp_path / "undisturbed")
+
+
+def test_what_another_process_writes_now_is_left_alone(tmp_path: Path) -> None:
+    run = RunDirectory.open(cut(graph_job(tmp_path / "data"), tmp_path / "run", 3))
+    with run.lock():
+        (run.path / STRAYS[0]).write_bytes(b"\x10\x00")
+        with pytest.raises(RunError, match="in use by another process"):
+            resume(run.path)
+        assert unfinished(run.path) == [run.path / STRAYS[0]]
+
+
+@pytest.mark.parametrize("old", [None, b"the old content"])
+def test_a_cut_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes | None) -> None:
+    def cut_off(descriptor: int) -> None:
+        raise CutError
+
+    path = tmp_path / "model.safetensors"
+    if old is not None:
+        write_whole(path, old)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", cut_off)
+        with pytest.raises(CutError):
+            write_whole(path, b"the new content, or rather a part of it")
+    assert (path.read_bytes() if path.exists() else None) == old
+
+
+def test_a_cut_graph_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(descriptor: int) -> None:
+        raise CutError
+
+    graph_job(tmp_path)
+    path = tmp_path / "A.safetensors"
+    graph, old = load_party(path), path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", cut_off)
+        with pytest.raises(CutError):
+            save_party(graph, path)
+    assert path.read_bytes() == old
+
+
+@pytest.mark.parametrize("torn", [b'{"party": "A", "to": "ser', b"{", b'{"party": "\xc3'])
+def test_a_torn_line_of_the_disclosures(tmp_path: Path, torn: bytes) -> None:
+    run = cut(graph_job(tmp_path / "data"), tmp_path / "run", 3)
+    path = run / "parties" / "A" / "disclosures.jsonl"
+    before = read_disclosures(path)
+    with path.open("ab") as file:
+        file.write(torn)
+    resume(run)
+    assert read_disclosures(path)[: len(before)] == before
+    assert_undisturbed(run, tmp_path / "undisturbed")
+
+
+def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path) -> None:
+    """A has its part of the model, and B dies before it has; when the run goes on, A dies before and B after that."""
+    settings = graph_job(tmp_path / "data")
+    whole = train(settings, tmp_path / "run").path
+    (whole / "summary.json").unlink()
+    PartyStore(whole / "parties" / "B").model_path.unlink()
+    for party in ("A", "B", SERVER):
+        PartyStore(whole / "parties" / party).checkpoint_path(12).unlink()
+    with cut_at(12), pytest.raises(CutError):
+        resume(whole)
+    assert not RunDirectory.open(whole).trained()
+    resume(whole)
+    assert_undisturbed(whole, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(
+    ("role", "write", "name"),
+    [
+        (OTHER, 1, "graph.safetensors"),
+        (LABEL_HOLDER, 4, "alignment.json"),
+        (LABEL_HOLDER, 5, "metrics.jsonl"),
+        (SERVER, 3, "epoch-000004.safetensors"),
+        (LABEL_HOLDER, 14, "predictions.safetensors"),
+    ],
+)
+def test_killed_in_the_middle_of_a_write(tmp_path: Path, host: Host, role: PartyId, write: int, name: str) -> None:
+    run = tmp_path / "run"
+    outcome = host.do(Order(table_job(tmp_path / "data"), run, dies=(role, write)))
+    assert outcome.message.startswith(f"{role}'s process was killed by signal 9")
+    assert [path.name.rpartition(".")[0] for path in unfinished(run)] == [f".{name}"]
+    outcome = host.do(Order(None, run))
+    assert outcome.error == "", outcome
+    assert_undisturbed(run, tmp_path / "undisturbed")

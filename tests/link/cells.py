@@ -1,0 +1,91 @@
+"""One party of a FLARE network in a process of its own: ``python -m tests.link.cells PARTY PORT KITS OUT``.
+
+The server only relays, and keeps what it relays between holders in ``OUT/relayed``. ``bank`` sends ``shop`` a marked
+tensor sealed, and another one in the clear so that a test can tell that what is relayed is kept at all.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+
+from veilgraph.core.types import Kind, Tag
+from veilgraph.deploy.kit import Kit
+from veilgraph.link.flare import FlareLink
+from veilgraph.link.sealed import SealedLink
+
+SEALED = torch.full((3_000_000,), 0x5EA1ED_C0FFEE, dtype=torch.int64)  # 24 MB: several pieces
+CLEAR = torch.full((100,), 0x0C1EA7_BADCAB, dtype=torch.int64)
+
+
+def cell_of(party: str, port: int, kits: Path) -> CoreCell:
+    startup = kits / party / "startup"
+    kind = "server" if party == "server" else "client"
+    credentials = {
+        "ca_cert": str(startup / "rootCA.pem"),
+        f"{kind}_cert": str(startup / f"{kind}.crt"),
+        f"{kind}_key": str(startup / f"{kind}.key"),
+    }
+    return CoreCell(party, f"grpc://localhost:{port}", True, credentials)
+
+
+def relay(port: int, kits: Path, out: Path) -> None:
+    cell = cell_of("server", port, kits)
+    forward = cell._forward
+
+    def keep(endpoint, origin, destination, msg_type, message):
+        with (out / "relayed").open("ab") as file:
+            file.write(bytes(message.payload or b""))
+        return forward(endpoint, origin, destination, msg_type, message)
+
+    cell._forward = keep
+    cell.start()
+    (out / "up").touch()
+    sys.stdin.read()
+
+
+def holder(party: str, port: int, kits: Path, out: Path) -> None:
+    cell = cell_of(party, port, kits)
+    cell.start()
+    peer = "shop" if party == "bank" else "bank"
+    wire = FlareLink(party, cell, {peer: peer}, timeout_s=60)
+    link = SealedLink(wire, Kit.open(kits / party).identity(), [peer], "a job")
+    clear, sealed = Tag(Kind.EMBEDDING, 0), Tag(Kind.SHARE, 0)
+    if party == "bank":
+        link.send(peer, sealed, SEALED)
+        wire.send(peer, clear, CLEAR)
+        link.receive(peer, Tag(Kind.CONTROL))
+        times = []
+        for step in range(20):
+            start = time.perf_counter()
+            link.send(peer, Tag(Kind.SHARE, 1 + step), torch.zeros(8))
+            link.receive(peer, Tag(Kind.SHARE, 1 + step))
+            times.append(time.perf_counter() - start)
+        sys.stdout.write(f"round trip {sorted(times)[10]}\n")
+    else:
+        assert torch.equal(link.receive(peer, sealed), SEALED)
+        assert torch.equal(wire.receive(peer, clear), CLEAR)
+        link.send(peer, Tag(Kind.CONTROL), torch.ones(1))
+        for step in range(20):
+            link.send(peer, Tag(Kind.SHARE, 1 + step), link.receive(peer, Tag(Kind.SHARE, 1 + step)))
+    link.close()
+    sys.stdout.write("whole\n")
+    sys.stdout.flush()
+
+
+def main(party: str, port: str, kits: str, out: str) -> None:
+    if party == "server":
+        relay(int(port), Path(kits), Path(out))
+    else:
+        holder(party, int(port), Path(kits), Path(out))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    import os
+
+    os._exit(0)  # FLARE's own threads would keep the process for seconds
