@@ -16,6 +16,7 @@ from veilgraph.core.randomness import (
     LearningStreams,
     derive_key,
     expand,
+    private_seed,
     seeded_global,
     system_secrets,
 )
@@ -189,3 +190,36 @@ def test_parties_in_threads_draw_what_they_would_draw_alone():
     for thread in threads:
         thread.join()
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_private_streams_use_more_than_the_32_bits_that_torch_keeps_of_a_seed():
+    seed = private_seed()
+    assert seed.bit_length() == 257
+    assert seed != private_seed()
+
+    class SameLowBits(LearningStreams):
+        def seed(self, purpose: str, *counters: int) -> int:
+            return 7
+
+    def draw(streams: LearningStreams) -> torch.Tensor:
+        return torch.randn(1000, generator=streams.generator("W"))
+
+    def draw_globally(streams: LearningStreams) -> torch.Tensor:
+        with streams.global_generator("W"):
+            return torch.randn(1000)
+
+    for drawn in (draw, draw_globally):
+        assert torch.equal(drawn(SameLowBits(0, "a")), drawn(SameLowBits(1, "a"))), "the test sees nothing"
+        one, other = drawn(SameLowBits(seed, "a")), drawn(SameLowBits(seed + 1, "a"))
+        assert torch.equal(one, drawn(SameLowBits(seed, "a")))
+        assert abs(torch.corrcoef(torch.stack([one, other]))[0, 1]) < 0.2
+        assert abs(one.mean()) < 0.2
+        assert 0.85 < one.std() < 1.15
+
+
+def test_torch_keeps_the_twister_where_private_streams_fill_it():
+    state = torch.Generator().manual_seed(5).get_state().view(torch.int64)
+    words = [5]
+    for index in range(1, 624):  # the published initialisation of MT19937
+        words.append((1812433253 * (words[-1] ^ (words[-1] >> 30)) + index) & 0xFFFFFFFF)
+    assert state[3 : 3 + 624].tolist() == words

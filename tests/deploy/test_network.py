@@ -28,7 +28,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from veilgraph.core.config import DataSettings, JobSettings, parse_job
-from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.control import logs, status, stop, submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
@@ -208,6 +208,21 @@ def job_process(consortium: Consortium, party: str) -> int:
     return max(found)
 
 
+def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(consortium: Consortium) -> None:
+    nodes = consortium.out / "tables" / "C" / "nodes.csv"
+    whole = nodes.read_text(encoding="utf-8")
+    try:
+        nodes.write_text(whole + whole.splitlines()[-1] + "\n", encoding="utf-8")
+        with pytest.raises(DataError, match="C failed; its own log says why") as caught:
+            consortium.submit(job("twice"), retries=1)
+    finally:
+        nodes.write_text(whole, encoding="utf-8")
+    named = whole.splitlines()[-1].split(",")[0].strip('"')
+    assert named not in str(caught.value)
+    assert named not in logs(consortium.network.administrator, None, everything=True)
+    assert "nodes.csv" in logs(Kit.open(consortium.network.kits["C"]), None)
+
+
 def test_status_and_stop(consortium: Consortium) -> None:
     consortium.submit(job("stopped", train={**JOB["train"], "epochs": 100_000}), wait=False)
     found = status(consortium.network.administrator)
@@ -258,8 +273,8 @@ def let_in(context: ssl.SSLContext, port: int) -> bool:
 
 def expired(consortium: Consortium, folder: Path) -> tuple[Path, Path]:
     """B's certificate as the project's own authority signed it, but for a time that is over."""
-    authority = json.loads((consortium.out / "project" / "authority" / "cert.json").read_text())
-    root_key = serialization.load_pem_private_key(authority["root_pri_key"].encode(), None)
+    authority = consortium.out / "project" / "authority"
+    root_key = serialization.load_pem_private_key((authority / "rootCA.key").read_bytes(), None)
     assert isinstance(root_key, rsa.RSAPrivateKey)
     startup = consortium.network.kits["B"] / "startup"
     valid = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
@@ -283,6 +298,9 @@ def expired(consortium: Consortium, folder: Path) -> tuple[Path, Path]:
 def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
     for kit in consortium.network.kits.values():
         assert kit.stat().st_mode & 0o077 == 0
-        assert not list(kit.rglob("cert.json")), "the authority's key is in a kit"
+        assert not [path for path in kit.rglob("*") if path.name in ("cert.json", "rootCA.key")]
+    authority = consortium.out / "project" / "authority"
+    assert {path.name for path in authority.iterdir()} == {"rootCA.pem", "rootCA.key"}
+    assert (authority / "rootCA.key").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="is not a start-up kit"):
         Kit.open(consortium.out)

@@ -9,6 +9,7 @@ from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overri
 
 JOBS = {
     "acm": "acm",
+    "amazon": "amazon",
     "arxiv": "ogbn-arxiv",
     "citeseer": "citeseer",
     "citeseer-rounds": "citeseer",

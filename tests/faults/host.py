@@ -41,13 +41,13 @@ class Order:
         settings: of a training from the start; None: go on with the run.
         run: its directory.
         grace_s: how long the launcher waits for the others when a party has failed; None: as usual.
-        dies: party and the number of the write in the middle of which it is killed, counted from 1.
+        dies: party, and in the middle of which write it is killed: the n-th, or the first of a file of that name.
     """
 
     settings: JobSettings | None
     run: Path
     grace_s: float | None = None
-    dies: tuple[PartyId, int] | None = None
+    dies: tuple[PartyId, int | str] | None = None
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Host:
 class Forked:
     """Stands in for ``subprocess.Popen``: runs a worker's main in a fork of this process."""
 
-    die: tuple[PartyId, int] | None = None
+    die: tuple[PartyId, int | str] | None = None
     parties: int = 0
     started: dict[PartyId, int]
     report: Callable[[], None]
@@ -185,12 +185,13 @@ def _become(arguments: Sequence[str], keep: Collection[int], stdin: int, stderr:
         os._exit(code)
 
 
-def _die_at_write(number: int) -> None:
-    """Kills this process when half of its n-th file is written and the file is not renamed yet."""
+def _die_at_write(which: int | str) -> None:
+    """Kills this process when half of a file is written and the file is not renamed yet."""
     fsync, writes = os.fsync, itertools.count(1)
 
     def die(descriptor: int) -> None:
-        if next(writes) == number:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if next(writes) == which or name.startswith(f".{which}."):
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(descriptor)

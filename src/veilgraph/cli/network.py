@@ -49,6 +49,7 @@ def provision_command(
     for name, kit in kits.items():
         typer.echo(f"{name:24} {kit}")
     typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
+    typer.echo("every key was made here: hand the kits over, then remove your copies of them")
     typer.echo("next, at the server: veilgraph join KIT; at every holder: veilgraph join KIT --party party.yaml")
 
 
@@ -96,7 +97,7 @@ def submit_command(
         from veilgraph.deploy.control import submit  # noqa: PLC0415
 
         submit(_open(kit), settings, work, resume=resume, wait=wait, retries=retries, report=say)
-    if wait:
+    if wait and work != "align":
         where = f"runs/{settings.name} in the kit of {settings.data.label_party}"
         typer.echo(f"done; the label holder finds metrics and predictions in {where}, or where it joined with --runs")
 

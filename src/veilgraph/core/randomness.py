@@ -23,6 +23,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 SEED_BYTES = 32
+PUBLIC_SEEDS = 1 << 63
+"""A job's seeds are below; private seeds are not."""
+
+_TWISTER_AT, _TWISTER_WORDS = 3, 624
 _AES_BLOCK = 16
 _PIECE = 1 << 20
 _ZEROS = bytes(_PIECE)
@@ -38,20 +42,24 @@ class LearningStreams:
     """Named, counted, stateless random streams for learning.
 
     ``seed`` fixes all of them and ``party`` keeps the streams of different parties apart. Whoever knows a party's seed
-    knows its initial weights.
+    knows its initial weights. torch's CPU generator keeps 32 bits of what it is seeded with, few enough to try them
+    all; the streams of a ``private_seed`` therefore fill the generator's whole state.
     """
 
     def __init__(self, seed: int, party: str) -> None:
         self._root = hashlib.sha256(f"veilgraph/{seed}/{party}".encode()).digest()
+        self._is_private = seed >= PUBLIC_SEEDS
 
     def seed(self, purpose: str, *counters: int) -> int:
         """A 63-bit seed for ``purpose`` and the counters (epoch, round, ...)."""
-        text = "/".join([purpose, *map(str, counters)]).encode()
-        return int.from_bytes(hashlib.sha256(self._root + text).digest()[:8], "big") >> 1
+        return int.from_bytes(self._key(purpose, counters)[:8], "big") >> 1
 
     def generator(self, purpose: str, *counters: int) -> torch.Generator:
         """A fresh CPU generator for ``purpose`` and the counters."""
-        return torch.Generator().manual_seed(self.seed(purpose, *counters))
+        generator = torch.Generator().manual_seed(self.seed(purpose, *counters))
+        if self._is_private:
+            generator.set_state(_filled(generator.get_state(), self._key(purpose, counters)))
+        return generator
 
     @contextmanager
     def global_generator(self, purpose: str, *counters: int) -> Iterator[None]:
@@ -61,7 +69,27 @@ class LearningStreams:
         module). One block at a time in a process, so that parties in threads draw what they would draw alone.
         """
         with seeded_global(self.seed(purpose, *counters)):
+            if self._is_private:
+                torch.set_rng_state(_filled(torch.get_rng_state(), self._key(purpose, counters)))
             yield
+
+    def _key(self, purpose: str, counters: tuple[int, ...]) -> bytes:
+        return hashlib.sha256(self._root + "/".join([purpose, *map(str, counters)]).encode()).digest()
+
+
+def private_seed() -> int:
+    """A learning seed that nobody can guess: 256 bits of the operating system, and above every public one."""
+    return (1 << 256) | int.from_bytes(system_secrets(SEED_BYTES), "big")
+
+
+def _filled(state: Tensor, key: bytes) -> Tensor:
+    """The state of a freshly seeded CPU generator with all 624 words of its Mersenne twister expanded from ``key``.
+
+    The words are 32 bits each in 8 bytes, after 24 bytes of counters.
+    """
+    words = state.clone().view(torch.int64)
+    words[_TWISTER_AT : _TWISTER_AT + _TWISTER_WORDS] = expand(key, "twister", (_TWISTER_WORDS,)) & 0xFFFFFFFF
+    return words.view(torch.uint8)
 
 
 @contextmanager

@@ -32,13 +32,15 @@ from veilgraph.core import errors
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.kit import ALLOWED_CLASSES, TASK, Kit, SiteWork
+from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0
 _REJOIN_S: Final = 120.0
 _FINISHED: Final = "FINISHED:"
 _COMPLETED: Final = "FINISHED:COMPLETED"
+_ABORTED: Final = "FINISHED:ABORTED"
+_CONSEQUENCES: Final = (PeerFailed.__name__, LinkTimeout.__name__)
 _APP: Final = "veilgraph"
 _OURS: Final = " - veilgraph - "
 _REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\w+): (.*)")
@@ -277,11 +279,14 @@ def _await_end(session: Session, job_id: str, report: Report) -> None:
 
 def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
     """Why a job failed, as the server's log tells it: a party's own error, or that a party failed."""
+    if outcome == _ABORTED:
+        return RunError(f"job {job_id} was stopped; go on with --resume")
     reported = _REPORTED.findall(_server_log(session, job_id))
-    for name, message in reported:
+    # What the server knows itself says most; then whose log says why; that a party was lost is what follows.
+    for name, message in sorted(reported, key=lambda line: (line[0] in _CONSEQUENCES, line[1].endswith(SEE_ITS_LOG))):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, VeilgraphError):
-            hint = "; go on with --resume" if issubclass(kind, PeerFailed | LinkTimeout) else ""
+            hint = "; go on with --resume" if name in _CONSEQUENCES else ""
             return kind(f"{message}{hint}")
     return _Ended(
         f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph logs, and at each site the log "

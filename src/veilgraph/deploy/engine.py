@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,11 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.errors import ConfigError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.deploy.kit import TASK, Kit
+from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.sealed import SealedLink
@@ -32,6 +33,8 @@ from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
 from veilgraph.roles.launch import keep_freed_memory, share_cores
 
 _ABORT_POLL_S: Final = 0.5
+_STOPPED: Final = "the job was stopped: by an administrator, or because a party was lost"
+_KIND: Final = "veilgraph_error"
 
 log = logging.getLogger("veilgraph")
 
@@ -53,8 +56,11 @@ class HolderExecutor(Executor):  # type: ignore[misc]
         """Does this holder's part from beginning to end; FLARE calls it once."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        failure = _run(self._job, self._work, self._resume, str(fl_ctx.get_identity_name()), fl_ctx, abort_signal)
-        return make_reply(ReturnCode.OK if failure is None else ReturnCode.EXECUTION_EXCEPTION)
+        party = str(fl_ctx.get_identity_name())
+        failure = _run(self._job, self._work, self._resume, party, fl_ctx, abort_signal, lambda: _STOPPED)
+        if failure is None:
+            return make_reply(ReturnCode.OK)
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={_KIND: failure})
 
 
 class ServerController(Controller):  # type: ignore[misc]
@@ -64,6 +70,7 @@ class ServerController(Controller):  # type: ignore[misc]
         super().__init__()
         self._job, self._work, self._resume = job, work, resume
         self._unfinished: set[str] = set()
+        self._why = _STOPPED
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to prepare."""
@@ -73,14 +80,14 @@ class ServerController(Controller):  # type: ignore[misc]
         try:
             holders = parse_job(self._job).data.names
         except VeilgraphError as error:
-            self.system_panic(_failed(SERVER, error), fl_ctx)
+            self.system_panic(f"{SERVER}: {_failed(error)}", fl_ctx)
             return
         self._unfinished = set(holders)
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._finished)
         self.broadcast(task, fl_ctx, targets=list(holders), min_responses=len(holders))
-        failure = _run(self._job, self._work, self._resume, SERVER, fl_ctx, abort_signal)
+        failure = _run(self._job, self._work, self._resume, SERVER, fl_ctx, abort_signal, lambda: self._why)
         if failure is not None:
-            self.system_panic(failure, fl_ctx)
+            self.system_panic(f"{SERVER}: {failure}", fl_ctx)
             return
         while self._unfinished and not abort_signal.triggered:
             threading.Event().wait(_ABORT_POLL_S)
@@ -96,20 +103,31 @@ class ServerController(Controller):  # type: ignore[misc]
     def _finished(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         name = client_task.client.name
         self._unfinished.discard(name)
-        if client_task.result is None or client_task.result.get_return_code() != ReturnCode.OK:
-            self.system_panic(f"{name} failed; its own log says why", fl_ctx)
+        result = client_task.result
+        if result is not None and result.get_return_code() == ReturnCode.OK:
+            return
+        kind = "" if result is None else str(result.get_header(_KIND, ""))
+        self._why = f"{name} {SEE_ITS_LOG}"
+        log.error("%s: %s", kind if kind in vars(errors) else PeerFailed.__name__, self._why)
+        self.system_panic(self._why, fl_ctx)
 
 
 def _run(
-    job: dict[str, Any], work: str, resume: bool, party: PartyId, fl_ctx: FLContext, abort_signal: Signal
+    job: dict[str, Any],
+    work: str,
+    resume: bool,
+    party: PartyId,
+    fl_ctx: FLContext,
+    abort_signal: Signal,
+    why: Callable[[], str],
 ) -> str | None:
-    """Runs one party's part; returns what to tell FLARE when it failed."""
+    """Runs one party's part; returns the kind of error it failed with, all that others may know of it."""
     keep_freed_memory()
     share_cores(1)
     try:
         settings = parse_job(job)
         kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
-        with _link(settings, kit, party, fl_ctx, abort_signal) as (link, recorder):
+        with _link(settings, kit, party, fl_ctx, abort_signal, why) as (link, recorder):
             take_part(
                 kit.runs_now(),
                 settings,
@@ -121,17 +139,17 @@ def _run(
                 resume=resume,
             )
     except VeilgraphError as error:
-        return _failed(party, error)
+        return _failed(error)
     except Exception as error:
         log.exception("%s failed", party)
-        return f"{party}: {type(error).__name__}"
+        return type(error).__name__
     return None
 
 
-def _failed(party: PartyId, error: VeilgraphError) -> str:
-    """Puts a party's own error into its log; returns what others may know of it."""
+def _failed(error: VeilgraphError) -> str:
+    """Puts a party's own error into its log; returns its kind."""
     log.error("%s: %s", type(error).__name__, " ".join(str(error).split()))
-    return f"{party}: {type(error).__name__}"
+    return type(error).__name__
 
 
 def _work(name: str) -> SiteWork:
@@ -142,7 +160,12 @@ def _work(name: str) -> SiteWork:
 
 @contextmanager
 def _link(
-    settings: JobSettings, kit: Kit, party: PartyId, fl_ctx: FLContext, abort_signal: Signal
+    settings: JobSettings,
+    kit: Kit,
+    party: PartyId,
+    fl_ctx: FLContext,
+    abort_signal: Signal,
+    why: Callable[[], str],
 ) -> Iterator[tuple[Link, RecordedLink]]:
     """This party's link, sealed between holders, and what counts its traffic; both end when FLARE aborts the job."""
     job_id = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
@@ -154,7 +177,7 @@ def _link(
     addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
     wire = FlareLink(party, cell, addresses, settings.timeout_s)
     done = threading.Event()
-    watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done), daemon=True)
+    watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done, why), daemon=True)
     watcher.start()
     try:
         recorder = RecordedLink(wire)
@@ -169,8 +192,8 @@ def _link(
         done.set()
 
 
-def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event) -> None:
+def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event, why: Callable[[], str]) -> None:
     while not done.wait(_ABORT_POLL_S):
         if abort_signal.triggered:
-            wire.abort("the job was stopped: by an administrator, or because a party was lost")
+            wire.abort(why())
             return

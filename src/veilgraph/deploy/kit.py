@@ -26,6 +26,9 @@ ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.HolderExecutor", "veilgraph.d
 TASK: Final = "veilgraph"
 """FLARE's name for a party's part of a job."""
 
+SEE_ITS_LOG: Final = "failed; its own log says why"
+"""All that others are told of a party's own error."""
+
 SiteWork = Literal["align", "train", "predict"]
 """What a submitted job asks of its parties; ``paradigms.site`` does it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -51,7 +52,7 @@ class ProjectSettings(BaseModel):
     server: ServerAddress
     holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
     administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
-    valid_days: int = Field(360, ge=1, le=3650, description="of every certificate")
+    valid_days: int = Field(360, ge=1, le=360, description="of every certificate; FLARE signs none for longer")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -84,7 +85,8 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     """Makes the certificates and one start-up kit per participant.
 
     ``out/kits/<participant>`` goes to that participant, over a safe channel: it holds its private key.
-    ``out/authority`` holds the key that signs certificates: keep it off the server and off line.
+    ``out/authority`` holds the key that signs certificates: keep it off the server and off line. Every participant's
+    key is made here: whoever provisions could have kept a copy.
 
     Args:
         project: who takes part.
@@ -110,14 +112,20 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
             for name, kit in kits.items():
                 shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
                 kit.chmod(0o700)
-            authority = out / "authority"
-            shutil.move(made / "state", authority)
-            authority.chmod(0o700)
-            for path in authority.iterdir():
-                path.chmod(0o600)
+            _keep_authority(made / "state" / "cert.json", out / "authority")
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return kits
+
+
+def _keep_authority(state: Path, folder: Path) -> None:
+    """Keeps the root certificate and its key; FLARE's file also holds every participant's private key."""
+    made = json.loads(state.read_text(encoding="utf-8"))
+    folder.mkdir(mode=0o700)
+    for name, content in (("rootCA.pem", made["root_cert"]), ("rootCA.key", made["root_pri_key"])):
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_text(content, encoding="ascii")
 
 
 def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:

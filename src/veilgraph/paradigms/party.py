@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Final, Literal
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.link.recorded import RecordedLink, TrafficEntry
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.fit import Fitted, fit, infer
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job, align
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.run_directory import (
-    PartyStore,
     Record,
     RunDirectory,
     load_tensors,
     save_tensors,
 )
+from veilgraph.paradigms.sending import SendingRecord, traffic_rows
 from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.disclosures import disclosure_lines, disclosures
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.server import Server
@@ -70,16 +65,20 @@ def run_party(
         organisation: the holder's own tables, where the job is from tables.
     """
     settings, store = run.settings, run.party(party)
+    record = SendingRecord(settings, store, _PHASES[work], recorder)
+    record.note()
     try:
         if settings.data.from_tables:
             aligned = align(store, link, settings, organisation, anew=work == "predict")
         else:
             aligned = Aligned(graph=None if party == SERVER else load_party(store.graph_path))
+        record.note()
         if work != "align":
-            _compute(run, party, work, link, custom, aligned)
+            _compute(run, party, work, link, custom, aligned, record)
     finally:
         link.close()
-        _record(settings, store, work, recorder.traffic())
+        write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
+        record.close()
 
 
 def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None = None) -> None:
@@ -94,7 +93,13 @@ def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, cus
 
 
 def _compute(
-    run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None, aligned: Aligned
+    run: RunDirectory,
+    party: PartyId,
+    work: Work,
+    link: Link,
+    custom: CustomModel | None,
+    aligned: Aligned,
+    record: SendingRecord,
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
@@ -112,7 +117,7 @@ def _compute(
                 if isinstance(role, LabelHolder):
                     run.forget_metrics_after(epoch)
 
-            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics)
+            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=record.note)
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if isinstance(role, LabelHolder):
@@ -120,14 +125,6 @@ def _compute(
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
     finally:
         role.close()
-
-
-def _record(settings: JobSettings, store: PartyStore, work: Work, entries: Sequence[TrafficEntry]) -> None:
-    """Writes what was sent and received: also when the work failed, for it was sent all the same."""
-    traffic = [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in entries]
-    write_whole(store.path / _TRAFFIC[work], json.dumps(traffic).encode())
-    phase = _PHASES[work]
-    store.append_disclosures(disclosure_lines(settings, phase, disclosures(settings, entries), datetime.now(UTC)))
 
 
 def _role(session: Session, party: PartyId, graph: PartyGraph | None, custom: CustomModel | None) -> Role:

@@ -200,11 +200,9 @@ class PartyStore:
             raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
 
     def append_disclosures(self, lines: str) -> None:
-        """Adds to disclosures.jsonl what a piece of work sent; a line torn by a kill is dropped."""
-        with (self.path / "disclosures.jsonl").open("a+b") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(lines.encode())
+        """Adds to disclosures.jsonl what a piece of work sent, all of it or nothing."""
+        path = self.path / "disclosures.jsonl"
+        write_whole(path, (path.read_bytes() if path.is_file() else b"") + lines.encode())
 
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Final, Literal
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
@@ -58,7 +58,7 @@ def take_part(
         store = run.party(party)
         if not store.has_seed():
             shared = organisation is not None and organisation.settings.seed == "job"
-            store.save_seed(settings.seed if shared else secrets.randbits(63))
+            store.save_seed(settings.seed if shared else private_seed())
         run_party(run, party, _work(work, store), link, recorder, organisation=organisation)
         if work == "train" and party == settings.data.label_party:
             summarise(run, [party])

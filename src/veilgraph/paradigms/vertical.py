@@ -6,7 +6,6 @@ All a party keeps is in its part of the run directory.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.limits import refusal
+from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
@@ -97,7 +97,7 @@ def train(
     for graph in graphs:
         save_party(graph, run.party(graph.party).graph_path)
     for party in (*settings.data.names, SERVER):
-        run.party(party).save_seed(secrets.randbits(63) if private_seeds else settings.seed)
+        run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
     return _train(run, settings, "train", custom, processes=processes, progress=progress)
 
 

@@ -17,7 +17,8 @@ from veilgraph.roles.disclosures import DisclosureRecord
 _CAPTION: Final = (
     "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "
     "themselves, what they open together is meant to be known; blinding: secret keys; random: no data in it. "
-    "No differential privacy: nothing bounds what a receiver can infer."
+    "No differential privacy: nothing bounds what a receiver can infer. ≥: a party was killed, and may have sent "
+    "a little more than it had noted."
 )
 
 
@@ -54,10 +55,13 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
         records: of one party or of several, in the order in which they were written.
     """
     totals: dict[tuple[str, ...], tuple[int, int]] = {}
+    cut_off: set[tuple[str, ...]] = set()
     for record in records:
         key: tuple[str, ...] = (record.work, record.party, record.to, record.what, record.protection)
         messages, size = totals.get(key, (0, 0))
         totals[key] = (messages + record.messages, size + record.bytes)
+        if not record.whole:
+            cut_off.add(key)
     table = Table(title="Disclosures", title_justify="left", caption=_CAPTION, caption_justify="left")
     for heading in ("work", "from", "to", "what", "protection"):
         table.add_column(heading)
@@ -65,7 +69,8 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
         table.add_column(heading, justify="right")
     for words, (messages, size) in totals.items():
         style = "bold" if words[-1] == "none" else None
-        table.add_row(*map(Text, words), f"{messages:,}", human_bytes(size), style=style)
+        least = "≥ " if words in cut_off else ""
+        table.add_row(*map(Text, words), f"{least}{messages:,}", f"{least}{human_bytes(size)}", style=style)
     return table
 
 

@@ -9,7 +9,9 @@ from veilgraph.deploy.control import ProjectStatus
 
 def project_table(status: ProjectStatus) -> Table:
     """The submitted jobs, newest first."""
-    table = Table("job", "name", "status", "submitted")
+    table = Table()
+    for heading in ("job", "name", "status", "submitted"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "job")
     for job in status.jobs:
         table.add_row(job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted)
     return table

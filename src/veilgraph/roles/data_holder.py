@@ -25,7 +25,7 @@ class DataHolder(Role):
     """Holds private features and edges.
 
     Messages are about the C common nodes. Nodes that only this holder knows take part in its local hops, from round
-    to round with its own t, and nobody learns that there are any.
+    to round with its own t, and no message of the job tells of them (alignment tells how many ids a holder has).
 
     Args:
         session: of this party.

@@ -1,0 +1,72 @@
+"""A party's record of what it sends: kept while it works, so that a killed party's record has no gap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import Kind
+from veilgraph.link.recorded import RecordedLink, TrafficEntry
+from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.roles.disclosures import disclosure_lines, disclosures
+
+Phase = Literal["align", "train", "predict"]
+_NOTE: Final = "sending.json"
+
+
+class SendingRecord:
+    """What one party sends in one piece of work.
+
+    While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
+    disclosures.jsonl. What an earlier, killed session noted becomes lines that say so.
+
+    Args:
+        settings: of the job.
+        store: of the party.
+        phase: of the work.
+        recorder: counts what crosses the wire.
+    """
+
+    def __init__(self, settings: JobSettings, store: PartyStore, phase: Phase, recorder: RecordedLink) -> None:
+        self._settings, self._store, self._phase, self._recorder = settings, store, phase, recorder
+        self._path = store.path / _NOTE
+        self._close_killed()
+
+    def note(self) -> None:
+        """Keeps the counts so far."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        content = {"time": now, "phase": self._phase, "traffic": traffic_rows(self._recorder.traffic())}
+        write_whole(self._path, json.dumps(content).encode())
+
+    def close(self) -> None:
+        """Adds this work to the record: also when it failed, for what was sent was sent."""
+        self._append(self._phase, self._recorder.traffic(), datetime.now(UTC), whole=True)
+
+    def _close_killed(self) -> None:
+        if not self._path.is_file():
+            return
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            phase, time = content["phase"], datetime.fromisoformat(content["time"])
+            entries = [TrafficEntry(**row | {"kind": Kind[row["kind"].upper()]}) for row in content["traffic"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self._path}: damaged ({error}); it holds what a killed session sent: keep a copy, and remove it"
+            ) from error
+        self._append(phase, entries, time, whole=False)
+
+    def _append(self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, *, whole: bool) -> None:
+        found = disclosures(self._settings, entries)
+        self._store.append_disclosures(disclosure_lines(self._settings, phase, found, time, whole=whole))
+        self._path.unlink()
+
+
+def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
+    """Traffic as JSON: kinds by name, in lower case."""
+    return [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in entries]
