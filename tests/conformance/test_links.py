@@ -53,6 +53,16 @@ def cells() -> dict[PartyId, CoreCell]:
     return made
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stop_cells() -> Iterator[None]:
+    """The engine's threads would keep the process for ever."""
+    yield
+    if cells.cache_info().currsize:
+        for cell in cells().values():
+            cell.stop()
+        cells.cache_clear()
+
+
 def over_flare(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> Network:
     peers = {party: {peer: peer for peer in parties if peer != party} for party in parties}
     return {

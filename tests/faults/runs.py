@@ -80,13 +80,14 @@ def assert_undisturbed(run: Path, scratch: Path) -> None:
     result = load_result(run)
     assert_same_run(undisturbed, result)
     assert undisturbed.predictions.names() == result.predictions.names()
-    assert [record["epoch"] for record in result.metrics] == list(range(1, EPOCHS + 1))
     settings = RunDirectory.open(run).settings
+    last, every = settings.train.epochs, settings.train.checkpoint_every
+    assert [record["epoch"] for record in result.metrics] == list(range(1, last + 1))
     if not settings.data.from_tables:
         assert torch.equal(predict(run).probabilities, undisturbed.predictions.probabilities)
     for party in (*settings.data.names, SERVER):
         assert read_disclosures(run / "parties" / party / "disclosures.jsonl")
-        assert RunDirectory.open(run).party(party).epochs() == [EPOCHS - 2, EPOCHS]
+        assert RunDirectory.open(run).party(party).epochs() == [last - every, last]
     assert unfinished(run) == []
     shutil.rmtree(scratch)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,13 @@ def cut_while_running(programs: Programs, one: PartyId, other: PartyId, ready: C
     """Runs the parties in threads over sockets and cuts a connection when ``ready`` returns."""
     mesh = socket_mesh(list(programs))
     links = {party: SocketLink(party, mesh[party], TIMEOUT_S) for party in programs}
+
+    def run(party: PartyId) -> None:
+        with closing(links[party]) as link:  # as a process that ends
+            programs[party](link)
+
     with ThreadPoolExecutor(len(programs)) as pool:
-        running = {party: pool.submit(program, links[party]) for party, program in programs.items()}
+        running = {party: pool.submit(run, party) for party in programs}
         ready()
         try:
             mesh[one][other].shutdown(socket.SHUT_RDWR)

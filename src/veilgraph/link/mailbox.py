@@ -101,6 +101,8 @@ class Mailbox:
         A sender's first failure is kept: later ones are its consequences.
         """
         with self._changed:
+            if self._closed:
+                return
             for name in self._unread if sender is None else (sender,):
                 self._failures.setdefault(name, error)
             self._changed.notify_all()
