@@ -30,7 +30,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 from veilgraph.core.config import DataSettings, JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.control import logs, status, stop, submit
+from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
@@ -221,6 +221,31 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
     assert named not in str(caught.value)
     assert named not in logs(consortium.network.administrator, None, everything=True)
     assert "nodes.csv" in logs(Kit.open(consortium.network.kits["C"]), None)
+
+
+@pytest.mark.parametrize("how", ["code in the job", "another installed class"])
+def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
+    """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""
+    traces = [tmp_path / "client", tmp_path / "server"]
+    _write_job(tmp_path / "job", job("foreign"), "train", resume=False)
+    app = tmp_path / "job" / "veilgraph"
+    config = json.loads((app / "config" / "config_fed_client.json").read_text())
+    if how == "code in the job":
+        (app / "custom").mkdir()
+        (app / "custom" / "foreign.py").write_text(f"open({str(traces[0])!r}, 'w')\nclass Foreign: pass\n")
+        config["executors"][0]["executor"] = {"path": "foreign.Foreign", "args": {}}
+    else:
+        config["executors"][0]["executor"] = {"path": "pathlib.Path", "args": {}}
+        config["components"] = [{"id": "trace", "path": "logging.FileHandler", "args": {"filename": str(traces[0])}}]
+        server = json.loads((app / "config" / "config_fed_server.json").read_text())
+        server["components"] = [{"id": "trace", "path": "logging.FileHandler", "args": {"filename": str(traces[1])}}]
+        (app / "config" / "config_fed_server.json").write_text(json.dumps(server))
+    (app / "config" / "config_fed_client.json").write_text(json.dumps(config))
+    with _session(consortium.network.administrator, 30) as session:
+        job_id = session.submit_job(str(tmp_path / "job"))
+        assert session.wait_for_job(job_id, timeout=120)["status"] != "FINISHED:COMPLETED"
+    assert not [trace for trace in traces if trace.exists()], "foreign code ran"
+    assert not (consortium.network.runs("A") / "foreign").exists()
 
 
 def test_status_and_stop(consortium: Consortium) -> None:

@@ -1,0 +1,172 @@
+"""From tables to predictions in one process: alignment, what is kept, what is refused, and tables that have grown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from veilgraph.core.config import DataSettings, JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.types import SERVER
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.party import load_party
+from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import align, predict, resume, train
+from veilgraph.roles.disclosures import DisclosureRecord
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> dict[str, Path]:
+    return export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
+
+
+def job(parties: dict[str, Path], **changes) -> JobSettings:
+    data = {"parties": {name: str(path) for name, path in parties.items()}, "feature_scaling": "standard"}
+    return parse_job({"data": data, "model": {"dim": 4}, "train": {"epochs": 4, "checkpoint_every": 2}, **changes})
+
+
+def change(party_file: Path, **keys) -> None:
+    content = yaml.safe_load(party_file.read_text(encoding="utf-8"))
+    party_file.write_text(yaml.safe_dump(content | keys), encoding="utf-8")
+
+
+def rows(run: Path, party: str) -> list[str]:
+    return unpack_ids(load_tensors(run / "parties" / party / "nodes.safetensors")[0]) or []
+
+
+def alignment(run: Path, party: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((run / "parties" / party / "alignment.json").read_text())
+    return facts
+
+
+def test_tables_are_aligned_trained_and_predicted(parties: dict[str, Path], tmp_path: Path) -> None:
+    run = train(job(parties), tmp_path / "run")
+    facts = {party: alignment(run.path, party) for party in (*parties, SERVER)}
+    assert len({str(fact) for fact in facts.values()}) == 1
+    assert facts["A"]["common_nodes"] == 300
+    common = rows(run.path, "A")[:300]
+    assert common == rows(run.path, "B")[:300]
+    assert run.predictions.ids == tuple(common)
+    assert not set(rows(run.path, "A")[300:]) & set(rows(run.path, "B")[300:])
+    some = predict(run.path, ids=[common[5], common[2]])
+    assert some.ids == (common[5], common[2])
+    assert some.csv().splitlines()[0].startswith("id,class,p_")
+    own = rows(run.path, "A")[-1]
+    with pytest.raises(ConfigError, match=f"ids: '{own}' \\(1 of 1\\) is not among the 300 nodes common to all"):
+        predict(run.path, ids=[own])
+
+
+def test_nodes_added_after_training_are_predicted_as_trained(parties: dict[str, Path], tmp_path: Path) -> None:
+    """A new node that copies an old one, edges and all, gets the old one's prediction: same weights, same scaling."""
+    run = train(job(parties, model={"dim": 4, "local": {"hops": 1}}), tmp_path / "run")
+    before = predict(run.path)
+    assert before.ids is not None
+    old = before.ids[7]
+    for file in parties.values():
+        nodes, edges = file.parent / "nodes.csv", file.parent / "edges.csv"
+        header, *lines = nodes.read_text(encoding="utf-8").splitlines()
+        copied = next(line for line in lines if f'"{old}"' in line or line.split(",")[0] == old)
+        far = copied.replace(old, "far")  # other values: the means and deviations of the grown column are others
+        values = far.split(",")
+        values[1] = "40"
+        nodes.write_text("\n".join([header, *lines, copied.replace(old, "new"), ",".join(values)]) + "\n", "utf-8")
+        header, *lines = edges.read_text(encoding="utf-8").splitlines()
+        again = [line.replace(old, "new") for line in lines if old in line]
+        edges.write_text("\n".join([header, *lines, *again]) + "\n", "utf-8")
+    after = predict(run.path)
+    assert set(after.ids or ()) == {*before.ids, "new", "far"}
+    new = after.of_ids(["new"]).probabilities
+    # The copies are neighbours of the same nodes, whose own neighbourhood has grown by the copy: with one hop the
+    # embeddings of old and new are made from the same values.
+    assert torch.allclose(new, after.of_ids([old]).probabilities, atol=1e-5)
+    assert torch.allclose(new, before.of_ids([old]).probabilities, atol=1e-5)
+    assert [file.name for file in (run.path / "parties" / "B").glob("predictions*")] == []
+    assert rows(run.path, "A")[:300] != list(after.ids or ())[:300], "the training's own rows were overwritten"
+
+
+def test_align_then_train_and_an_alignment_is_kept(parties: dict[str, Path], tmp_path: Path) -> None:
+    found = align(job(parties), tmp_path / "run")
+    assert found[""] == 300
+    assert found["A"] == len(rows(tmp_path / "run", "A"))
+    identity = alignment(tmp_path / "run", "A")["identity"]
+    resume(tmp_path / "run")
+    assert {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)} == {identity}
+    assert load_party(RunDirectory(tmp_path / "run").party("B").graph_path).common == 300
+
+
+def test_who_lost_its_alignment_makes_all_align_anew(parties: dict[str, Path], tmp_path: Path) -> None:
+    align(job(parties), tmp_path / "run")
+    before = alignment(tmp_path / "run", "A")["identity"]
+    (tmp_path / "run" / "parties" / "B" / "alignment.json").unlink()
+    resume(tmp_path / "run")
+    identities = {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)}
+    assert len(identities) == 1
+    assert identities != {before}
+
+
+def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"A refuses the job: limits\.max_rounds=1 and model\.rounds=2"):
+        train(job(parties, model={"dim": 4, "rounds": 2}), tmp_path / "deep")
+    assert not (tmp_path / "deep").exists()
+    change(parties["B"], limits={"min_common_nodes": 301})
+    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.min_common_nodes=301 and the holders have 300"):
+        train(job(parties), tmp_path / "few")
+    change(parties["B"], limits={"max_epsilon": 8})
+    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_epsilon=8"):
+        train(job(parties), tmp_path / "private")
+
+
+def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("nodes.csv", "edges.csv"):
+        table = parties["B"].parent / name
+        table.write_text(table.read_text(encoding="utf-8").replace('"C', '"K').replace(",C", ",K"), encoding="utf-8")
+        text = table.read_text(encoding="utf-8")
+        table.write_text(
+            "\n".join("K" + line[1:] if line.startswith("C") else line for line in text.splitlines()) + "\n"
+        )
+    with pytest.raises(DataError, match="no id is common to A, B"):
+        train(job(parties), tmp_path / "run")
+
+
+def test_another_partys_file_and_names_alone_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="party='B', and this party of the job is 'A'; give its file"):
+        train(job({"A": parties["B"], "B": parties["A"]}), tmp_path / "run")
+    names = parse_job({"data": {"parties": ["A", "B"]}})
+    with pytest.raises(ConfigError, match=r"data\.parties: names alone are for jobs across organisations"):
+        train(names, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"data\.parties: only tables are aligned"):
+        align(parse_job({}), tmp_path / "run")
+
+
+def test_what_a_killed_session_sent_is_recorded_by_the_next(parties: dict[str, Path], tmp_path: Path) -> None:
+    align(job(parties), tmp_path / "run")
+    store = RunDirectory(tmp_path / "run").party("B")
+    row = {"party": "B", "peer": "A", "direction": "sent", "kind": "share", "messages": 3, "bytes": 99}
+    note = {"time": "2026-01-02T03:04:05+00:00", "phase": "train", "traffic": [row]}
+    (store.path / "sending.json").write_text(json.dumps(note))
+    resume(tmp_path / "run")
+    assert not (store.path / "sending.json").exists()
+    lines = (store.path / "disclosures.jsonl").read_text().splitlines()
+    records = [DisclosureRecord.model_validate_json(line) for line in lines]
+    assert [(one.kind, one.messages, one.bytes) for one in records if not one.whole] == [("share", 3, 99)]
+    (store.path / "sending.json").write_text("{")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"sending\.json: damaged .*keep a copy, and remove it"):
+        resume(tmp_path / "run")
+
+
+def test_the_run_is_held_by_one_process(parties: dict[str, Path], tmp_path: Path) -> None:
+    align(job(parties), tmp_path / "run")
+    with (
+        RunDirectory.open(tmp_path / "run").lock(),
+        pytest.raises(RunError, match="is in use by another process; wait for it, or stop it"),
+    ):
+        resume(tmp_path / "run")
