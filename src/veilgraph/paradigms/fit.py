@@ -67,7 +67,7 @@ def fit(
     resume: bool,
     begin: Callable[[int], None],
     log: Callable[[Record], None],
-    saved: Callable[[], None] = lambda: None,
+    saved: Callable[[int], None] = lambda epoch: None,
 ) -> Fitted:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
@@ -77,7 +77,7 @@ def fit(
         resume: go on from the newest checkpoint that all parties hold.
         begin: called with the epoch the job goes on from, 0 for a fresh start.
         log: called by the label holder with each epoch's record.
-        saved: called after every checkpoint.
+        saved: called after every checkpoint with its epoch.
     """
     settings = role.session.settings.train
     start = role.setup(store.epochs() if resume else [])
@@ -117,7 +117,7 @@ def fit(
             log({**record, "loss": role.loss})
         if epoch % settings.checkpoint_every == 0:
             store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
-            saved()
+            saved(epoch)
     role.load_weights(best)
     role.infer_only()
     infer(role, step)

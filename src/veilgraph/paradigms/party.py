@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Final, Literal
 
 from veilgraph.core.files import write_whole
@@ -25,6 +26,9 @@ from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.server import Server
+
+log = logging.getLogger("veilgraph")
+_SHOWN: Final = 12
 
 Work = Literal["align", "train", "resume", "predict"]
 _TRAFFIC: Final[dict[Work, str]] = {
@@ -70,6 +74,7 @@ def run_party(
     try:
         if settings.data.from_tables:
             aligned = align(store, link, settings, organisation, anew=work == "predict")
+            log.info("the tables are aligned: %s", aligned.identity[:_SHOWN])
         else:
             aligned = Aligned(graph=None if party == SERVER else load_party(store.graph_path))
         record.note()
@@ -114,10 +119,15 @@ def _compute(
         else:
 
             def begin(epoch: int) -> None:
+                log.info("training begins after epoch %d", epoch)
                 if isinstance(role, LabelHolder):
                     run.forget_metrics_after(epoch)
 
-            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=record.note)
+            def saved(epoch: int) -> None:
+                record.note()
+                log.info("epoch %d of at most %d", epoch, settings.train.epochs)
+
+            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=saved)
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if isinstance(role, LabelHolder):
