@@ -9,7 +9,10 @@ from veilgraph.core.config import read_job
 from veilgraph.experiments import paper_tables
 from veilgraph.experiments.demo import demo_settings
 
-COMMANDS = ["train", "predict", "check", "demo", "reproduce"]
+COMMANDS = (
+    "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "submit", "status",
+    "logs", "stop", "serve", "export", "demo-network",
+)  # fmt: skip
 JOBS = Path(__file__).parents[2] / "jobs"
 
 

@@ -45,7 +45,7 @@ def take_part(
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
     """
-    if not settings.data.from_tables:
+    if settings.data.parties is None or any(path is not None for path in settings.data.parties.values()):
         raise ConfigError(
             "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
             "holder brings its own party file"

@@ -1,0 +1,135 @@
+"""Commands for work across organisations, as far as they go without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from veilgraph.deploy.demo import free_ports
+
+PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}\nedges: []\n"
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    port, admin_port = free_ports()
+    (folder / "project.yaml").write_text(
+        f"name: fraud\nserver: {{host: localhost, port: {port}, admin_port: {admin_port}}}\n"
+        "holders: [bank, shop]\nadministrators: [ops@example.org]\n",
+        encoding="utf-8",
+    )
+    result = veilgraph("provision", folder / "project.yaml", "--out", folder / "consortium")
+    assert result.exit_code == 0, result.output
+    for name in ("server", "bank", "shop", "ops@example.org", "authority"):
+        assert name in result.stdout
+    assert "never at the server" in result.stdout
+    return folder / "consortium" / "kits"
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Path:
+    (tmp_path / "nodes.csv").write_text("id,x\na,1\n", encoding="utf-8")
+    file = tmp_path / "party.yaml"
+    file.write_text(PARTY.format(name="bank"), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("holders: [bank]", "holders"),
+        ("holders: [bank, bank]", "'bank' is named twice"),
+        ("holders: [bank, server]", "a holder may not be called 'server'"),
+        ("holders: [bank, 'a b']", "holders.1='a b'"),
+        ("administrators: [ops]", "administrators.0='ops'"),
+        ("server: {host: localhost, port: 1, admin_port: 1}", "port and admin_port are both 1"),
+        ("valid_days: 361", "valid_days=361"),
+        ("holder: [bank, shop]", "holder is not a setting"),
+    ],
+)
+def test_a_project_that_breaks_a_rule_is_refused(tmp_path: Path, changed: str, said: str) -> None:
+    key = changed.partition(":")[0]
+    lines = {
+        "name": "name: fraud",
+        "server": "server: {host: localhost}",
+        "holders": "holders: [bank, shop]",
+        "administrators": "administrators: [ops@example.org]",
+    }
+    (tmp_path / "project.yaml").write_text("\n".join({**lines, key: changed}.values()), encoding="utf-8")
+    assert said in one_error(veilgraph("provision", tmp_path / "project.yaml", "--out", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_project_is_provisioned_once(kits: Path) -> None:
+    project = kits.parents[1] / "project.yaml"
+    assert "exists and is not an empty directory" in one_error(veilgraph("provision", project, "--out", kits.parent))
+
+
+def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_path: Path) -> None:
+    assert "is not a start-up kit" in one_error(veilgraph("join", tmp_path, "--party", party))
+    assert "--party is missing: bank brings its tables" in one_error(veilgraph("join", kits / "bank"))
+    assert "the server has no data" in one_error(veilgraph("join", kits / "server", "--party", party))
+    assert "an administrator's kit" in one_error(veilgraph("join", kits / "ops@example.org"))
+    assert "party='bank', and the kit is shop's" in one_error(veilgraph("join", kits / "shop", "--party", party))
+    damaged = tmp_path / "kit"
+    (damaged / "startup").mkdir(parents=True)
+    (damaged / "startup" / "fed_client.json").write_text("{}")
+    assert "client.crt: cannot be read" in one_error(veilgraph("join", damaged, "--party", party))
+
+
+def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
+    said = one_error(veilgraph("join", kits / "bank", "--party", party, "--connect", "3"))
+    assert said.startswith("bank could not connect in 3 s; is the server running")
+
+
+def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("data: {parties: [bank, shop]}\n", encoding="utf-8")
+    assert "is the kit of bank; give an administrator's" in one_error(veilgraph("submit", job, "--kit", kits / "bank"))
+    job.write_text("data: {parties: {bank: a.yaml, shop: b.yaml}}\n", encoding="utf-8")
+    assert "names its holders and nothing of their files" in one_error(
+        veilgraph("submit", job, "--kit", kits / "ops@example.org")
+    )
+    job.write_text("data: {dataset: digits}\n", encoding="utf-8")
+    assert "data.parties" in one_error(veilgraph("submit", job, "--kit", kits / "ops@example.org"))
+    assert "--work" in usage_error(veilgraph("submit", job, "--kit", kits / "bank", "--work", "dance"))
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_server_that_does_not_answer_is_named(kits: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"veilgraph.deploy.control.{command}.__defaults__", (1.0,))
+    said = one_error(veilgraph(command, "--kit", kits / "ops@example.org"))
+    assert "ops@example.org cannot reach the server at localhost:" in said
+    assert "is it running?" in said
+
+
+def test_a_site_without_jobs_has_no_log(kits: Path) -> None:
+    assert "no log of job (any) is here" in one_error(veilgraph("logs", "--kit", kits / "bank"))
+
+
+def test_serve_needs_a_complete_run(tmp_path: Path) -> None:
+    options: list[str | Path] = [
+        "--certificate",
+        tmp_path / "c.pem",
+        "--key",
+        tmp_path / "k.pem",
+        "--token-file",
+        tmp_path / "token",
+    ]
+    said = one_error_after_token(veilgraph("serve", tmp_path, *options))
+    assert "is not a run directory" in said
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+
+
+def one_error_after_token(result: Result) -> str:
+    made, error = result.stderr.splitlines()
+    assert "made a token in" in made
+    assert result.exit_code == 1
+    return str(error)

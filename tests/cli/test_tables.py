@@ -1,0 +1,85 @@
+"""From exported tables to predictions and the record, by commands alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "organisations"
+    result = veilgraph("export", "synthetic", "--out", out, "--holders", "2", "--overlap", "0.8")
+    assert result.exit_code == 0, result.output
+    assert "veilgraph check" in result.stdout
+    return out
+
+
+@pytest.fixture(scope="module")
+def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    short = ["--set", "train.epochs=3", "--set", "model.dim=4"]
+    aligned = veilgraph("align", tables / "job.yaml", "--out", out, *short)
+    assert aligned.exit_code == 0, aligned.output
+    assert "of which 320 are common to all holders" in aligned.stdout
+    result = veilgraph("train", "--resume", out)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_check_shows_a_party_file(tables: Path) -> None:
+    result = veilgraph("check", tables / "A" / "party.yaml")
+    assert result.exit_code == 0, result.output
+    assert "Party A" in result.stdout
+    assert "is a valid party file" in result.stdout
+    both = veilgraph("check", tables / "job.yaml")
+    assert "Party A" in both.stdout
+    assert "Party B" in both.stdout
+    assert "is a valid job" in both.stdout
+
+
+def test_check_names_what_is_wrong_with_a_party_file(tables: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "party.yaml"
+    broken.write_text((tables / "A" / "party.yaml").read_text(encoding="utf-8").replace("id: id", "id: name"), "utf-8")
+    assert "nodes.csv" in one_error(veilgraph("check", broken))
+    assert "a party file is edited" in usage_error(veilgraph("check", broken, "--set", "a=1"))
+    broken.write_text("party: A\n", encoding="utf-8")
+    assert "party.yaml: nodes: Field required" in one_error(veilgraph("check", broken))
+
+
+def test_predict_by_id(trained: Path, tmp_path: Path) -> None:
+    everything = veilgraph("predict", trained)
+    assert everything.exit_code == 0, everything.output
+    header, *lines = everything.stdout.splitlines()
+    assert header.startswith("id,class,p_0,p_1")
+    assert len(lines) == 320
+    ids = [line.split(",")[0] for line in lines[:3]]
+    file = tmp_path / "ids"
+    file.write_text("\n".join(ids) + "\n", encoding="utf-8")
+    for arguments in (["--ids", ",".join(ids)], ["--ids-file", file]):
+        some = veilgraph("predict", trained, *arguments)
+        assert [line.split(",")[0] for line in some.stdout.splitlines()[1:]] == ids
+    assert "is not among the 320 nodes" in one_error(veilgraph("predict", trained, "--ids", "nobody"))
+    assert "nodes or ids" in usage_error(veilgraph("predict", trained, "--ids", "a", "--nodes", "1"))
+    assert "--ids or --ids-file" in usage_error(veilgraph("predict", trained, "--ids", "a", "--ids-file", file))
+
+
+def test_report_says_what_was_sent_and_why_it_may_leave(trained: Path, tmp_path: Path) -> None:
+    result = veilgraph("report", trained)
+    assert result.exit_code == 0, result.output
+    assert "Disclosures" in result.stdout
+    assert "Why it may leave" in result.stdout
+    assert "blinding" in result.stdout
+    assert "is not a run directory" in one_error(veilgraph("report", tmp_path))
+
+
+def test_export_refuses_what_it_cannot_do(tables: Path, tmp_path: Path) -> None:
+    assert "exists" in one_error(veilgraph("export", "synthetic", "--out", tables))
+    assert "overlap=1.5" in one_error(veilgraph("export", "synthetic", "--out", tmp_path / "a", "--overlap", "1.5"))
+    assert "data.dataset='karate'" in one_error(veilgraph("export", "karate", "--out", tmp_path / "b"))
+    assert not (tmp_path / "a").exists()
