@@ -47,7 +47,7 @@ def over_sockets(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> 
 def cells() -> dict[PartyId, CoreCell]:
     """The engine's cells, all in this process, where it hands messages over without a wire (tests/link has one)."""
     port, _ = free_ports()
-    made = {party: CoreCell(party, f"tcp://localhost:{port}", False, {}) for party in ("server", "A", "B")}
+    made = {party: CoreCell(party, f"grpc://localhost:{port}", False, {}) for party in ("server", "A", "B")}
     for cell in made.values():
         cell.start()
     return made
@@ -55,11 +55,12 @@ def cells() -> dict[PartyId, CoreCell]:
 
 @pytest.fixture(scope="module", autouse=True)
 def stop_cells() -> Iterator[None]:
-    """The engine's threads would keep the process for ever."""
+    """The engine's threads would keep the process, and its cells would take what others mean for theirs."""
     yield
     if cells.cache_info().currsize:
-        for cell in cells().values():
+        for name, cell in cells().items():
             cell.stop()
+            CoreCell.ALL_CELLS.pop(name, None)
         cells.cache_clear()
 
 

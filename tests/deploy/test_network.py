@@ -39,6 +39,7 @@ from veilgraph.paradigms.ids import unpack_ids
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 from veilgraph.paradigms.vertical import predict, resume
 
+pytestmark = pytest.mark.xdist_group("network")  # one worker: starting the sites takes seconds
 HOLDERS = ("A", "B", "C")
 JOB: dict[str, Any] = {
     "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},

@@ -17,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -208,7 +209,7 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
         with redirect_stdout(quiet), redirect_stderr(quiet):
             session = new_secure_session(kit.name, str(kit.path), timeout=connect_s)
         yield session
-    except (NoConnection, TimeoutError, ConnectionError) as error:
+    except (NoConnection, FLCommunicationError, TimeoutError, ConnectionError) as error:
         raise LinkTimeout(f"{kit.name} cannot reach the server at {address}: is it running? ({error})") from error
     except (AuthenticationError, AuthorizationError) as error:
         raise LinkError(f"{kit.name} is not let in by the server at {address}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from veilgraph.deploy.control import submit
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
 from veilgraph.experiments.organisations import export_dataset
+from veilgraph.mpc.ring import available_cores
 
 Report = Callable[[str], None]
 _GRACE_S: Final = 20.0
@@ -95,20 +97,22 @@ def local_network(
     with ExitStack() as stack:
         sites: dict[PartyId, subprocess.Popen[bytes]] = {}
         stack.callback(_leave, sites)
+        threads = max(1, available_cores() // len(party_files))
         for party in (SERVER, *party_files):
-            sites[party] = join_site(kits[party], party_files.get(party))
+            sites[party] = join_site(kits[party], party_files.get(party), threads)
         for party, site in sites.items():
             _await_joined(kits[party], site)
             report(f"{party} has joined (process {site.pid})")
         yield LocalNetwork(kits, administrator, sites)
 
 
-def join_site(kit: Path, party_file: Path | None) -> subprocess.Popen[bytes]:
+def join_site(kit: Path, party_file: Path | None, threads: int) -> subprocess.Popen[bytes]:
     """Starts ``veilgraph join`` in a process of its own; what it says goes to join.log in the kit."""
     party = [] if party_file is None else ["--party", str(party_file)]
     with (kit / "join.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "veilgraph.cli", "join", str(kit), *party],
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

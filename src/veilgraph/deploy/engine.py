@@ -7,6 +7,7 @@ submitted the job and are validated like any stranger's file.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,7 +124,8 @@ def _run(
 ) -> str | None:
     """Runs one party's part; returns the kind of error it failed with, all that others may know of it."""
     keep_freed_memory()
-    share_cores(1)
+    if "OMP_NUM_THREADS" not in os.environ:  # else several parties share this machine, as in the demonstration
+        share_cores(1)
     try:
         settings = parse_job(job)
         kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
