@@ -50,7 +50,6 @@ def party(tmp_path: Path) -> Path:
         ("holders: [bank, 'a b']", "holders.1='a b'"),
         ("administrators: [ops]", "administrators.0='ops'"),
         ("server: {host: localhost, port: 1, admin_port: 1}", "port and admin_port are both 1"),
-        ("valid_days: 361", "valid_days=361"),
         ("holder: [bank, shop]", "holder is not a setting"),
     ],
 )
@@ -70,6 +69,16 @@ def test_a_project_that_breaks_a_rule_is_refused(tmp_path: Path, changed: str, s
 def test_a_project_is_provisioned_once(kits: Path) -> None:
     project = kits.parents[1] / "project.yaml"
     assert "exists and is not an empty directory" in one_error(veilgraph("provision", project, "--out", kits.parent))
+
+
+def test_a_key_of_ones_own_by_commands(kits: Path, tmp_path: Path) -> None:
+    request, certificate = tmp_path / "shop.csr", tmp_path / "shop.crt"
+    asked = veilgraph("request-certificate", kits / "shop", "--out", request)
+    signed = veilgraph("sign-certificate", request, "--authority", kits.parent / "authority", "--out", certificate)
+    assert asked.stdout.splitlines()[0] == signed.stdout.splitlines()[0]
+    assert "shop: SHA-256 of the public key " in asked.stdout
+    assert "installed; valid until 20" in veilgraph("install-certificate", kits / "shop", certificate).stdout
+    assert "no certificate was requested" in one_error(veilgraph("install-certificate", kits / "shop", certificate))
 
 
 def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_path: Path) -> None:

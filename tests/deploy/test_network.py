@@ -30,6 +30,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 from veilgraph.core.config import DataSettings, JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
+from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.kit import Kit
@@ -264,7 +265,7 @@ def test_status_and_stop(consortium: Consortium) -> None:
         time.sleep(1)
 
 
-@pytest.mark.parametrize("who", ["nobody", "another project", "expired", "the real one"])
+@pytest.mark.parametrize("who", ["nobody", "another project", "expired", "the real one", "renewed"])
 def test_only_a_valid_certificate_of_the_project_is_let_in(consortium: Consortium, tmp_path: Path, who: str) -> None:
     """What the server itself answers, whatever the joining side checks before."""
     startup = consortium.network.kits["B"] / "startup"
@@ -280,7 +281,13 @@ def test_only_a_valid_certificate_of_the_project_is_let_in(consortium: Consortiu
         context.load_cert_chain(other / "client.crt", other / "client.key")
     elif who == "expired":
         context.load_cert_chain(*expired(consortium, tmp_path))
-    assert let_in(context, consortium.port) == (who == "the real one")
+    elif who == "renewed":
+        kit = Kit.open(consortium.network.kits["C"])
+        request_certificate(kit, tmp_path / "C.csr")
+        authority = consortium.out / "project" / "authority"
+        sign_certificate(tmp_path / "C.csr", authority, tmp_path / "C.crt", datetime.now(UTC))
+        context.load_cert_chain(tmp_path / "C.crt", kit.path / "startup" / "new.key")
+    assert let_in(context, consortium.port) == (who in ("the real one", "renewed"))
 
 
 def let_in(context: ssl.SSLContext, port: int) -> bool:
@@ -325,7 +332,7 @@ def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
         assert kit.stat().st_mode & 0o077 == 0
         assert not [path for path in kit.rglob("*") if path.name in ("cert.json", "rootCA.key")]
     authority = consortium.out / "project" / "authority"
-    assert {path.name for path in authority.iterdir()} == {"rootCA.pem", "rootCA.key"}
+    assert {path.name for path in authority.iterdir()} == {"rootCA.pem", "rootCA.key", "issued"}
     assert (authority / "rootCA.key").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="is not a start-up kit"):
         Kit.open(consortium.out)

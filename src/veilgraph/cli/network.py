@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -51,6 +52,49 @@ def provision_command(
     typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
     typer.echo("every key was made here: hand the kits over, then remove your copies of them")
     typer.echo("next, at the server: veilgraph join KIT; at every holder: veilgraph join KIT --party party.yaml")
+
+
+@command("request-certificate", "veilgraph request-certificate consortium/kits/bank --out bank.csr")
+def request_certificate_command(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.csr", help="The request to write; no secret.")],
+) -> None:
+    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
+    with _deployment():
+        from veilgraph.deploy.certificates import request_certificate  # noqa: PLC0415
+
+        found = request_certificate(_open(kit), out)
+    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    typer.echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
+
+
+@command("sign-certificate", "veilgraph sign-certificate bank.csr --authority consortium/authority --out bank.crt")
+def sign_certificate_command(
+    request: Annotated[Path, typer.Argument(metavar="FILE.csr", help="A participant's request.")],
+    authority: Annotated[Path, typer.Option(metavar="DIR", help="The folder that provision made.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.crt", help="The certificate to write.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it is valid.")] = 360,
+) -> None:
+    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
+    with _deployment():
+        from veilgraph.deploy.certificates import sign_certificate  # noqa: PLC0415
+
+        found = sign_certificate(request, authority, out, datetime.now(UTC), days)
+    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    typer.echo(f"only if {found.name} has read you the same: send {out} back to it")
+
+
+@command("install-certificate", "veilgraph install-certificate consortium/kits/bank bank.crt")
+def install_certificate_command(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")],
+    certificate: Annotated[Path, typer.Argument(metavar="FILE.crt", help="What the authority signed.")],
+) -> None:
+    """Use the signed certificate and its key from now on; the site must be stopped."""
+    with _deployment():
+        from veilgraph.deploy.certificates import install_certificate  # noqa: PLC0415
+
+        until = install_certificate(_open(kit), certificate, datetime.now(UTC))
+    typer.echo(f"installed; valid until {until:%Y-%m-%d}")
 
 
 @command("join", "veilgraph join consortium/kits/bank --party bank/party.yaml")

@@ -20,10 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from veilgraph.core.config import first_problem
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.certificates import keep_issued
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 _ADMINISTRATOR: Final = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
+_ROOT_DAYS: Final = 3650
+"""The participants' certificates are valid for 360 days, and renewed."""
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -52,7 +56,6 @@ class ProjectSettings(BaseModel):
     server: ServerAddress
     holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
     administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
-    valid_days: int = Field(360, ge=1, le=360, description="of every certificate; FLARE signs none for longer")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -113,6 +116,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
                 shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
                 kit.chmod(0o700)
             _keep_authority(made / "state" / "cert.json", out / "authority")
+            keep_issued({str(name): kit for name, kit in kits.items()}, out / "authority")
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return kits
@@ -161,7 +165,7 @@ def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
                 "path": f"{implementation}.static_file.StaticFileBuilder",
                 "args": {"config_folder": "config", "scheme": "grpc"},
             },
-            {"path": f"{implementation}.cert.CertBuilder", "args": {"root_valid_days": project.valid_days}},
+            {"path": f"{implementation}.cert.CertBuilder", "args": {"root_valid_days": _ROOT_DAYS}},
             {"path": f"{implementation}.signature.SignatureBuilder"},
         ],
     }

@@ -1,0 +1,134 @@
+"""A participant's own key: requested, signed, installed; and what is refused on the way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.files import locked
+from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def project() -> ProjectSettings:
+    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
+    return ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]})
+
+
+@pytest.fixture
+def consortium(project: ProjectSettings, tmp_path: Path) -> Path:
+    provision(project, tmp_path / "consortium")
+    return tmp_path / "consortium"
+
+
+def kit(consortium: Path, name: str) -> Kit:
+    return Kit.open(consortium / "kits" / name)
+
+
+def renew(consortium: Path, name: str, folder: Path, now: datetime = NOW, days: int = 360) -> Path:
+    asked = request_certificate(kit(consortium, name), folder / f"{name}.csr")
+    signed = sign_certificate(folder / f"{name}.csr", consortium / "authority", folder / f"{name}.crt", now, days)
+    assert signed.sha256 == asked.sha256
+    return folder / f"{name}.crt"
+
+
+@pytest.mark.parametrize("name", ["server", "bank", "ops@example.org"])
+def test_an_own_key_takes_the_place_of_the_provisioned_one(consortium: Path, tmp_path: Path, name: str) -> None:
+    stem = "server" if name == "server" else "client"
+    startup = consortium / "kits" / name / "startup"
+    old_key, old = (startup / f"{stem}.key").read_bytes(), (startup / f"{stem}.crt").read_bytes()
+    before = x509.load_pem_x509_certificate(old)
+    certificate = renew(consortium, name, tmp_path)
+    assert (startup / f"{stem}.key").read_bytes() == old_key, "the old key is in use until the new one is certified"
+    until = install_certificate(kit(consortium, name), certificate, NOW)
+    after = x509.load_pem_x509_certificate((startup / f"{stem}.crt").read_bytes())
+    assert after.subject == before.subject
+    assert {extension.oid for extension in after.extensions} == {extension.oid for extension in before.extensions}
+    assert after.public_key() != before.public_key()
+    assert (until - NOW).days in (359, 360)
+    assert (startup / f"{stem}.key").stat().st_mode & 0o077 == 0
+    assert not (startup / "new.key").exists()
+    key = (startup / f"{stem}.key").read_bytes()
+    assert not [
+        path
+        for path in consortium.rglob("*")
+        if path.is_file() and key in path.read_bytes() and "kits" not in path.parts
+    ]
+
+
+def test_a_peer_believes_the_renewed_certificate_and_no_other_name(consortium: Path, tmp_path: Path) -> None:
+    install_certificate(kit(consortium, "bank"), renew(consortium, "bank", tmp_path), NOW)
+    bank, shop = kit(consortium, "bank").identity(), kit(consortium, "shop").identity()
+    later = NOW + timedelta(minutes=1)
+    shop.verify_peer("bank", bank.certificate_pem, bank.sign(b"x"), b"x", later)
+    with pytest.raises(ProtocolError, match="'bank', not 'shop'"):
+        shop.verify_peer("shop", bank.certificate_pem, bank.sign(b"x"), b"x", later)
+
+
+def test_only_the_projects_participants_are_signed(consortium: Path, tmp_path: Path) -> None:
+    other = ProjectSettings.model_validate(
+        {"name": "x", "server": {"host": "localhost"}, "holders": ["bank", "telecom"], "administrators": ["a@b.org"]}
+    )
+    provision(other, tmp_path / "other")
+    request_certificate(kit(tmp_path / "other", "telecom"), tmp_path / "telecom.csr")
+    with pytest.raises(DataError, match=r"telecom.*is no participant of this project"):
+        sign_certificate(tmp_path / "telecom.csr", consortium / "authority", tmp_path / "telecom.crt", NOW)
+    assert not (tmp_path / "telecom.crt").exists()
+    foreign = renew(tmp_path / "other", "bank", tmp_path)  # the same name, another authority
+    request_certificate(kit(consortium, "bank"), tmp_path / "again.csr")
+    with pytest.raises(DataError, match="is not for the key that this kit requested it for"):
+        install_certificate(kit(consortium, "bank"), foreign, NOW)
+    (consortium / "kits" / "bank" / "startup" / "new.key").write_bytes(
+        (tmp_path / "other" / "kits" / "bank" / "startup" / "new.key").read_bytes()
+    )
+    with pytest.raises(DataError, match="is of another project"):
+        install_certificate(kit(consortium, "bank"), foreign, NOW)
+
+
+def test_what_does_not_fit_is_not_installed(consortium: Path, tmp_path: Path) -> None:
+    bank = kit(consortium, "bank")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        install_certificate(bank, tmp_path / "none.crt", NOW)
+    valid = consortium / "kits" / "bank" / "startup" / "client.crt"
+    with pytest.raises(RunError, match="no certificate was requested"):
+        install_certificate(bank, valid, NOW)
+    certificate = renew(consortium, "bank", tmp_path, days=3)
+    with pytest.raises(DataError, match="compare the clocks, or have it signed anew"):
+        install_certificate(bank, certificate, NOW + timedelta(days=4))
+    request_certificate(bank, tmp_path / "newer.csr")
+    with pytest.raises(DataError, match="sign the newest request"):
+        install_certificate(bank, certificate, NOW)
+    certificate = renew(consortium, "bank", tmp_path)
+    with locked(bank.path, "held"), pytest.raises(RunError, match="stop its site first"):
+        install_certificate(bank, certificate, NOW)
+    install_certificate(bank, certificate, NOW)
+
+
+@pytest.mark.parametrize("content", [b"", b"no request", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"])
+def test_damaged_requests_are_refused(consortium: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.csr").write_bytes(content)
+    with pytest.raises(DataError, match="is no certificate request"):
+        sign_certificate(tmp_path / "bad.csr", consortium / "authority", tmp_path / "out.crt", NOW)
+
+
+def test_a_request_that_somebody_changed_is_refused(consortium: Path, tmp_path: Path) -> None:
+    request_certificate(kit(consortium, "bank"), tmp_path / "bank.csr")
+    raw = bytearray(x509.load_pem_x509_csr((tmp_path / "bank.csr").read_bytes()).public_bytes(Encoding.DER))
+    at = raw.index(b"bank")
+    raw[at : at + 4] = b"shop"
+    changed = x509.load_der_x509_csr(bytes(raw)).public_bytes(Encoding.PEM)
+    (tmp_path / "bank.csr").write_bytes(changed)
+    with pytest.raises(DataError, match="is not signed with its own key"):
+        sign_certificate(tmp_path / "bank.csr", consortium / "authority", tmp_path / "bank.crt", NOW)
