@@ -12,6 +12,7 @@ TREE = {
     "DataError": "VeilgraphError",
     "RunError": "VeilgraphError",
     "RangeOverflow": "VeilgraphError",
+    "BudgetSpent": "VeilgraphError",
     "LinkError": "VeilgraphError",
     "ProtocolError": "LinkError",
     "PeerFailed": "LinkError",

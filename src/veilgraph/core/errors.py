@@ -8,6 +8,7 @@ message of a ``VeilgraphError`` on one line and exits non-zero; anything else is
     ├── DataError          a party's own data
     ├── RunError           a run directory, checkpoint or output path
     ├── RangeOverflow      a number does not fit the ring's fixed-point range
+    ├── BudgetSpent        a release that the privacy budget does not allow
     └── LinkError          the exchange between parties
         ├── ProtocolError  a message that the protocol does not allow here
         ├── PeerFailed     another party stopped
@@ -35,6 +36,10 @@ class RunError(VeilgraphError):
 
 class RangeOverflow(VeilgraphError):
     """A value does not fit the fixed-point range of Z_2^64; the message names the scale to change."""
+
+
+class BudgetSpent(VeilgraphError):
+    """The next release would take the total ε past the budget; it was not made."""
 
 
 class LinkError(VeilgraphError):

@@ -1,0 +1,1 @@
+"""Differential privacy: events, mechanisms, calibration, accountant, ledger. No job uses them yet."""

@@ -1,0 +1,235 @@
+"""What releases cost together: the total (ε, δ) of a set of events, never to be confused with the cost of one.
+
+At full participation T Gaussian releases, even if each is chosen from the earlier ones, cost exactly what one
+Gaussian release with μ² = Σ 1/multiplier² costs (Dong, Roth & Su 2022, corollary 3.3), and that curve is known in
+closed form (Balle & Wang 2018, theorem 8). Anything else is composed numerically by ``dp_accounting`` from its
+privacy loss distribution, rounded towards more loss.
+
+One number stands for a release of vectors. For Gaussian noise that is because only the shift's ℓ2 norm matters.
+For Laplace noise with density f, ∫ min(f(x), e^ε f(x − s)) dx is log-concave in the shift s (a minimum of log-concave
+functions, integrated: Prékopa), so δ(s), one minus it, is quasi-convex and largest at a corner of the ℓ1 ball: the
+worst vector moves one coordinate by the whole sensitivity, which is the scalar mechanism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dp_accounting
+from dp_accounting.pld import PLDAccountant
+from scipy.special import erfcx, ndtr
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, sensitivity_in_clips
+
+_FINEST_STEP = 1e-4
+"""Width of a cell of the privacy loss distribution; the library's own default."""
+
+_MOST_CELLS = 2e6
+"""Cells are widened beyond this many, which costs exactness on the safe side and bounds the memory."""
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """The exact δ at ``epsilon`` of Gaussian noise: Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2).
+
+    Both terms are written with the Mills ratio (1 − Φ)/φ, of which e^ε·φ(ε/μ + μ/2) = φ(ε/μ − μ/2) leaves nothing
+    that could overflow.
+
+    Args:
+        epsilon: ε ≥ 0.
+        mu: sensitivity over standard deviation, ≥ 0; of several releases, the root of the sum of squares.
+
+    Raises:
+        ConfigError: an argument is negative or no number.
+
+    Source: Balle & Wang 2018, theorem 8.
+    """
+    _check_not_negative("epsilon", epsilon)
+    _check_not_negative("mu", mu)
+    if mu == 0:
+        return 0.0
+    if math.isinf(mu):
+        return 1.0
+    near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    density = math.exp(-near * near / 2) / math.sqrt(2 * math.pi)
+    if near > 0:
+        return max(0.0, density * (_mills(near) - _mills(far)))
+    return max(0.0, float(ndtr(-near)) - density * _mills(far))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, rounded up.
+
+    Args:
+        mu: as in ``gaussian_delta``.
+        delta: 0 < δ < 1.
+
+    Returns:
+        ε, at most 1e-13 of it above the root; infinity if it is beyond every float.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check_not_negative("mu", mu)
+    check_delta(delta)
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    # δ ≤ Φ(−t) ≤ exp(−t²/2) with t = ε/μ − μ/2.
+    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    if math.isinf(high):
+        return math.inf
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        if gaussian_delta(middle, mu) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def total(counts: Mapping[Event, int], delta: float) -> float:
+    """The total ε, at ``delta``, of releases in which every unit takes part each time.
+
+    Args:
+        counts: how often each event happened; the releases may depend on one another's outcomes.
+        delta: δ of the total, 0 < δ < 1.
+
+    Returns:
+        ε: exact for Gaussian events, an upper bound with any Laplace event; 0 if nothing was released.
+
+    Raises:
+        ConfigError: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
+    """
+    check_delta(delta)
+    for event, count in counts.items():
+        _check_count("count", count)
+        if not isinstance(event, GaussianEvent | LaplaceEvent):
+            raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
+    happened = {event: count for event, count in counts.items() if count > 0}
+    _check_one_kind(happened)
+    mu = math.hypot(*(_mu(event, count) for event, count in happened.items() if isinstance(event, GaussianEvent)))
+    laplace = [(event.epsilon, count) for event, count in happened.items() if isinstance(event, LaplaceEvent)]
+    pure = math.fsum(epsilon * count for epsilon, count in laplace)
+    added = gaussian_epsilon(mu, delta) + pure
+    if not laplace or math.isinf(added):
+        return added
+    return min(added, _composed(mu, laplace, pure, delta))
+
+
+def per_step(event: Event, delta: float) -> float:
+    """The ε of one release by itself, at ``delta``: not what a run of many costs.
+
+    Raises:
+        ConfigError: ``delta`` is not strictly between 0 and 1.
+    """
+    return total({event: 1}, delta)
+
+
+def subsampled_total(event: Event, q: float, steps: int, delta: float) -> float:
+    """The total ε of ``steps`` equal releases, each with a fresh Poisson sample of the units.
+
+    Holds only if nobody who sees the releases can tell who was sampled: a unit that was not must look as one whose
+    value is zero, noise included. Releasing the sampled rows alone shows who they are, and costs as much as ``total``
+    for a unit that was sampled every time.
+
+    Args:
+        event: what each release did.
+        q: probability with which a unit takes part in a release, independently of all others; 0 < q ≤ 1.
+        steps: T ≥ 0.
+        delta: δ of the total, 0 < δ < 1.
+
+    Returns:
+        ε, an upper bound; exact for Gaussian events at q = 1. Never more than at q = 1, for whoever is seldom sampled
+        is a function of the full release and fresh noise.
+
+    Raises:
+        ConfigError: an argument is out of range, or q < 1 under replacement, for which no vector mechanism's exact
+            curve is known.
+
+    Source: Zhu, Dong & Wang 2022 for the worst pairs under zero-out, which sampled and unsampled noise make up.
+    """
+    check_delta(delta)
+    _check_count("steps", steps)
+    check_q(q)
+    full = total({event: steps}, delta)
+    if q == 1:
+        return full
+    if event.neighbours != "zero-out":
+        raise ConfigError(
+            f"neighbours={event.neighbours!r} with q={q!r} < 1 cannot be accounted for; use zero-out, or q = 1"
+        )
+    if full == 0 or math.isinf(full):
+        return full
+    return min(full, _subsampled(event, q, steps, delta))
+
+
+def check_delta(delta: float) -> None:
+    """Raises ``ConfigError`` unless 0 < δ < 1."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
+
+
+def check_q(q: float) -> None:
+    """Raises ``ConfigError`` unless 0 < q ≤ 1."""
+    if not 0 < q <= 1:
+        raise ConfigError(f"q={q!r} is a sampling probability and must be in (0, 1]; 1 is full participation")
+
+
+def _composed(mu: float, laplace: Sequence[tuple[float, int]], pure: float, delta: float) -> float:
+    accountant = _accountant(mu * mu / 2 + 10 * mu + 2 * pure)
+    if mu > 0:
+        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+    for epsilon, count in laplace:
+        accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _subsampled(event: Event, q: float, steps: int, delta: float) -> float:
+    release: dp_accounting.DpEvent
+    if isinstance(event, GaussianEvent):
+        mu = _mu(event, 1)
+        widest, mean = mu * mu / 2 + 10 * mu, mu * mu / 2
+        release = dp_accounting.GaussianDpEvent(event.multiplier)
+    else:
+        widest = mean = event.epsilon
+        release = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
+    # By convexity, sampling multiplies the mean loss (a Kullback–Leibler divergence) by at most q.
+    accountant = _accountant(max(widest, 2 * steps * q * mean))
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(q, release), steps)
+    return float(accountant.get_epsilon(delta))
+
+
+def _accountant(loss_range: float) -> Any:  # noqa: ANN401 - an untyped package's class
+    """An accountant with cells as fine as losses that spread over ``loss_range`` allow."""
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    return PLDAccountant(relation, max(_FINEST_STEP, loss_range / _MOST_CELLS))
+
+
+def _mu(event: GaussianEvent, count: int) -> float:
+    return math.sqrt(count) * sensitivity_in_clips(event.neighbours) / event.noise_multiplier
+
+
+def _mills(x: float) -> float:
+    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+
+
+def _check_one_kind(events: Mapping[Event, int]) -> None:
+    for name in ("unit", "neighbours"):
+        given = sorted({getattr(event, name) for event in events})
+        if len(given) > 1:
+            raise ConfigError(
+                f"{name}={' and '.join(given)} in one total: they protect different things and do not add up; account "
+                "for each by itself"
+            )
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name}={value!r} must be a whole number >= 0")
+
+
+def _check_not_negative(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ConfigError(f"{name}={value!r} must be a number >= 0")

@@ -1,0 +1,122 @@
+"""What one release did, written down: frozen events that the accountant composes later.
+
+An event names its noise in units of the clip C, so it holds for any C, and names what it protects: the unit (what
+one neighbouring step changes) and the neighbouring relation (how it changes). Numbers of different units or
+relations say different things and are never added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from veilgraph.core.errors import ConfigError
+
+Neighbours = Literal["zero-out", "replacement"]
+"""A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
+
+Unit = Literal["row", "edge", "node", "label"]
+"""What one neighbouring step changes: one published row, one edge, one node's features, one label."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianEvent:
+    """One release with Gaussian noise on a value clipped in the ℓ2 norm.
+
+    Args:
+        noise_multiplier: σ, standard deviation of the noise over the clip C.
+        neighbours: the neighbouring relation.
+        unit: what one neighbouring step changes.
+
+    Raises:
+        ConfigError: σ is not finite and positive, or the relation or unit is unknown.
+    """
+
+    noise_multiplier: float
+    neighbours: Neighbours = "zero-out"
+    unit: Unit = "row"
+
+    def __post_init__(self) -> None:
+        _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
+
+    @property
+    def multiplier(self) -> float:
+        """Standard deviation of the noise over the ℓ2 sensitivity."""
+        return self.noise_multiplier / sensitivity_in_clips(self.neighbours)
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceEvent:
+    """One release with independent Laplace noise on every entry of a value clipped in the ℓ1 norm.
+
+    Args:
+        scale_multiplier: scale b of the noise over the ℓ1 clip C.
+        neighbours: the neighbouring relation.
+        unit: what one neighbouring step changes.
+
+    Raises:
+        ConfigError: the scale is not finite and positive, or the relation or unit is unknown.
+    """
+
+    scale_multiplier: float
+    neighbours: Neighbours = "zero-out"
+    unit: Unit = "row"
+
+    def __post_init__(self) -> None:
+        _check("scale_multiplier", self.scale_multiplier, self.neighbours, self.unit)
+
+    @property
+    def epsilon(self) -> float:
+        """The release's pure ε (δ = 0): ℓ1 sensitivity over scale."""
+        return sensitivity_in_clips(self.neighbours) / self.scale_multiplier
+
+
+Event = GaussianEvent | LaplaceEvent
+
+_KINDS: dict[str, type[GaussianEvent] | type[LaplaceEvent]] = {"gaussian": GaussianEvent, "laplace": LaplaceEvent}
+
+
+def sensitivity_in_clips(neighbours: Neighbours) -> float:
+    """Sensitivity over the clip: 1 under zero-out, 2 under replacement (two points of a ball of radius C)."""
+    return 1.0 if neighbours == "zero-out" else 2.0
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as a dictionary of plain values; ``from_json`` reads it."""
+    kind = next(kind for kind, cls in _KINDS.items() if type(event) is cls)
+    return {"kind": kind, **asdict(event)}
+
+
+def from_json(data: object) -> Event:
+    """Reads what ``to_json`` wrote.
+
+    Raises:
+        ConfigError: the kind is unknown, or a field is missing, unknown or out of range.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
+    kind = data.get("kind")
+    cls = _KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ConfigError(
+            f"event kind={kind!r} is none of {', '.join(_KINDS)}: an unknown release cannot be accounted for; use the "
+            "version of veilgraph that wrote it"
+        )
+    fields = set(cls.__dataclass_fields__)
+    given = set(data) - {"kind"}
+    if given != fields:
+        raise ConfigError(
+            f"event of kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(fields)}"
+        )
+    return cls(**{name: data[name] for name in fields})
+
+
+def _check(name: str, value: object, neighbours: object, unit: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[operator, arg-type]
+        raise ConfigError(f"{name}={value!r} must be a finite number > 0: it is the noise over the clip")
+    for key, given, known in (("neighbours", neighbours, get_args(Neighbours)), ("unit", unit, get_args(Unit))):
+        if given not in known:
+            raise ConfigError(f"{key}={given!r} must be one of {', '.join(known)}")

@@ -1,0 +1,243 @@
+"""The privacy ledger: one party's append-only record of every release it makes, and the budget that they share.
+
+A release is paid for **before** it is made: its entry is on the disk when ``Ledger.spend`` returns. So whatever is cut
+short, the ledger can only count too much: a kill between entry and release counts a release that never was. Deleting
+checkpoints does not change what was spent. What the file withstands is said in ``ledger_file``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event, Neighbours, Unit
+from veilgraph.privacy.ledger_file import LedgerFile
+
+_MOST: Final = 1 << 32
+"""``Ledger.room`` counts no further."""
+
+
+class Protected(NamedTuple):
+    """What an ε is about. Releases about the same compose, over all channels; those about different ones never do."""
+
+    unit: Unit
+    neighbours: Neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSummary:
+    """The releases of one channel.
+
+    Attributes:
+        channel: what is released to whom.
+        unit: what one neighbouring step changes.
+        neighbours: the neighbouring relation.
+        releases: how many were made or reserved.
+        per_release: ε of one of them at the ledger's δ, the largest if their noise differs.
+        total: ε of all of them together at the same δ.
+    """
+
+    channel: str
+    unit: Unit
+    neighbours: Neighbours
+    releases: int
+    per_release: float
+    total: float
+
+
+class Ledger:
+    """The open ledger of one party: safe to use from several threads, and held by one process at a time.
+
+    The budget bounds the total ε of each unit and neighbouring relation by itself, over all channels. It is not in the
+    file: a party may go on with another one, and what was spent stays spent.
+    """
+
+    def __init__(self, file: LedgerFile, budget: float | None) -> None:
+        self.path = file.path
+        self.delta = file.delta
+        self.budget = budget
+        self._file = file
+        self._lock = threading.RLock()
+        self._reserved: Counter[tuple[str, Event]] = Counter()
+        self._released: dict[tuple[str, Protected], Counter[Event]] = {}
+        self._known: dict[Protected, float] = {}
+        for entry in file.entries:
+            self._count(entry.channel, entry.release, entry.count)
+
+    @classmethod
+    def open(cls, path: Path, delta: float, budget: float | None, *, job: str, expected: bool = False) -> Self:
+        """Opens a party's ledger or begins one; keeps other processes from its folder until it is closed.
+
+        Args:
+            path: of the file, ``ledger.jsonl``; its folder must be there.
+            delta: δ of every ε of this ledger, 0 < δ < 1.
+            budget: largest total ε, None for none.
+            job: SHA-256 of the job's settings.
+            expected: whether the run has checkpoints already, so that the file must be there.
+
+        Raises:
+            ConfigError: ``delta`` or ``budget`` is out of range.
+            RunError: the file is missing though expected, damaged, changed, of another job or δ, in use, or cannot be
+                read or written.
+        """
+        if not 0 < delta < 1:
+            raise ConfigError(f"delta={delta}: must be above 0 and below 1; take less than 1 / number of rows")
+        if budget is not None and not 0 < budget < math.inf:
+            raise ConfigError(f"epsilon_total={budget}: a budget must be finite and above 0; leave it out for none")
+        return cls(LedgerFile.open(path, delta, job=job, expected=expected), budget)
+
+    def close(self) -> None:
+        """Lets go of the file. What was reserved and not used stays counted."""
+        with self._lock:
+            self._reserved.clear()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def spend(self, event: Event, channel: str, step: int) -> None:
+        """Pays for one release, which may be made when this has returned: from what is reserved, else by an entry.
+
+        Args:
+            event: mechanism and noise of the release, and what it protects.
+            channel: what is released to whom, for example ``embeddings to server``.
+            step: of the training, or of the prediction.
+
+        Raises:
+            BudgetSpent: the budget does not allow the release; nothing was written.
+            ConfigError: ``channel`` is empty or ``step`` negative, or the event cannot be accounted for.
+            RunError: the entry could not be written, now or before.
+        """
+        with self._lock:
+            if not self._reserved[channel, event]:
+                self.reserve(event, channel, step, 1)
+            self._reserved[channel, event] -= 1
+
+    def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
+        """Pays for several releases with one entry, since every entry waits for the disk.
+
+        They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
+        up. A run that ends early, or is killed and resumed, has paid for at most ``count`` - 1 releases too many.
+
+        Args:
+            event: as for ``spend``.
+            channel: as for ``spend``.
+            step: of the first of these releases.
+            count: at least 1, and no more than the run still needs.
+
+        Returns:
+            How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
+
+        Raises:
+            BudgetSpent: the budget has no room for one.
+            ConfigError: as for ``spend``, or ``count`` is below 1.
+            RunError: as for ``spend``.
+        """
+        if not channel or step < 0 or count < 1:
+            raise ConfigError(
+                f"channel={channel!r}, step={step}, count={count}: an entry needs a channel's name, a step of 0 or "
+                "more and a count of 1 or more; give those"
+            )
+        with self._lock:
+            total = self._total_with(event, count)
+            if not self._fits(total):
+                count = self._room(event, count - 1)
+                total = self._total_with(event, max(count, 1))
+            if count == 0:
+                raise self._refusal(event, channel, step, total)
+            self._file.append(step, channel, event, count, total)
+            self._count(channel, event, count)
+            self._known[_protected(event)] = total
+            self._reserved[channel, event] += count
+            return count
+
+    def room(self, event: Event) -> int | None:
+        """How many more such releases the budget allows, beyond those reserved; None without a budget.
+
+        Counts no further than 2^32.
+        """
+        with self._lock:
+            return None if self.budget is None else self._room(event, _MOST)
+
+    def totals(self) -> dict[Protected, float]:
+        """Total ε over all channels, of each unit and neighbouring relation that has releases."""
+        with self._lock:
+            return {group: self._total(group) for group in dict.fromkeys(group for _, group in self._released)}
+
+    def summary(self) -> list[LedgerSummary]:
+        """Per-release and total ε of every channel, in the order of their first releases."""
+        with self._lock:
+            return [
+                LedgerSummary(
+                    channel=channel,
+                    unit=group.unit,
+                    neighbours=group.neighbours,
+                    releases=events.total(),
+                    per_release=max(accountant.per_step(event, self.delta) for event in events),
+                    total=accountant.total(events, self.delta),
+                )
+                for (channel, group), events in self._released.items()
+            ]
+
+    def _count(self, channel: str, event: Event, count: int) -> None:
+        self._released.setdefault((channel, _protected(event)), Counter())[event] += count
+
+    def _total(self, group: Protected) -> float:
+        if group not in self._known:
+            self._known[group] = accountant.total(self._counts(group), self.delta)
+        return self._known[group]
+
+    def _counts(self, group: Protected) -> Counter[Event]:
+        """Releases of a group by event, over all channels."""
+        counts: Counter[Event] = Counter()
+        for (_, of), events in self._released.items():
+            if of == group:
+                counts.update(events)
+        return counts
+
+    def _total_with(self, event: Event, more: int) -> float:
+        """Total ε of the event's group once that many more are released."""
+        return accountant.total(self._counts(_protected(event)) + Counter({event: more}), self.delta)
+
+    def _fits(self, total: float) -> bool:
+        return self.budget is None or total <= self.budget
+
+    def _room(self, event: Event, most: int) -> int:
+        return _last(lambda more: self._fits(self._total_with(event, more)), most)
+
+    def _refusal(self, event: Event, channel: str, step: int, total: float) -> BudgetSpent:
+        group = _protected(event)
+        return BudgetSpent(
+            f"{channel}, step {step}: the release would take the total ε from {self._total(group):.6g} to {total:.6g} "
+            f"(δ = {self.delta:g}, unit {group.unit}, {group.neighbours}), over epsilon_total={self.budget:.6g}, and "
+            "was not made; allow a larger total, add more noise or release less often"
+        )
+
+
+def _protected(event: Event) -> Protected:
+    return Protected(event.unit, event.neighbours)
+
+
+def _last(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number up to ``most`` that fits, 0 if none does; whatever is below one that fits, fits.
+
+    It looks no further than at twice its result, for large numbers can take long.
+    """
+    low, step = 0, 1
+    while low < most and fits(min(low + step, most)):
+        low, step = min(low + step, most), 2 * step
+    high = min(low + step, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

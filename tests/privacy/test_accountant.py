@@ -1,0 +1,189 @@
+"""The accountant against numerical integration, pinned totals and an independent library."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.privacy.accountant import gaussian_delta, gaussian_epsilon, per_step, subsampled_total, total
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
+
+DELTA = 1e-4
+
+
+def integrated_delta(epsilon: float, mu: float) -> float:
+    """∫ (φ(x − μ) − e^ε·φ(x))₊ dx, by quadrature."""
+    start = epsilon / mu + mu / 2
+    value, _ = quad(
+        lambda x: norm.pdf(x - mu) - math.exp(epsilon + norm.logpdf(x)), start, start + 40, epsabs=0, epsrel=1e-10
+    )
+    return float(value)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"), [(0.0, 0.01), (0.5, 0.1), (1.0, 0.268), (1.0, 3.0), (18.2, 3.46), (213.5, 17.32), (600.0, 30.0)]
+)
+def test_gaussian_delta_equals_the_integral(epsilon, mu):
+    assert gaussian_delta(epsilon, mu) == pytest.approx(integrated_delta(epsilon, mu), rel=1e-7)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1e6, 1.0), (1e4, 1e-6), (1e300, 1e5), (1.0, 1e200), (0.0, 1e-12)])
+def test_gaussian_delta_neither_overflows_nor_leaves_the_unit_interval(epsilon, mu):
+    assert 0 <= gaussian_delta(epsilon, mu) <= 1
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "epsilon"),
+    # Made with dp-accounting 0.6's PLD accountant and, independently, 50-digit arithmetic on Balle & Wang's theorem 8.
+    [(1, "213.51"), (5, "18.207"), (20, "3.2098"), (100, "0.5117")],
+)
+def test_pinned_totals_of_300_releases(multiplier, epsilon):
+    digits = len(epsilon.partition(".")[2])
+    assert f"{total({GaussianEvent(multiplier): 300}, DELTA):.{digits}f}" == epsilon
+
+
+@pytest.mark.parametrize(("multiplier", "releases"), [(0.8, 1), (5.0, 300), (100.0, 300)])
+@pytest.mark.parametrize("relation", ["zero-out", "replacement"])
+def test_total_agrees_with_the_library_at_full_participation(multiplier, releases, relation):
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation.REPLACE_ONE
+        if relation == "replacement"
+        else dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    expected = accountant.compose(dp_accounting.GaussianDpEvent(multiplier), releases).get_epsilon(DELTA)
+    assert total({GaussianEvent(multiplier, relation): releases}, DELTA) == pytest.approx(expected, rel=1e-3)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(1e-3, 40), st.floats(1e-10, 0.1))
+def test_gaussian_epsilon_is_the_safe_side_of_the_root(mu, delta):
+    epsilon = gaussian_epsilon(mu, delta)
+    assert gaussian_delta(epsilon, mu) <= delta
+    if epsilon > 0:
+        assert gaussian_delta(epsilon * (1 - 1e-6), mu) > delta
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(0.1, 50), st.integers(1, 500), st.floats(1e-8, 0.01), st.floats(1.001, 3))
+def test_more_releases_less_noise_and_a_smaller_delta_cost_more(multiplier, releases, delta, factor):
+    cost = total({GaussianEvent(multiplier): releases}, delta)
+    assert total({GaussianEvent(multiplier): releases + 1}, delta) >= cost
+    assert total({GaussianEvent(multiplier / factor): releases}, delta) >= cost
+    assert total({GaussianEvent(multiplier): releases}, delta / factor) >= cost
+    assert total({GaussianEvent(multiplier, "replacement"): releases}, delta) >= cost
+    assert per_step(GaussianEvent(multiplier), delta) <= cost
+
+
+def test_gaussians_add_up_by_their_squares():
+    assert total({GaussianEvent(3.0): 9, GaussianEvent(4.0): 16}, DELTA) == pytest.approx(
+        total({GaussianEvent(1.0): 2}, DELTA)
+    )
+
+
+def test_one_laplace_release_costs_its_closed_form():
+    # δ(ε') = 1 − e^((ε' − ε)/2) for ε' ≤ ε.
+    assert per_step(LaplaceEvent(0.5), 0.01) == pytest.approx(2 + 2 * math.log(0.99), abs=2e-4)
+    assert per_step(LaplaceEvent(0.5, "replacement"), 0.01) == pytest.approx(4 + 2 * math.log(0.99), abs=2e-4)
+
+
+def test_many_laplace_releases_cost_less_than_their_sum_and_never_more():
+    assert total({LaplaceEvent(20.0): 300}, DELTA) < 0.5 * 300 / 20
+    assert total({LaplaceEvent(20.0): 2}, 1e-12) <= 0.1
+
+
+def test_laplace_events_of_equal_epsilon_all_count():
+    scale = next(scale for scale in (3 + k / 7 for k in range(1000)) if 1 / scale == 1 / math.nextafter(scale, 9e9))
+    twins: dict[Event, int] = {LaplaceEvent(scale): 50, LaplaceEvent(math.nextafter(scale, 9e9)): 50}
+    assert total(twins, DELTA) == pytest.approx(total({LaplaceEvent(scale): 100}, DELTA), rel=1e-3)
+
+
+def test_a_mixture_costs_more_than_its_parts_and_less_than_their_sum():
+    gaussian: dict[Event, int] = {GaussianEvent(5.0): 100}
+    laplace: dict[Event, int] = {LaplaceEvent(20.0): 100}
+    mixed = total({**gaussian, **laplace}, DELTA)
+    assert max(total(gaussian, DELTA), total(laplace, DELTA)) < mixed < total(gaussian, DELTA) + 100 / 20
+    # A Laplace release of nearly no ε changes nearly nothing.
+    assert total({**gaussian, LaplaceEvent(1e6): 1}, DELTA) == pytest.approx(total(gaussian, DELTA), rel=1e-3)
+
+
+def test_nothing_released_costs_nothing():
+    assert total({}, DELTA) == 0
+    assert total({GaussianEvent(1.0): 0, LaplaceEvent(1.0): 0}, DELTA) == 0
+    assert subsampled_total(GaussianEvent(1.0), 0.5, 0, DELTA) == 0
+
+
+def test_noise_too_small_for_any_float_costs_infinity():
+    assert total({GaussianEvent(1e-300): 1}, DELTA) == math.inf
+    assert total({GaussianEvent(5e-324, "replacement"): 1, LaplaceEvent(1.0, "replacement"): 1}, DELTA) == math.inf
+
+
+def test_different_units_or_relations_are_never_added_up():
+    with pytest.raises(ConfigError, match="unit=node and row"):
+        total({GaussianEvent(1.0): 1, GaussianEvent(1.0, unit="node"): 1}, DELTA)
+    with pytest.raises(ConfigError, match="neighbours=replacement and zero-out"):
+        total({GaussianEvent(1.0): 1, LaplaceEvent(1.0, "replacement"): 1}, DELTA)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan])
+def test_delta_must_be_a_probability_strictly_inside(delta):
+    for ask in (
+        lambda: total({}, delta),
+        lambda: gaussian_epsilon(1.0, delta),
+        lambda: per_step(GaussianEvent(1.0), delta),
+        lambda: subsampled_total(GaussianEvent(1.0), 0.5, 1, delta),
+    ):
+        with pytest.raises(ConfigError, match="delta"):
+            ask()
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True])
+def test_counts_are_whole_numbers(count):
+    with pytest.raises(ConfigError, match="count"):
+        total({GaussianEvent(1.0): count}, DELTA)
+
+
+def test_an_unknown_event_is_refused():
+    with pytest.raises(ConfigError, match="no event"):
+        total({"gaussian": 1}, DELTA)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("arguments", [(-1.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.nan)])
+def test_gaussian_delta_refuses_what_is_negative_or_no_number(arguments):
+    with pytest.raises(ConfigError, match=r"epsilon|mu"):
+        gaussian_delta(*arguments)
+
+
+def test_sampling_costs_less_and_full_sampling_the_same():
+    event = GaussianEvent(5.0)
+    costs = [subsampled_total(event, q, 100, DELTA) for q in (0.1, 0.5, 1.0)]
+    assert costs == sorted(costs)
+    assert costs[0] < 0.2 * costs[-1]
+    assert costs[-1] == total({event: 100}, DELTA)
+    assert subsampled_total(event, 0.9999, 100, DELTA) == pytest.approx(costs[-1], rel=1e-3)
+    assert subsampled_total(LaplaceEvent(5.0), 0.1, 100, DELTA) < total({LaplaceEvent(5.0): 100}, DELTA)
+
+
+def test_one_sampled_gaussian_release_costs_its_closed_form():
+    # (1 − q)·P + q·Q against P: δ at ln(1 + q(e^ε − 1)) is q times δ at ε (Balle, Barthe & Gaboardi 2018, theorem 2).
+    q, epsilon, mu = 0.1, 2.0, 1.0
+    cost = subsampled_total(GaussianEvent(1 / mu), q, 1, q * gaussian_delta(epsilon, mu))
+    assert cost == pytest.approx(math.log1p(q * math.expm1(epsilon)), rel=1e-3)
+
+
+def test_what_sampling_cannot_account_for_is_refused():
+    for event in (LaplaceEvent(1.0, "replacement"), GaussianEvent(1.0, "replacement")):
+        with pytest.raises(ConfigError, match="zero-out"):
+            subsampled_total(event, 0.5, 1, DELTA)
+    for q in (0.0, 1.1, math.nan):
+        with pytest.raises(ConfigError, match="q="):
+            subsampled_total(GaussianEvent(1.0), q, 1, DELTA)
+    with pytest.raises(ConfigError, match="steps"):
+        subsampled_total(GaussianEvent(1.0), 0.5, -1, DELTA)

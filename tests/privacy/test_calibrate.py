@@ -1,0 +1,113 @@
+"""Calibration: independent values, and never less noise than the wanted ε needs."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.privacy.accountant import gaussian_delta, per_step, subsampled_total, total
+from veilgraph.privacy.calibrate import (
+    analytic_multiplier,
+    calibrate_subsampled,
+    classical_multiplier,
+    multiplier_for_total,
+)
+from veilgraph.privacy.event import GaussianEvent
+
+EPSILONS = st.floats(0.01, 200)
+DELTAS = st.floats(1e-10, 0.01)
+
+
+def test_pinned_multipliers():
+    # sqrt(2·ln(1.25e5)) by hand: ln 125000 = 11.736069, times 2 is 23.472138, its root 4.844805.
+    assert classical_multiplier(0.5, 1e-5) == pytest.approx(2 * 4.844805, rel=1e-6)
+    # Balle & Wang's curve with 50-digit arithmetic.
+    assert analytic_multiplier(1.0, 1e-5) == pytest.approx(3.730632, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-4), (1.0, 1e-5), (4.0, 1e-4), (32.0, 1e-6)])
+def test_analytic_multiplier_agrees_with_the_library(epsilon, delta):
+    assert analytic_multiplier(epsilon, delta) == pytest.approx(
+        dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-6
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(EPSILONS, DELTAS)
+def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
+    multiplier = analytic_multiplier(epsilon, delta)
+    assert gaussian_delta(epsilon, 1 / multiplier) <= delta
+    assert gaussian_delta(epsilon, 1.00001 / multiplier) > delta
+
+
+@settings(deadline=None, max_examples=100)
+@given(EPSILONS, DELTAS, st.integers(1, 10_000), st.sampled_from(["zero-out", "replacement"]))
+def test_the_plan_costs_no_more_than_the_budget(epsilon, delta, releases, neighbours):
+    event = GaussianEvent(multiplier_for_total(epsilon, delta, releases, neighbours), neighbours)
+    assert epsilon * (1 - 1e-5) <= total({event: releases}, delta) <= epsilon
+
+
+def test_noise_grows_with_the_root_of_the_releases():
+    assert multiplier_for_total(4.0, 1e-4, 400, "zero-out") == pytest.approx(20 * analytic_multiplier(4.0, 1e-4))
+    assert multiplier_for_total(4.0, 1e-4, 1, "replacement") == pytest.approx(2 * analytic_multiplier(4.0, 1e-4))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.99])
+def test_where_the_classical_formula_holds_the_analytic_one_needs_less(epsilon):
+    assert analytic_multiplier(epsilon, 1e-4) < classical_multiplier(epsilon, 1e-4)
+
+
+def test_the_classical_formula_is_refused_where_it_is_not_proven():
+    with pytest.raises(ConfigError, match="analytic"):
+        classical_multiplier(1.0, 1e-4)
+    paper = classical_multiplier(32.0, 1e-4, as_in_the_paper=True)
+    assert paper == pytest.approx(math.sqrt(2 * math.log(12_500)) / 32)
+    # And it is not true there: the release costs more than it says.
+    assert per_step(GaussianEvent(paper), 1e-4) > 32
+
+
+@pytest.mark.parametrize(("epsilon", "q", "steps"), [(4.0, 0.1, 100), (1.0, 0.5, 1)])
+def test_subsampled_noise_is_enough_hardly_more_and_less_than_unsampled(epsilon, q, steps):
+    multiplier = calibrate_subsampled(epsilon, 1e-4, q, steps)
+    assert subsampled_total(GaussianEvent(multiplier), q, steps, 1e-4) <= epsilon
+    assert subsampled_total(GaussianEvent(multiplier * 0.999), q, steps, 1e-4) > epsilon
+    assert multiplier < multiplier_for_total(epsilon, 1e-4, steps, "zero-out")
+
+
+def test_full_sampling_needs_the_closed_form_noise():
+    assert calibrate_subsampled(4.0, 1e-4, 1.0, 300) == multiplier_for_total(4.0, 1e-4, 300, "zero-out")
+
+
+def test_a_delta_that_covers_every_sampled_unit_is_refused():
+    with pytest.raises(ConfigError, match="lower delta"):
+        calibrate_subsampled(4.0, 0.01, 1e-5, 100)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_epsilon_must_be_finite_and_positive(epsilon):
+    for calibrate in (
+        lambda: classical_multiplier(epsilon, 1e-4),
+        lambda: analytic_multiplier(epsilon, 1e-4),
+        lambda: multiplier_for_total(epsilon, 1e-4, 1, "zero-out"),
+        lambda: calibrate_subsampled(epsilon, 1e-4, 0.5, 1),
+    ):
+        with pytest.raises(ConfigError, match="epsilon"):
+            calibrate()
+
+
+def test_delta_releases_and_q_are_checked():
+    with pytest.raises(ConfigError, match="delta"):
+        classical_multiplier(0.5, 0.0)
+    with pytest.raises(ConfigError, match="delta"):
+        analytic_multiplier(0.5, 1.0)
+    with pytest.raises(ConfigError, match="releases"):
+        multiplier_for_total(1.0, 1e-4, 0, "zero-out")
+    with pytest.raises(ConfigError, match="steps"):
+        calibrate_subsampled(1.0, 1e-4, 0.5, 0)
+    with pytest.raises(ConfigError, match="q="):
+        calibrate_subsampled(1.0, 1e-4, 0.0, 1)

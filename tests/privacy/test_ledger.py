@@ -1,0 +1,504 @@
+import fcntl
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from contextlib import closing
+from dataclasses import FrozenInstanceError
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_ndtr
+
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
+from veilgraph.privacy.ledger import Ledger, LedgerSummary
+
+JOB, DELTA = "ab" * 32, 1e-4
+ROW = GaussianEvent(5.0)
+STRONGER = GaussianEvent(20.0)
+REPLACED = GaussianEvent(5.0, neighbours="replacement")
+WEAK = GaussianEvent(600.0)
+EDGE = GaussianEvent(5.0, unit="edge")
+UP, DOWN = "embeddings to server", "gradients to server"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def opened(path, budget=None, job=JOB, delta=DELTA, expected=False):
+    return closing(Ledger.open(path, delta, budget, job=job, expected=expected))
+
+
+def lines(path):
+    return path.read_bytes().splitlines()
+
+
+def entries(path):
+    return [json.loads(line) for line in lines(path)[1:]]
+
+
+def delta_of(epsilon, counts):
+    """δ at a total ε of Gaussian releases {noise over sensitivity: number}: Balle & Wang 2018, theorem 8."""
+    mu = math.sqrt(sum(count / multiplier**2 for multiplier, count in counts.items()))
+    if mu == 0:
+        return 0.0
+    return math.exp(log_ndtr(mu / 2 - epsilon / mu)) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+
+
+def counts_in(path, neighbours="zero-out", unit="row"):
+    """Releases in the file by noise over sensitivity, read without the ledger's code."""
+    counts: Counter[float] = Counter()
+    for entry in entries(path):
+        event = entry["event"]
+        if (event["neighbours"], event["unit"]) == (neighbours, unit):
+            counts[event["noise_multiplier"] / {"zero-out": 1, "replacement": 2}[neighbours]] += entry["count"]
+    return counts
+
+
+def test_an_entry_is_on_the_disk_before_the_release(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    with opened(path) as ledger:
+        synced.clear()
+        ledger.spend(ROW, UP, 7)
+        assert synced == [path.stat().st_size]
+        (entry,) = entries(path)
+    assert (entry["step"], entry["channel"], entry["count"]) == (7, UP, 1)
+    assert entry["event"] == {"kind": "gaussian", "noise_multiplier": 5.0, "neighbours": "zero-out", "unit": "row"}
+    assert entry["total"] == pytest.approx(accountant.total({ROW: 1}, DELTA))
+    assert entry["previous"] == hashlib.sha256(lines(path)[0]).hexdigest()
+
+
+def test_entries_keep_their_order_and_a_running_total_for_each_thing_protected(path):
+    with opened(path) as ledger:
+        for step, (event, channel) in enumerate([(ROW, UP), (EDGE, UP), (STRONGER, DOWN), (REPLACED, UP), (ROW, UP)]):
+            ledger.spend(event, channel, step)
+    found = entries(path)
+    assert [entry["step"] for entry in found] == [0, 1, 2, 3, 4]
+    wanted: list[dict[Event, int]] = [{ROW: 1}, {EDGE: 1}, {ROW: 1, STRONGER: 1}, {REPLACED: 1}, {ROW: 2, STRONGER: 1}]
+    assert [entry["total"] for entry in found] == pytest.approx([accountant.total(counts, DELTA) for counts in wanted])
+    written = [line["time"] for line in found]
+    assert written == sorted(written)
+
+
+def test_the_paper_s_total_stands_in_the_summary_beside_the_epsilon_of_one_release(path):
+    with opened(path) as ledger:
+        ledger.reserve(ROW, UP, 0, 300)
+        (summary,) = ledger.summary()
+    assert summary == LedgerSummary(UP, "row", "zero-out", 300, accountant.per_step(ROW, DELTA), summary.total)
+    assert summary.total == pytest.approx(18.207, abs=5e-4)
+    assert summary.per_release < 1
+    with pytest.raises(FrozenInstanceError):
+        setattr(summary, "total", 0.0)  # noqa: B010
+
+
+def test_channels_compose_and_what_is_protected_is_kept_apart(path):
+    with opened(path) as ledger:
+        ledger.reserve(ROW, UP, 0, 3)
+        ledger.reserve(STRONGER, UP, 3, 2)
+        ledger.reserve(ROW, DOWN, 0, 4)
+        ledger.reserve(EDGE, DOWN, 0, 5)
+        rows = [(each.channel, each.unit, each.releases) for each in ledger.summary()]
+        assert rows == [(UP, "row", 5), (DOWN, "row", 4), (DOWN, "edge", 5)]
+        assert ledger.summary()[0].per_release == accountant.per_step(ROW, DELTA)
+        assert ledger.summary()[0].total == pytest.approx(accountant.total({ROW: 3, STRONGER: 2}, DELTA))
+        assert ledger.totals() == {
+            ("row", "zero-out"): pytest.approx(accountant.total({ROW: 7, STRONGER: 2}, DELTA)),
+            ("edge", "zero-out"): pytest.approx(accountant.total({EDGE: 5}, DELTA)),
+        }
+        assert max(each.total for each in ledger.summary()) < ledger.totals()["row", "zero-out"]
+
+
+def test_a_new_ledger_has_spent_nothing(path):
+    with opened(path, budget=1.0) as ledger:
+        assert ledger.summary() == []
+        assert ledger.totals() == {}
+    assert len(lines(path)) == 1
+
+
+def test_the_release_over_the_budget_is_refused_with_all_numbers_and_nothing_is_written(path):
+    with opened(path, budget=accountant.total({ROW: 3}, DELTA)) as ledger:
+        for step in range(3):
+            ledger.spend(ROW, UP, step)
+        before = path.read_bytes()
+        with pytest.raises(BudgetSpent) as caught:
+            ledger.spend(ROW, DOWN, 3)
+        assert path.read_bytes() == before
+        spent, wanted = (f"{accountant.total({ROW: n}, DELTA):.6g}" for n in (3, 4))
+        for word in (f"{DOWN}, step 3", f"from {spent} to {wanted}", f"epsilon_total={spent}", "row", "more noise"):
+            assert word in str(caught.value)
+        ledger.spend(EDGE, DOWN, 3)
+
+
+def test_resuming_goes_on_from_what_was_spent_and_another_budget_changes_only_what_may_follow(path):
+    with opened(path) as ledger:
+        ledger.reserve(ROW, UP, 0, 10)
+    spent = accountant.total({ROW: 10}, DELTA)
+    with opened(path, budget=spent / 2, expected=True) as ledger:
+        assert ledger.totals()["row", "zero-out"] == pytest.approx(spent)
+        assert ledger.room(ROW) == 0
+        with pytest.raises(BudgetSpent):
+            ledger.spend(ROW, UP, 0)
+    with opened(path, budget=spent * 2, expected=True) as ledger:
+        ledger.spend(ROW, UP, 10)
+    assert counts_in(path) == {5.0: 11}
+
+
+def test_reserved_releases_are_paid_once_and_count_even_if_they_are_not_used(path):
+    with opened(path) as ledger:
+        assert ledger.reserve(ROW, UP, 0, 3) == 3
+        for step in range(3):
+            ledger.spend(ROW, UP, step)
+        assert len(entries(path)) == 1
+        ledger.spend(ROW, UP, 3)
+        assert [entry["count"] for entry in entries(path)] == [3, 1]
+        ledger.reserve(ROW, UP, 4, 5)
+        ledger.spend(ROW, DOWN, 4)
+        ledger.spend(STRONGER, UP, 4)
+        assert [entry["count"] for entry in entries(path)] == [3, 1, 5, 1, 1]
+    with opened(path) as ledger:
+        ledger.spend(ROW, UP, 4)
+        assert ledger.summary()[0].releases == 3 + 1 + 5 + 1 + 1
+        assert entries(path)[-1]["count"] == 1
+
+
+def test_a_reservation_takes_what_the_budget_still_has_room_for(path):
+    with opened(path, budget=accountant.total({ROW: 7}, DELTA)) as ledger:
+        assert ledger.reserve(ROW, UP, 0, 5) == 5
+        assert ledger.room(ROW) == 2
+        assert ledger.reserve(ROW, UP, 5, 5) == 2
+        for step in range(7):
+            ledger.spend(ROW, UP, step)
+        with pytest.raises(BudgetSpent):
+            ledger.spend(ROW, UP, 7)
+        with pytest.raises(BudgetSpent):
+            ledger.reserve(ROW, UP, 7, 5)
+
+
+@pytest.mark.parametrize(
+    ("event", "budget"),
+    [
+        *product([ROW, STRONGER, REPLACED, EDGE], [0.01, 0.5, 2.0, 18.3, 213.51]),
+        (LaplaceEvent(3.0), 0.5),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1])
+def test_room_is_the_largest_number_that_fits(path, budget, event, before):
+    with opened(path, budget=budget) as ledger:
+        if before:
+            ledger.spend(WEAK, DOWN, 0)
+        mine = (event.unit, event.neighbours) == (WEAK.unit, WEAK.neighbours)
+        others = Counter({WEAK: before} if mine else {})
+        room = ledger.room(event)
+        assert accountant.total(others + Counter({event: room}), DELTA) <= budget
+        assert accountant.total(others + Counter({event: room + 1}), DELTA) > budget
+        if room:
+            assert ledger.reserve(event, UP, 0, room + 9) == room
+        assert ledger.room(event) == 0
+
+
+def test_room_has_an_end_of_its_own(path):
+    with opened(path, budget=1.0) as ledger:
+        assert ledger.room(GaussianEvent(1e9)) == 1 << 32
+
+
+def test_without_a_budget_there_is_no_end(path):
+    with opened(path) as ledger:
+        assert ledger.room(ROW) is None
+        assert ledger.reserve(ROW, UP, 0, 10**6) == 10**6
+
+
+def test_laplace_releases_are_kept_too(path):
+    event = LaplaceEvent(2.0)
+    with opened(path, budget=4.0) as ledger:
+        ledger.spend(event, UP, 0)
+    with opened(path, budget=4.0) as ledger:
+        assert ledger.totals()["row", "zero-out"] == pytest.approx(accountant.total({event: 1}, DELTA))
+
+
+EVENTS = st.builds(
+    GaussianEvent,
+    st.sampled_from([1.0, 3.0, 5.0, 20.0, 100.0]),
+    st.sampled_from(["zero-out", "replacement"]),
+    st.sampled_from(["row", "edge"]),
+)
+ACTIONS = st.lists(st.tuples(EVENTS, st.sampled_from([UP, DOWN]), st.integers(1, 4), st.booleans()), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.05, 30.0), ACTIONS)
+def test_no_sequence_of_releases_passes_the_budget(budget, actions):
+    made: Counter[GaussianEvent] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        for event, channel, count, reserves in actions:
+            with opened(path, budget) as ledger:
+                try:
+                    if reserves:
+                        ledger.reserve(event, channel, 0, count)
+                    for step in range(count):
+                        ledger.spend(event, channel, step)
+                        made[event] += 1
+                except BudgetSpent:
+                    assert ledger.room(event) == 0
+        for unit in ("row", "edge"):
+            for neighbours, sensitivity in (("zero-out", 1), ("replacement", 2)):
+                counts = counts_in(path, neighbours, unit) if path.exists() else {}
+                assert delta_of(budget, counts) <= DELTA * (1 + 1e-9)
+                for event, count in made.items():
+                    if (event.unit, event.neighbours) == (unit, neighbours):
+                        assert counts[event.noise_multiplier / sensitivity] >= count
+
+
+def test_a_kill_at_any_byte_of_a_write_loses_no_release(path):
+    with opened(path) as ledger:
+        for step, channel in enumerate([UP, "Einbettungen für B", DOWN]):
+            ledger.spend(ROW, channel, step)
+    whole = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(ends[0], len(whole) + 1):
+        path.write_bytes(whole[:size])
+        released = sum(end <= size for end in ends[1:])
+        with opened(path, expected=True) as ledger:
+            counted = sum(each.releases for each in ledger.summary())
+            assert counted in {released, released + 1}
+            assert counted == released or size + 1 in ends
+            ledger.spend(STRONGER, UP, 9)
+        with opened(path, expected=True) as ledger:
+            assert sum(each.releases for each in ledger.summary()) == counted + 1
+    for size in range(ends[0]):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RunError, match=r"ledger\.jsonl, line 1: .*begin a new run"):
+            opened(path)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.ledger import Ledger
+ledger = Ledger.open(Path(sys.argv[1]), 1e-4, None, job=sys.argv[2])
+for step in range(10**6):
+    ledger.spend(GaussianEvent(5.0), "embeddings to server", step)
+    sys.stdout.write("x")
+    sys.stdout.flush()
+"""
+
+
+def test_a_killed_process_has_paid_for_every_release_and_lets_go_of_the_ledger(path):
+    with subprocess.Popen([sys.executable, "-c", KILLED, path, JOB], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        made = len(process.stdout.read(20))
+        with pytest.raises(RunError, match=r"ledger\.jsonl is in use by another process; wait for it, or stop it"):
+            opened(path)
+        process.kill()
+        made += len(process.stdout.read())
+    with opened(path, expected=True) as ledger:
+        assert made <= ledger.summary()[0].releases <= made + 1
+
+
+def three_entries(path):
+    with opened(path) as ledger:
+        for step in range(3):
+            ledger.spend(ROW, UP, step)
+    return path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_a_removed_line_is_found(path, line):
+    kept = three_entries(path)
+    del kept[line - 1]
+    path.write_bytes(b"".join(kept))
+    with pytest.raises(RunError, match=rf"ledger\.jsonl, line {line}: .*begin a new run"):
+        opened(path)
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+@pytest.mark.parametrize("change", [(b"0", b"1"), (b": ", b":"), (b"\n", b"\r\n")])
+def test_a_changed_line_is_found(path, line, change):
+    kept = three_entries(path)
+    kept[line - 1] = kept[line - 1].replace(*change)
+    path.write_bytes(b"".join(kept))
+    with pytest.raises(RunError, match=r"ledger\.jsonl(, line \d)?: .*begin a new run"):
+        opened(path)
+
+
+def test_swapped_lines_are_found(path):
+    first, second, third, fourth = three_entries(path)
+    path.write_bytes(b"".join([first, third, second, fourth]))
+    with pytest.raises(RunError, match=r"ledger\.jsonl, line 2: the line before it was removed or changed"):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("count", 0, "count"),
+        ("count", -3, "count"),
+        ("count", 1.5, "count"),
+        ("count", True, "count"),
+        ("step", -1, "step"),
+        ("channel", "", "channel"),
+        ("total", -1.0, "total"),
+        ("total", math.inf, "total"),
+        ("event", {"kind": "none"}, "event kind='none'"),
+        ("event", {"kind": "gaussian", "noise_multiplier": 0, "neighbours": "zero-out", "unit": "row"}, "multiplier"),
+        ("event", [], "event"),
+        ("refund", 3, "refund"),
+    ],
+)
+def test_a_line_that_is_no_entry_is_refused_with_its_number(path, key, value, words):
+    kept = three_entries(path)
+    path.write_bytes(b"".join([*kept[:-1], json.dumps({**json.loads(kept[-1]), key: value}).encode() + b"\n"]))
+    with pytest.raises(RunError, match=rf"ledger\.jsonl, line 4: .*{words}.*restore a copy"):
+        opened(path)
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{\n", b"\xff\n", b"[]\n", b"1", b"\x00" * 50 + b"\n"])
+def test_rubbish_at_the_end_is_refused(path, line):
+    path.write_bytes(b"".join([*three_entries(path), line]))
+    with pytest.raises(RunError, match=r"ledger\.jsonl, line 5: not a ledger's line"):
+        opened(path)
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(path):
+    with pytest.raises(RunError, match=r"ledger\.jsonl: the ledger is gone .* cannot be known; .*begin a new run"):
+        opened(path, expected=True)
+    assert not path.exists()
+
+
+def test_a_ledger_is_of_one_job_and_one_delta(path):
+    three_entries(path)
+    with pytest.raises(
+        RunError, match=r"ledger\.jsonl: the ledger is of job abababababab and this is job cdcdcdcdcdcd"
+    ):
+        opened(path, job="cd" * 32)
+    with pytest.raises(RunError, match=r"ledger\.jsonl: the ledger's δ is 0\.0001 and the job's 1e-06"):
+        opened(path, delta=1e-6)
+
+
+def test_two_ledgers_on_one_path_are_refused(path):
+    with opened(path), pytest.raises(RunError, match="in use by another process"):
+        opened(path)
+    with opened(path) as ledger:
+        ledger.spend(ROW, UP, 0)
+
+
+def test_a_refused_ledger_is_let_go_of(path):
+    three_entries(path)
+    with pytest.raises(RunError):
+        opened(path, job="cd" * 32)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_folder_that_is_not_there_is_named(path):
+    with pytest.raises(RunError, match=r"nowhere/ledger\.jsonl: cannot be read and written .*Make it"):
+        opened(path.parent / "nowhere" / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("failure", ["write", "part", "fsync"])
+def test_after_a_failed_write_nothing_is_released_and_the_file_opens_again(path, monkeypatch, failure):
+    with opened(path) as ledger:
+        ledger.spend(ROW, UP, 0)
+        ledger._file._file = full = Full(ledger._file._file, failure)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full.fsync)
+            with pytest.raises(RunError, match=r"cannot be written .* so nothing was released; make room on the disk"):
+                ledger.spend(ROW, UP, 1)
+        with pytest.raises(RunError, match="closed, or a write failed"):
+            ledger.spend(ROW, UP, 1)
+    with opened(path, expected=True) as ledger:
+        assert ledger.summary()[0].releases == (2 if failure == "fsync" else 1)
+        ledger.spend(ROW, UP, 1)
+
+
+class Full:
+    """A file on a disk that is full."""
+
+    def __init__(self, file, failure):
+        self.file, self.failure = file, failure
+
+    def write(self, content):
+        if self.failure == "write":
+            raise OSError(28, "No space left on device")
+        return self.file.write(content[:40] if self.failure == "part" else content)
+
+    def fileno(self):
+        return self.file.fileno()
+
+    def fsync(self, descriptor):
+        if self.failure == "fsync":
+            raise OSError(5, "Input/output error")
+
+
+def test_a_closed_ledger_pays_for_nothing_not_even_what_was_reserved(path):
+    with opened(path) as ledger:
+        ledger.reserve(ROW, UP, 0, 3)
+    with pytest.raises(RunError, match=r"ledger\.jsonl: closed"):
+        ledger.spend(ROW, UP, 0)
+    assert ledger.summary()[0].releases == 3
+
+
+def test_threads_share_a_budget_without_passing_it(path):
+    budget = accountant.total({ROW: 50}, DELTA)
+    made: Counter[str] = Counter()
+
+    def release(channel):
+        try:
+            for step in range(30):
+                if step % 3 == 0:
+                    ledger.reserve(ROW, channel, step, 2)
+                ledger.spend(ROW, channel, step)
+                made[channel] += 1
+        except BudgetSpent:
+            pass
+
+    with opened(path, budget) as ledger:
+        threads = [threading.Thread(target=release, args=(f"channel {number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert ledger.room(ROW) == 0
+    assert counts_in(path) == {5.0: 50}
+    assert 0 < made.total() <= 50
+    with opened(path, expected=True) as ledger:
+        for each in ledger.summary():
+            assert made[each.channel] <= each.releases
+
+
+@pytest.mark.parametrize(("delta", "budget"), [(0.0, 1.0), (1.0, 1.0), (math.nan, 1.0), (-1e-4, None)])
+def test_a_delta_out_of_range_is_refused(path, delta, budget):
+    with pytest.raises(ConfigError, match=r"delta=.*above 0 and below 1; take less"):
+        opened(path, budget, delta=delta)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.inf, math.nan])
+def test_a_budget_out_of_range_is_refused(path, budget):
+    with pytest.raises(ConfigError, match=r"epsilon_total=.*finite and above 0; leave it out"):
+        opened(path, budget)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("channel", "step", "count"), [("", 0, 1), (UP, -1, 1), (UP, 0, 0)])
+def test_an_entry_that_could_not_be_read_again_is_not_written(path, channel, step, count):
+    with opened(path) as ledger:
+        with pytest.raises(ConfigError, match=r"channel=.*step=.*count=.*give those"):
+            ledger.reserve(ROW, channel, step, count)
+        assert len(lines(path)) == 1

@@ -1,0 +1,324 @@
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from tests.privacy.test_noise import fixed
+from veilgraph.core.errors import ConfigError, RangeOverflow
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy import noise
+from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
+from veilgraph.privacy.mechanism import (
+    MECHANISMS,
+    SMALLEST_MULTIPLIER,
+    Gaussian,
+    JamesStein,
+    JamesSteinPlus,
+    Laplace,
+    clip_to_grid,
+    james_stein,
+)
+
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+CONFIDENCE = 0.999
+GAMES = 500_000
+THRESHOLDS = np.linspace(0.5, 9.0, 35)  # over the clip; chosen before the games are played
+entries = st.floats(-1e150, 1e150) | st.floats(-3, 3) | st.sampled_from([0.0, -0.0, 5e-324, -1e-300])
+
+
+def matrices(fewest_columns):
+    return st.integers(fewest_columns, 6).flatmap(
+        lambda d: st.lists(st.lists(entries, min_size=d, max_size=d), min_size=1, max_size=4).map(
+            lambda rows: torch.tensor(rows, dtype=torch.float64)
+        )
+    )
+
+
+def exact_norm_is_within(row, clip, order):
+    total = sum(abs(Fraction(value)) ** order for value in row.tolist())
+    return total <= Fraction(clip) ** order
+
+
+# Clipping
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    x=matrices(1),
+    clip=st.floats(1e-100, 1e100),
+    multiplier=st.floats(SMALLEST_MULTIPLIER, 1e3),
+    order=st.integers(1, 2),
+)
+def test_clipped_rows_are_within_the_clip_exactly(x, clip, multiplier, order):
+    if not noise.SMALLEST_SCALE <= multiplier * clip <= noise.LARGEST_SCALE:
+        return
+    step = noise.granularity(multiplier * clip)
+    before = x.clone()
+    clipped = clip_to_grid(x, clip, order, step)
+    assert torch.equal(x, before)
+    assert torch.equal((clipped / step).trunc(), clipped / step)
+    norms = torch.linalg.vector_norm(x, order, dim=1, keepdim=True)
+    wanted = x * torch.clamp_max(clip / norms, 1)
+    assert bool(((clipped - wanted).abs() <= step + 2.0**-31 * wanted.abs()).all())
+    assert bool((clipped.abs() <= x.abs()).all())
+    for row in clipped:
+        assert exact_norm_is_within(row, clip, order)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("columns", [1, 2, 64])
+def test_many_rows_at_the_clip_stay_within_it(order, columns):
+    """On the finest grid, where rounding towards zero hides no error of the norm."""
+    x = torch.randn(300, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x *= 100 / x.abs().amin(1, keepdim=True)
+    clipped = clip_to_grid(x, 0.3, order, 2.0**-53)
+    assert all(exact_norm_is_within(row, 0.3, order) for row in clipped)
+    torch.testing.assert_close(torch.linalg.vector_norm(clipped, order, dim=1), torch.full((300,), 0.3).double())
+
+
+def test_a_row_does_not_depend_on_the_others():
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(2))
+    other = x.clone()
+    other[1:] *= 1e30
+    assert torch.equal(clip_to_grid(x, 1.0, 2, 2.0**-20)[0], clip_to_grid(other, 1.0, 2, 2.0**-20)[0])
+
+
+@every_mechanism
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e151])
+def test_numbers_without_a_norm_are_refused(name, bad):
+    x = torch.zeros(4, 3, dtype=torch.float64)
+    x[2, 1] = bad
+    with pytest.raises(RangeOverflow, match="NaN, infinite or above 1e"):
+        MECHANISMS[name](1.0, 1.0).release(x, system_secrets)
+
+
+def test_only_matrices_have_rows():
+    with pytest.raises(ValueError, match="rows and columns"):
+        Gaussian(1.0, 1.0).release(torch.zeros(2, 3, 4), system_secrets)
+
+
+# Every mechanism
+
+
+@every_mechanism
+def test_parameters_are_checked(name):
+    for clip in (0.0, -1.0, math.inf, math.nan, 1e101):
+        with pytest.raises(ConfigError, match="clip="):
+            MECHANISMS[name](clip, 1.0)
+    for multiplier in (0.0, -1.0, math.inf, math.nan, 1e-10):
+        with pytest.raises(ConfigError, match="leave the publisher out"):
+            MECHANISMS[name](1.0, multiplier)
+    with pytest.raises(ConfigError, match="noise scale="):
+        MECHANISMS[name](1e-100, 1e-3)
+
+
+@every_mechanism
+def test_frozen(name):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(MECHANISMS[name](1.0, 1.0), "clip", 2.0)  # noqa: B010
+
+
+def test_events():
+    for name in ("gaussian", "james-stein", "james-stein-plus"):
+        assert MECHANISMS[name](3.0, 5.0).event() == GaussianEvent(5.0)
+        assert MECHANISMS[name](3.0, 5.0).event("replacement", "node") == GaussianEvent(5.0, "replacement", "node")
+    assert MECHANISMS["laplace"](3.0, 5.0).event() == LaplaceEvent(5.0)
+    assert MECHANISMS["laplace"](3.0, 5.0).event("replacement", "edge") == LaplaceEvent(5.0, "replacement", "edge")
+
+
+@every_mechanism
+@settings(deadline=None, max_examples=25)
+@given(x=matrices(3))
+def test_release_is_finite_and_pure(name, x):
+    before = x.clone()
+    mechanism = MECHANISMS[name](0.7, 1.3)
+    released = mechanism.release(x, fixed("pure"))
+    assert torch.equal(x, before)
+    assert released.shape == x.shape
+    assert released.dtype == torch.float64
+    assert bool(released.isfinite().all())
+    assert torch.equal(released, mechanism.release(x, fixed("pure")))
+    if name != "james-stein-plus":  # which may release zeros
+        assert not torch.equal(released, mechanism.release(x, system_secrets))
+
+
+@every_mechanism
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (5, 3)])
+def test_rows_of_zeros_are_legal_and_noised(name, shape):
+    released = MECHANISMS[name](1.0, 1.0).release(torch.zeros(shape), system_secrets)
+    assert released.shape == shape
+    assert bool(released.isfinite().all())
+    if name in ("gaussian", "laplace"):
+        assert bool((released != 0).any(dim=1).all())
+
+
+@every_mechanism
+def test_gradients_do_not_pass(name):
+    released = MECHANISMS[name](1.0, 1.0).release(torch.ones(2, 3, requires_grad=True), system_secrets)
+    assert not released.requires_grad
+
+
+@every_mechanism
+def test_almost_no_noise_gives_the_clipped_rows(name):
+    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(3))
+    order = 1 if name == "laplace" else 2
+    released = MECHANISMS[name](2.0, SMALLEST_MULTIPLIER).release(x, fixed("little"))
+    clipped = x.double() * torch.clamp_max(2.0 / torch.linalg.vector_norm(x.double(), order, dim=1, keepdim=True), 1)
+    torch.testing.assert_close(released, clipped, rtol=0, atol=1e-7)
+
+
+# The floating-point attack
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0, 0.8), Laplace(1.0, 0.8)], ids=["gaussian", "laplace"])
+def test_the_support_does_not_depend_on_the_input(mechanism):
+    step = noise.granularity(0.8)
+    inputs = (0.0, 1.0, 1 / 3, -math.pi / 5, 1e-9, -5e-324)
+    for value in inputs:
+        cells = mechanism.release(torch.full((100_000, 1), value, dtype=torch.float64), fixed(value)) / step
+        assert torch.equal(cells, cells.round())
+        residues = torch.bincount(cells.long().flatten() % 64, minlength=64)
+        assert stats.chisquare(residues.numpy()).pvalue > 1e-3
+        assert not bool((cells.signbit() & (cells == 0)).any())
+
+
+def test_the_textbook_way_would_fail_the_test_of_support():
+    """What the grid is for: the plain sum's low bits tell 0 from 1 in a single look."""
+    plain = noise.gaussian((1000, 1), 0.8, fixed("plain")) * 1.000000123  # off the grid, as any double
+    unit = 2.0**-53  # the last place of sums near 1/2 ... 1: small noise keeps bits below it, a sum with 1 cannot
+    small = plain[plain.abs() < 0.2]
+    assert not torch.equal((small / unit).round(), small / unit)
+    assert torch.equal(((1.0 + small) / unit).round(), (1.0 + small) / unit)
+
+
+# Gaussian and Laplace
+
+
+def test_gaussian_release_is_the_clipped_row_and_noise():
+    x = torch.tensor([[3.0, 4.0]]).expand(200_000, 2)
+    released = Gaussian(2.0, 0.5).release(x, fixed("moments")).numpy()
+    assert np.abs(released.mean(0) - [1.2, 1.6]).max() < 4 / 200_000**0.5
+    assert stats.kstest(released[:, 0], stats.norm(1.2, 1.0).cdf).pvalue > 1e-3
+
+
+def test_laplace_release_is_the_clipped_row_and_noise():
+    x = torch.tensor([[3.0, -1.0]]).expand(200_000, 2)
+    released = Laplace(2.0, 0.5).release(x, fixed("moments")).numpy()
+    assert np.abs(released.mean(0) - [1.5, -0.5]).max() < 4 * (2 / 200_000) ** 0.5
+    assert stats.kstest(released[:, 1], stats.laplace(-0.5, 1.0).cdf).pvalue > 1e-3
+
+
+# James-Stein
+
+
+@pytest.mark.parametrize("name", ["james-stein", "james-stein-plus"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_james_stein_needs_three_columns(name, columns):
+    with pytest.raises(ConfigError, match="at least 3 columns"):
+        MECHANISMS[name](1.0, 1.0).release(torch.zeros(4, columns), system_secrets)
+
+
+def test_james_stein_is_algorithm_1():
+    x = 3 * torch.randn(20, 5, generator=torch.Generator().manual_seed(4))
+    clip, sigma, d = 1.5, 0.6, 5
+    noisy = Gaussian(clip, sigma).release(x, fixed("a"))
+    plain, plus = (kind(clip, sigma).release(x, fixed("a")) for kind in (JamesStein, JamesSteinPlus))
+    for row in range(20):
+        factor = 1 - (d - 2) * sigma**2 * clip**2 / sum(value**2 for value in noisy[row].tolist())
+        torch.testing.assert_close(plain[row], factor * noisy[row])
+        torch.testing.assert_close(plus[row], max(factor, 0.0) * noisy[row])
+
+
+def test_james_stein_leaves_a_row_of_zeros():
+    for positive_part in (False, True):
+        assert torch.equal(james_stein(torch.zeros(2, 3).double(), 1.0, positive_part=positive_part), torch.zeros(2, 3))
+
+
+def mean_squared_error(kind, x, clip, sigma, name):
+    """The mean over rows of ‖released - x‖² and its standard error."""
+    errors = (kind(clip, sigma).release(x, fixed(name)) - x).square_().sum(1)
+    return errors.mean().item(), errors.std().item() / len(x) ** 0.5
+
+
+@pytest.mark.parametrize(("d", "w"), [(3, 1.0), (4, 0.3), (8, 0.5), (32, 0.2)])
+def test_mean_squared_error_is_the_corrected_equation_8(d, w):
+    """VFGNN, eq. 8, prints d·σ²·(1 - (d-2)²/d² · s²/(w² + s²)), s = σC. See ``james_stein``."""
+    clip, sigma = 8.0, 0.05
+    s2 = (sigma * clip) ** 2
+    x = w * torch.randn(100_000, d, dtype=torch.float64, generator=torch.Generator().manual_seed(d))
+    assert float(x.norm(dim=1).max()) < clip
+    gaussian, gaussian_error = mean_squared_error(Gaussian, x, clip, sigma, d)
+    plain, plain_error = mean_squared_error(JamesStein, x, clip, sigma, d)
+    plus, _ = mean_squared_error(JamesSteinPlus, x, clip, sigma, d)
+    corrected = d * s2 * (1 - (d - 2) / d * s2 / (w**2 + s2))
+    bound = d * s2 * (1 - ((d - 2) / d) ** 2 * s2 / (w**2 + s2))
+    printed = bound / clip**2
+    assert abs(gaussian - d * s2) < 4 * gaussian_error
+    assert abs(plain - corrected) < 4 * plain_error
+    assert plain < bound - 4 * plain_error
+    assert plain > 10 * printed
+    assert plus < plain < gaussian
+
+
+def test_equation_8_with_its_clip_bounds_any_fixed_row():
+    """The printed factor is Jensen's: for one row with ‖x‖² = d·w² the error is at most it."""
+    d, clip, sigma, w = 6, 4.0, 0.25, 0.4
+    x = torch.full((300_000, d), w, dtype=torch.float64)
+    error, standard_error = mean_squared_error(JamesStein, x, clip, sigma, "fixed")
+    bound = d * (1 - ((d - 2) / d) ** 2 / (w**2 + 1))
+    assert error < bound - 4 * standard_error
+    assert error < d
+
+
+# A distinguishing game: is the row (C, 0, …) or zero? Its neighbour under zero-out.
+
+
+def gaussian_epsilon(sigma, delta):
+    """The exact ε of one release (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon):
+        norm = stats.norm
+        return (
+            norm.cdf(0.5 / sigma - epsilon * sigma)
+            - math.exp(epsilon) * norm.cdf(-0.5 / sigma - epsilon * sigma)
+            - delta
+        )
+
+    return optimize.brentq(excess, 0, 100)
+
+
+def epsilon_lower_bound(kind, multiplier, clip, delta):
+    """ε that thresholds on the entry prove, together at 99.9 % confidence (Clopper-Pearson)."""
+    confidence = 1 - (1 - CONFIDENCE) / len(THRESHOLDS)
+    shares = []
+    for value in (clip, 0.0):
+        x = torch.full((GAMES, 1), value, dtype=torch.float64)
+        released = kind(clip, multiplier).release(x, fixed((value, multiplier))).flatten().sort().values
+        above = GAMES - torch.searchsorted(released, torch.from_numpy(THRESHOLDS * clip), right=True)
+        shares.append([stats.binomtest(int(count), GAMES).proportion_ci(confidence, "exact") for count in above])
+    return max(
+        math.log((true.low - delta) / false.high) for true, false in zip(*shares, strict=True) if true.low > delta
+    )
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.0, 2.0])
+def test_the_game_stays_under_the_gaussian_claim_and_catches_half_the_noise(sigma):
+    delta, clip = 1e-3, 2.5
+    claimed = gaussian_epsilon(Gaussian(clip, sigma).event().multiplier, delta)
+    honest = epsilon_lower_bound(Gaussian, sigma, clip, delta)
+    mutant = epsilon_lower_bound(Gaussian, sigma / 2, clip, delta)
+    assert 0.75 * claimed < honest < claimed < mutant
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
+def test_the_game_stays_under_the_laplace_claim_and_catches_half_the_noise(multiplier):
+    claimed = Laplace(2.5, multiplier).event().epsilon
+    honest = epsilon_lower_bound(Laplace, multiplier, 2.5, 0.0)
+    mutant = epsilon_lower_bound(Laplace, multiplier / 2, 2.5, 0.0)
+    assert 0.9 * claimed < honest < claimed < mutant

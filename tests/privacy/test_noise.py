@@ -1,0 +1,209 @@
+import hashlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.privacy import noise
+from veilgraph.privacy.noise import gaussian, granularity, laplace
+
+SAMPLERS = {"gaussian": (gaussian, stats.norm), "laplace": (laplace, stats.laplace)}
+every_sampler = pytest.mark.parametrize(("sampler", "law"), SAMPLERS.values(), ids=SAMPLERS)
+COUNT = 200_000
+
+
+def fixed(name):
+    """A secret source that gives the same bytes every time."""
+    return lambda length: hashlib.shake_256(str(name).encode()).digest(length)
+
+
+def words_of(monkeypatch, words):
+    """Makes ``expand`` return these words (in the order high, low, turn)."""
+    monkeypatch.setattr(noise, "expand", lambda seed, purpose, shape: torch.tensor(words).view(shape))
+
+
+@given(st.floats(1e-100, 1e100))
+def test_the_grid_is_a_power_of_two_and_fine(scale):
+    step = granularity(scale)
+    assert math.frexp(step)[0] == 0.5
+    assert scale * 2.0**-21 < step <= scale * 2.0**-20
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan, 1e-101, 1e101])
+def test_scales_without_a_grid_are_refused(scale):
+    for refused in (
+        granularity,
+        lambda s: gaussian((1,), s, system_secrets),
+        lambda s: laplace((1,), s, system_secrets),
+    ):
+        with pytest.raises(ConfigError, match="noise scale="):
+            refused(scale)
+
+
+@every_sampler
+@pytest.mark.parametrize("scale", [1e-6, 0.7, 3.0, 1e6])
+def test_law(sampler, law, scale):
+    values = sampler((COUNT,), scale, fixed(scale)).numpy() / scale
+    deviation = law.std()
+    fourth = law.stats(moments="k") + 3
+    assert abs(values.mean()) < 4 * deviation / COUNT**0.5
+    assert abs(values.var() / deviation**2 - 1) < 4 * ((fourth - 1) / COUNT) ** 0.5
+    assert stats.kstest(values, law.cdf).pvalue > 1e-3
+
+
+@every_sampler
+def test_tails(sampler, law):
+    values = sampler((COUNT,), 1.0, fixed("tails")).numpy()
+    for threshold in (2.0, 3.0, 4.0):
+        for count in (int((values > threshold).sum()), int((values < -threshold).sum())):
+            assert stats.binomtest(count, COUNT, law.sf(threshold)).pvalue > 1e-3
+
+
+def test_values_of_a_pair_are_independent():
+    first, second = gaussian((2, COUNT), 1.0, fixed("pair")).numpy()
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / COUNT**0.5
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 4 / COUNT**0.5
+    assert stats.kstest(first**2 + second**2, stats.chi2(2).cdf).pvalue > 1e-3
+
+
+@every_sampler
+def test_one_seed_one_noise(sampler, law):
+    assert torch.equal(sampler((5, 7), 1.0, fixed(1)), sampler((5, 7), 1.0, fixed(1)))
+
+
+@every_sampler
+def test_seeds_do_not_collide(sampler, law):
+    draws = torch.cat([sampler((50,), 1.0, fixed(seed)) for seed in range(200)])
+    # 10^4 values of 2^22 cells, most within 2^21 of each other: about 2·10^-7 · 5·10^7 pairs share a cell by chance.
+    assert len(draws.unique()) > 0.995 * len(draws)
+    assert not torch.equal(sampler((50,), 1.0, system_secrets), sampler((50,), 1.0, system_secrets))
+
+
+@every_sampler
+def test_asks_its_source_for_one_seed(sampler, law):
+    asked = []
+
+    def source(length):
+        asked.append(length)
+        return bytes(length)
+
+    sampler((9, 3), 1.0, source)
+    assert asked == [SEED_BYTES]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    scale=st.floats(1e-100, 1e100),
+    rows=st.integers(0, 5),
+    columns=st.integers(0, 5),
+    seed=st.integers(0, 1000),
+)
+def test_values_lie_on_the_grid(scale, rows, columns, seed):
+    for sampler, _ in SAMPLERS.values():
+        values = sampler((rows, columns), scale, fixed(seed))
+        assert values.shape == (rows, columns)
+        assert values.dtype == torch.float64
+        cells = values / granularity(scale)
+        assert torch.equal(cells, cells.round())
+        assert cells.numel() == 0 or float(cells.abs().max()) < 90 * 2.0**21
+
+
+@every_sampler
+def test_low_bits_are_uniform(sampler, law):
+    cells = (sampler((COUNT,), 1.3, fixed("bits")) / granularity(1.3)).to(torch.int64)
+    assert stats.chisquare(torch.bincount(cells % 256, minlength=256).numpy()).pvalue > 1e-3
+
+
+@every_sampler
+def test_pieces_repeat_nothing(monkeypatch, sampler, law):
+    monkeypatch.setattr(noise, "_PIECE", 100)
+    values = sampler((10_001,), 1.0, fixed("pieces"))
+    assert len(values.unique()) > 0.99 * len(values)
+    assert stats.kstest(values.numpy(), law.cdf).pvalue > 1e-3
+
+
+def test_extreme_words(monkeypatch):
+    smallest, largest = -(1 << 63), (1 << 63) - 1
+    words_of(monkeypatch, [0, 0, 0])
+    assert gaussian((1,), 1.0, bytes).item() == pytest.approx((2 * 126 * math.log(2)) ** 0.5, abs=1e-6)
+    words_of(monkeypatch, [smallest, smallest, smallest])  # the sign bits do not count; half a turn
+    assert gaussian((1,), 1.0, bytes).item() == pytest.approx(-((2 * 126 * math.log(2)) ** 0.5), abs=1e-6)
+    words_of(monkeypatch, [largest, largest, largest])
+    assert gaussian((2,), 1.0, bytes).tolist() == [0.0, 0.0]
+    words_of(monkeypatch, [0, 0])
+    assert laplace((1,), 1.0, bytes).item() == pytest.approx(126 * math.log(2), abs=1e-6)
+    words_of(monkeypatch, [smallest, 0])
+    assert laplace((1,), 1.0, bytes).item() == pytest.approx(-126 * math.log(2), abs=1e-6)
+
+
+def test_the_tail_keeps_its_resolution(monkeypatch):
+    words_of(monkeypatch, [0, 5 << 20, 0])
+    wanted = (-2 * math.log(((5 << 20) + 1) * 2.0**-126)) ** 0.5
+    assert gaussian((1,), 1.0, bytes).item() == pytest.approx(wanted, abs=granularity(1.0))
+
+
+def test_no_negative_zero(monkeypatch):
+    words_of(monkeypatch, [1 << 62, 0, (1 << 62) + (1 << 20)])  # a cosine of -4e-13
+    value = gaussian((1,), 1.0, bytes)
+    assert value.item() == 0.0
+    assert not value.signbit().item()
+    words_of(monkeypatch, [-1, -1])  # u = 1 and a negative sign
+    value = laplace((1,), 1.0, bytes)
+    assert value.item() == 0.0
+    assert not value.signbit().item()
+
+
+def test_cells_near_zero_have_their_probability():
+    """64 bands of 2^12 cells around 0 against the rounded continuous law."""
+    for sampler, law in SAMPLERS.values():
+        cells = (sampler((COUNT,), 1.0, fixed("cells")) * 2.0**20).to(torch.int64)
+        edges = np.arange(-32, 33) * 4096 - 0.5
+        counts, _ = np.histogram(cells.numpy(), edges)
+        inside = np.diff(law.cdf(edges * 2.0**-20))
+        assert stats.chisquare(counts, inside / inside.sum() * counts.sum()).pvalue > 1e-3
+
+
+def random_words(name, count):
+    raw = np.frombuffer(fixed(name)(24 * count), dtype=np.int64).reshape(3, count).copy()
+    raw[0, : count // 4] >>= 40  # a quarter of them small, for the tail
+    return raw
+
+
+def test_values_agree_with_many_digits(monkeypatch):
+    """Against 40 digits: within half a cell, and the little that float64 adds."""
+    mpmath = pytest.importorskip("mpmath")
+    high, low, turn = random_words("digits", 1000)
+    words_of(monkeypatch, np.stack([high, low, turn]))
+    normal = gaussian((2, 1000), 1.9, bytes) / granularity(1.9)
+    words_of(monkeypatch, np.stack([high, low]))
+    exponential = laplace((1000,), 1.9, bytes) / granularity(1.9)
+    cells = 1.9 / granularity(1.9)
+    with mpmath.workdps(40):
+        for at in range(1000):
+            bits = (int(high[at]) % 2**63) * 2**63 + int(low[at]) % 2**63
+            minus_log = -mpmath.log(mpmath.mpf(bits + 1) / 2**126)
+            radius, angle = cells * mpmath.sqrt(2 * minus_log), mpmath.pi * int(turn[at]) / 2**63
+            sign = -1 if high[at] < 0 else 1
+            for value, exact in (
+                (normal[0, at], radius * mpmath.cos(angle)),
+                (normal[1, at], radius * mpmath.sin(angle)),
+                (exponential[at], sign * cells * minus_log),
+            ):
+                assert abs(value.item() - exact) < 0.5 + 1e-7
+
+
+@pytest.mark.parametrize("name", ["log", "sin", "cos", "sqrt"])
+def test_functions_are_as_exact_as_the_bound_takes_them(name):
+    mpmath = pytest.importorskip("mpmath")
+    generator = torch.Generator().manual_seed(5)
+    x = torch.rand(2000, dtype=torch.float64, generator=generator)
+    x = (2 * x - 1) * math.pi if name in ("sin", "cos") else torch.cat([x, x[:500] * 2.0**-60])
+    with mpmath.workdps(40):
+        for argument, value in zip(x.tolist(), getattr(torch, name)(x).tolist(), strict=True):
+            assert abs(getattr(mpmath, name)(argument) - value) <= math.ulp(value)
