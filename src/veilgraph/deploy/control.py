@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,12 +39,15 @@ from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWo
 _HOLDER, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0
 _REJOIN_S: Final = 120.0
+_POLLS_PER_LOG: Final = 3
+_RUNNING: Final = "RUNNING"
 _FINISHED: Final = "FINISHED:"
 _COMPLETED: Final = "FINISHED:COMPLETED"
 _ABORTED: Final = "FINISHED:ABORTED"
 _CONSEQUENCES: Final = (PeerFailed.__name__, LinkTimeout.__name__)
 _APP: Final = "veilgraph"
 _OURS: Final = " - veilgraph - "
+_SAID: Final = re.compile(r" - veilgraph - INFO - (.*)")
 _REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\w+): (.*)")
 
 Report = Callable[[str], None]
@@ -265,14 +269,19 @@ def _write_job(folder: Path, settings: JobSettings, work: SiteWork, *, resume: b
 
 
 def _await_end(session: Session, job_id: str, report: Report) -> None:
-    last = ""
-    while True:
+    last, said = "", ""
+    for poll in count():
         now = str(session.get_job_meta(job_id).get("status", ""))
         if now != last:
             report(f"{job_id[:8]}: {now.lower().replace('_', ' ')}")
             last = now
         if now.startswith(_FINISHED):
             break
+        if now == _RUNNING and poll % _POLLS_PER_LOG == 0:
+            news = _SAID.findall(_server_log(session, job_id))[-1:]
+            if news and news[0] != said:
+                said = news[0]
+                report(f"{job_id[:8]}: {said}")
         time.sleep(_POLL_S)
     if now != _COMPLETED:
         raise _cause(session, job_id, now)
