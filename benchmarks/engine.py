@@ -19,7 +19,8 @@ import torch
 
 from benchmarks.graphs import random_parties
 from benchmarks.memory import CLASSES, EDGES, FEATURES, NODES
-from veilgraph.core.config import DataSettings, JobSettings, parse_job, read_job
+from veilgraph.core.config import JobSettings, parse_job, read_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import free_ports, local_network

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from veilgraph.core.config import DataSettings
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
 

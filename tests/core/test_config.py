@@ -143,7 +143,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
         ("model.head.logit_hops", -1, "greater than or equal to 0"),
         ("train.epochs", 0, "greater than or equal to 1"),
         ("train.patience", 0, "greater than or equal to 1"),
-        ("train.select_by", "f2", "'accuracy', 'auc', 'f1' or 'loss'"),
+        ("train.select_by", "f2", "'accuracy', 'auc', 'f1', 'loss' or 'last'"),
         ("train.class_weights", "even", "'none' or 'balanced'"),
         ("train.weight_decay", -1e-9, "greater than or equal to 0"),
         ("train.learning_rate", "fast", "number"),

@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from veilgraph.core.config import DataSettings, JobSettings, parse_job
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate

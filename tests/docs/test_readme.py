@@ -33,7 +33,9 @@ def test_yaml_blocks_are_jobs(block):
 
 def test_the_first_job_names_every_setting_but_those_of_other_purposes():
     named = set(keys(yaml.safe_load(blocks("yaml")[0])))
-    assert set(keys(JobSettings().model_dump())) - named == {"paradigm", "data.root", "data.parties"}
+    assert set(keys(JobSettings().model_dump())) - named == {
+        "paradigm", "data.root", "data.parties", "privacy",
+    }  # fmt: skip
 
 
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):

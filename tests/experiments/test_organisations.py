@@ -6,7 +6,8 @@ import pytest
 import torch
 import yaml
 
-from veilgraph.core.config import DataSettings, parse_job, read_job
+from veilgraph.core.config import parse_job, read_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.party_settings import read_party_settings
 from veilgraph.experiments import comparison

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
-from veilgraph.core.config import DataSettings
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph import public
 from veilgraph.graph.datasets import DATASETS, load_parties

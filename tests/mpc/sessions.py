@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from veilgraph.core.config import InitialSettings
 from veilgraph.core.errors import PeerFailed
+from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpc.sessions import embed_session, streams
-from veilgraph.core.config import InitialSettings
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.embed import METHODS, Collaborative, SecureSum, init_std, init_weight
 from veilgraph.mpc.mask import add

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from tests.nn.graphs import dense, random_adjacency
-from veilgraph.core.config import CombineSettings, LocalSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.model_settings import CombineSettings, LocalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import COMBINES, build_combine
 from veilgraph.nn.local import build_local

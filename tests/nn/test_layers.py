@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.nn.graphs import random_adjacency
-from veilgraph.core.config import HeadSettings, InitialSettings, ServerSettings
+from veilgraph.core.model_settings import HeadSettings, InitialSettings, ServerSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.deep import build_deep

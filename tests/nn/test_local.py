@@ -4,8 +4,8 @@ from torch import nn
 from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
 
 from tests.nn.graphs import random_adjacency
-from veilgraph.core.config import LocalSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local import LOCAL_MODELS, CustomLocal, build_local
 from veilgraph.nn.propagate import Adjacency

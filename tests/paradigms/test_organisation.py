@@ -12,7 +12,8 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from veilgraph.core.config import DataSettings, JobSettings, parse_job
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.experiments.organisations import export_dataset

@@ -129,7 +129,13 @@ def run_job(
             streams = LearningStreams(settings.seed, party)
             role = _role(Session(settings, recorded, streams, fixed_secrets(secrets, party)), graph)
             try:
-                fit(role, PartyStore(path / party), resume=False, begin=lambda epoch: None, log=lambda record: None)
+                fit(
+                    role,
+                    PartyStore(path / party),
+                    resume=False,
+                    begin=lambda epoch, last: None,
+                    log=lambda record: None,
+                )
             finally:
                 role.close()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import stats
 
 from tests.privacy.test_noise import fixed
 from veilgraph.core.errors import ConfigError, RangeOverflow
@@ -274,51 +274,3 @@ def test_equation_8_with_its_clip_bounds_any_fixed_row():
     bound = d * (1 - ((d - 2) / d) ** 2 / (w**2 + 1))
     assert error < bound - 4 * standard_error
     assert error < d
-
-
-# A distinguishing game: is the row (C, 0, …) or zero? Its neighbour under zero-out.
-
-
-def gaussian_epsilon(sigma, delta):
-    """The exact ε of one release (Balle and Wang 2018, Theorem 8)."""
-
-    def excess(epsilon):
-        norm = stats.norm
-        return (
-            norm.cdf(0.5 / sigma - epsilon * sigma)
-            - math.exp(epsilon) * norm.cdf(-0.5 / sigma - epsilon * sigma)
-            - delta
-        )
-
-    return optimize.brentq(excess, 0, 100)
-
-
-def epsilon_lower_bound(kind, multiplier, clip, delta):
-    """ε that thresholds on the entry prove, together at 99.9 % confidence (Clopper-Pearson)."""
-    confidence = 1 - (1 - CONFIDENCE) / len(THRESHOLDS)
-    shares = []
-    for value in (clip, 0.0):
-        x = torch.full((GAMES, 1), value, dtype=torch.float64)
-        released = kind(clip, multiplier).release(x, fixed((value, multiplier))).flatten().sort().values
-        above = GAMES - torch.searchsorted(released, torch.from_numpy(THRESHOLDS * clip), right=True)
-        shares.append([stats.binomtest(int(count), GAMES).proportion_ci(confidence, "exact") for count in above])
-    return max(
-        math.log((true.low - delta) / false.high) for true, false in zip(*shares, strict=True) if true.low > delta
-    )
-
-
-@pytest.mark.parametrize("sigma", [0.7, 1.0, 2.0])
-def test_the_game_stays_under_the_gaussian_claim_and_catches_half_the_noise(sigma):
-    delta, clip = 1e-3, 2.5
-    claimed = gaussian_epsilon(Gaussian(clip, sigma).event().multiplier, delta)
-    honest = epsilon_lower_bound(Gaussian, sigma, clip, delta)
-    mutant = epsilon_lower_bound(Gaussian, sigma / 2, clip, delta)
-    assert 0.75 * claimed < honest < claimed < mutant
-
-
-@pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
-def test_the_game_stays_under_the_laplace_claim_and_catches_half_the_noise(multiplier):
-    claimed = Laplace(2.5, multiplier).event().epsilon
-    honest = epsilon_lower_bound(Laplace, multiplier, 2.5, 0.0)
-    mutant = epsilon_lower_bound(Laplace, multiplier / 2, 2.5, 0.0)
-    assert 0.9 * claimed < honest < claimed < mutant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.nn.hops import AppnpHop
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.sensitivity import (
     for_unit,
@@ -24,22 +27,27 @@ from veilgraph.privacy.sensitivity import (
 )
 
 NODES = 14
+MANY = 10**9
+"""Of nodes: no count is cut down to it."""
 Edges = frozenset[tuple[int, int]]
 Hop = Callable[[Adjacency, Tensor, Tensor], Tensor]
 
 HOPS: dict[str, Hop] = {
     "sage-mean": lambda adjacency, h, start: torch.tanh((h + adjacency.mean(h)) / 2),
-    "appnp": lambda adjacency, h, start: 0.9 * adjacency.self_loop_mean(h, 1.0) + 0.1 * start,
+    "appnp": lambda adjacency, h, start: AppnpHop(0.1, 2)(h, start, adjacency, None),
     "gin": lambda adjacency, h, start: h + adjacency.sum(h),
     "maximum": lambda adjacency, h, start: torch.maximum(h, adjacency.maximum(h)),
     "gcn": lambda adjacency, h, start: adjacency.gcn(h),
 }
 
 
-def published(hop: Hop, edges: Edges, x: Tensor, hops: int, clip: float) -> Tensor:
-    """The rows before noise: ``hops`` propagations, each row clipped to length ``clip``."""
+def published(hop: Hop, edges: Edges, x: Tensor, hops: int, clip: float, bound: int | None) -> Tensor:
+    """The rows before noise: ``hops`` propagations over the edges within ``bound``, each row clipped to ``clip``."""
     both = [pair for a, b in sorted(edges) for pair in ((a, b), (b, a))]
-    adjacency = Adjacency(torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T, None, len(x), torch.float64)
+    edge_index = torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T
+    if bound is not None:
+        edge_index = edge_index[:, bound_degrees(edge_index, len(x), bound)]
+    adjacency = Adjacency(edge_index, None, len(x), torch.float64)
     h = x
     for _ in range(hops):
         h = hop(adjacency, h, x)
@@ -47,55 +55,116 @@ def published(hop: Hop, edges: Edges, x: Tensor, hops: int, clip: float) -> Tens
     return h * (clip / lengths).clamp_max(1)
 
 
-def degree_bound(*graphs: Edges) -> int:
-    return max(sum(node in edge for edge in edges) for edges in graphs for node in range(NODES))
+def changed(before: Tensor, after: Tensor) -> int:
+    """Rows that are not the same to the last bit."""
+    return int((before != after).any(dim=1).sum())
 
 
 def check(before: Tensor, after: Tensor, rows: int, clip: float) -> None:
-    changed = ((after - before).abs().amax(dim=1) > 1e-12).sum()
-    assert changed <= rows
+    assert changed(before, after) <= rows
     assert (after - before).norm() <= frobenius_sensitivity(clip, rows) + 1e-9
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Edges:
-    pairs = st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda pair: pair[0] < pair[1])
-    return draw(st.frozensets(pairs, max_size=18))
+    pairs = st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda pair: pair[0] <= pair[1])
+    return draw(st.frozensets(pairs, max_size=30))
 
 
-def features(seed: int, scale: float = 5.0) -> Tensor:
-    return scale * torch.randn(NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def features(seed: int, nodes: int = NODES) -> Tensor:
+    return 5 * torch.randn(nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-SETTING = (graphs(), st.integers(0, 3), st.integers(0, 2**16), st.sampled_from(sorted(HOPS)))
+SETTING = (graphs(), st.integers(1, 3), st.integers(0, 3), st.integers(0, 2**16), st.sampled_from(sorted(HOPS)))
 
 
 @settings(deadline=None, max_examples=60)
 @given(*SETTING)
-def test_one_nodes_features_move_the_rows_no_further_than_derived(edges, hops, seed, name):
+def test_one_nodes_features_move_the_rows_no_further_than_derived(edges, bound, hops, seed, name):
     x, other = features(seed), features(seed)
     other[0] = -3 * x[0]
-    rows = rows_changed_by_node(degree_bound(edges), hops, NODES)
-    check(published(HOPS[name], edges, x, hops, 1.0), published(HOPS[name], edges, other, hops, 1.0), rows, 1.0)
+    before, after = (published(HOPS[name], edges, rows, hops, 1.0, bound) for rows in (x, other))
+    check(before, after, rows_changed_by_node(bound, hops, MANY), 1.0)
 
 
-@settings(deadline=None, max_examples=60)
-@given(*SETTING)
-def test_one_edge_moves_the_rows_no_further_than_derived(edges, hops, seed, name):
-    other = edges ^ {(0, 1)}
-    rows = rows_changed_by_edge(degree_bound(edges, other), hops, NODES, source_degrees=name == "gcn")
+@settings(deadline=None, max_examples=150)
+@given(*SETTING, st.integers(0, 2))
+def test_one_edge_moves_the_rows_no_further_than_derived(edges, bound, hops, seed, name, to):
+    """{0, 1}, {0, 2}, or 0's edge to itself, more or less."""
     x = features(seed)
-    check(published(HOPS[name], edges, x, hops, 1.0), published(HOPS[name], other, x, hops, 1.0), rows, 1.0)
+    before, after = (published(HOPS[name], graph, x, hops, 1.0, bound) for graph in (edges, edges ^ {(0, to)}))
+    check(before, after, rows_changed_by_edge(bound, hops, MANY, source_degrees=name == "gcn"), 1.0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(graphs(), st.integers(1, 3), st.integers(1, 2))
+def test_no_edge_of_any_small_graph_changes_more_rows_than_derived(edges, bound, hops):
+    x = features(0)
+    before = published(HOPS["appnp"], edges, x, hops, 1.0, bound)
+    rows = rows_changed_by_edge(bound, hops, MANY)
+    for pair in itertools.combinations_with_replacement(range(NODES), 2):
+        check(before, published(HOPS["appnp"], edges ^ {pair}, x, hops, 1.0, bound), rows, 1.0)
 
 
 @settings(deadline=None, max_examples=60)
-@given(*SETTING, graphs())
-def test_a_node_with_its_edges_moves_the_rows_no_further_than_derived(edges, hops, seed, name, donor):
-    other = frozenset(edge for edge in edges if 0 not in edge) | frozenset(edge for edge in donor if 0 in edge)
-    rows = rows_changed_by_node(degree_bound(edges, other), hops, NODES, edges_too=True, source_degrees=name == "gcn")
-    x, y = features(seed), features(seed)
-    y[0] = -3 * x[0]
-    check(published(HOPS[name], edges, x, hops, 1.0), published(HOPS[name], other, y, hops, 1.0), rows, 1.0)
+@given(*SETTING, st.floats(0.1, 5))
+def test_another_weight_changes_half_as_many_rows_as_another_edge(edges, bound, hops, seed, name, weight):
+    x = features(seed)
+    both = [pair for a, b in sorted(edges | {(0, 1)}) for pair in ((a, b), (b, a))]
+    edge_index = torch.tensor(both, dtype=torch.int64).T
+    edge_index = edge_index[:, bound_degrees(edge_index, NODES, bound)]
+    results = []
+    for value in (weight, 7.0):
+        weights = torch.where(edge_index.sum(dim=0) == 1, value, 1.0).double()
+        adjacency = Adjacency(edge_index, weights, NODES, torch.float64)
+        h = x
+        for _ in range(hops):
+            h = HOPS[name](adjacency, h, x)
+        results.append(h)
+    assert 2 * changed(*results) <= rows_changed_by_edge(bound, hops, MANY, source_degrees=name == "gcn")
+
+
+def four_trees(bound: int, hops: int) -> tuple[list[tuple[int, int]], int]:
+    """Trees below the nodes 0 to 3: all within ``hops`` - 2 edges have ``bound`` neighbours, with {0, 2} and {1, 3}.
+
+    Returns:
+        The edges and the number of nodes.
+    """
+    edges, nodes, shell = [(0, 2), (1, 3)], 4, [0, 1, 2, 3]
+    for _ in range(max(1, hops - 1)):
+        children = []
+        for parent in shell:
+            for _ in range(bound - 1):
+                edges.append((parent, nodes))
+                children.append(nodes)
+                nodes += 1
+        shell = children
+    return edges, nodes
+
+
+@pytest.mark.parametrize(("bound", "hops"), [(1, 1), (1, 3), (2, 1), (2, 2), (2, 3), (3, 2), (4, 2), (3, 3)])
+def test_an_edge_that_displaces_two_others_reaches_the_count(bound, hops):
+    edges, nodes = four_trees(bound, hops)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(1000):  # until the order puts {a, c} and {b, d} last at a and b
+        names = torch.randperm(nodes, generator=generator).tolist()
+        renamed = frozenset((min(pair), max(pair)) for pair in ((names[a], names[b]) for a, b in edges))
+        pairs = torch.tensor([sorted((names[a], names[b])) for a, b in [*edges, (0, 1)]]).T
+        if bound_degrees(pairs, nodes, bound).tolist() == [False, False, *[True] * (len(edges) - 1)]:
+            break
+    new = (min(names[:2]), max(names[:2]))
+    x = features(0, nodes)
+    before, after = (published(HOPS["appnp"], graph, x, hops, 1.0, bound) for graph in (renamed, renamed | {new}))
+    assert changed(before, after) == rows_changed_by_edge(bound, hops, MANY)
+
+
+def test_without_the_bound_on_degrees_the_count_does_not_hold():
+    star = frozenset((0, leaf) for leaf in range(1, NODES - 1))
+    x = features(0)
+    rows = rows_changed_by_edge(2, 2, MANY)
+    for bound, holds in ((2, True), (None, False)):
+        before, after = (published(HOPS["appnp"], graph, x, 2, 1.0, bound) for graph in (star, star | {(0, NODES - 1)}))
+        assert (changed(before, after) <= rows) == holds
 
 
 def test_the_bounds_are_reached():
@@ -103,24 +172,25 @@ def test_the_bounds_are_reached():
     star = frozenset((0, leaf) for leaf in range(1, NODES))
     x = torch.zeros(NODES, 1, dtype=torch.float64)
     x[0] = 100.0
-    before, after = (published(HOPS["gin"], star, sign * x, 1, 0.5) for sign in (1, -1))
+    before, after = (published(HOPS["gin"], star, sign * x, 1, 0.5, NODES - 1) for sign in (1, -1))
     bound = frobenius_sensitivity(0.5, rows_changed_by_node(NODES - 1, 1, NODES))
     assert (after - before).norm().item() == pytest.approx(bound)
 
 
 def test_the_counts_by_hand():
-    assert rows_changed_by_node(3, 2, 1000) == 1 + 3 + 9
-    assert rows_changed_by_edge(3, 2, 1000) == 2 * (1 + 3)
-    assert rows_changed_by_edge(3, 2, 1000, source_degrees=True) == 2 * (1 + 3 + 9)
-    assert rows_changed_by_node(3, 2, 1000, edges_too=True) == 1 + 6 * (1 + 3)
-    assert rows_changed_by_node(3, 2, 1000, edges_too=True, source_degrees=True) == 1 + 6 * (1 + 3 + 9)
-    assert rows_changed_by_node(3, 2, 10) == 10
-    assert rows_changed_by_node(10**9, 32, 10**6, edges_too=True) == 10**6
+    assert rows_changed_by_node(3, 2, 1000) == 1 + 3 + 6
+    assert rows_changed_by_node(3, 1, 1000) == 1 + 3
+    assert rows_changed_by_node(1, 5, 1000) == 2
+    assert rows_changed_by_edge(3, 2, 1000) == 4 * (1 + 2)
+    assert rows_changed_by_edge(3, 1, 1000) == 4
+    assert rows_changed_by_edge(3, 2, 1000, source_degrees=True) == 4 * (1 + 2 + 4)
+    assert rows_changed_by_node(3, 2, 9) == 9
+    assert rows_changed_by_edge(10**9, 32, 10**6) == rows_changed_by_node(10**9, 32, 10**6) == 10**6
 
 
 def test_without_hops_edges_count_nothing_and_a_node_is_its_row():
     assert rows_changed_by_edge(None, 0, 5) == 0
-    assert rows_changed_by_node(None, 0, 5, edges_too=True) == 1
+    assert rows_changed_by_node(None, 0, 5) == 1
     assert frobenius_sensitivity(0.7, 1) == row_sensitivity(0.7, "replacement") == 1.4
     assert frobenius_sensitivity(0.7, 0) == 0
     assert row_sensitivity(0.7, "zero-out") == 0.7
@@ -159,8 +229,10 @@ def test_a_clip_is_finite_and_positive(clip):
 
 
 def test_counts_are_whole_numbers():
-    with pytest.raises(ConfigError, match="degree_bound=-1"):
-        rows_changed_by_edge(-1, 2, 5)
+    with pytest.raises(ConfigError, match="degree_bound=0"):
+        rows_changed_by_edge(0, 2, 5)
+    with pytest.raises(ConfigError, match="num_nodes=-1"):
+        rows_changed_by_node(3, 2, -1)
     with pytest.raises(ConfigError, match="hops=-1"):
         rows_changed_by_node(3, -1, 5)
     with pytest.raises(ConfigError, match="rows=-1"):

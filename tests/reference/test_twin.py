@@ -16,6 +16,7 @@ from tests.roles.federation import (
     dropout_everywhere,
     federate,
     merge,
+    publisher_of,
     small_data,
     small_job,
     small_parties,
@@ -48,7 +49,9 @@ def assert_twins(
     tolerance: float = TOLERANCE,
 ) -> tuple[Federation, PlainNetwork]:
     """Trains both and compares every weight and the logits."""
-    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom)
+    found = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
+    publishers = {party: publisher for party, publisher in found.items() if publisher is not None}
+    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom, publishers)
     start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
     for epoch in range(1, steps + 1):
         twin.train_step(epoch)

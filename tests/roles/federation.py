@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -21,6 +23,8 @@ from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.fit import infer, train_step
+from veilgraph.privacy.plan import plan
+from veilgraph.privacy.publish import Publisher
 from veilgraph.roles import launch
 from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.label_holder import LabelHolder
@@ -157,11 +161,28 @@ def joint_weights(
     return whole
 
 
+def publisher_of(settings: JobSettings, party: PartyId) -> Publisher | None:
+    """A holder's, without a ledger, and with the same noise whenever it is made."""
+    planned = plan(settings, party)
+    return None if planned is None else Publisher(planned, None, fixed_secrets(f"noise of {party}"))
+
+
+def fixed_secrets(name: str) -> SecretSource:
+    """The same bytes in the same order, every time that it is made."""
+    counter = itertools.count()
+
+    def draw(size: int) -> bytes:
+        return hashlib.shake_256(f"{name}/{next(counter)}".encode()).digest(size)
+
+    return draw
+
+
 def build_role(
     settings: JobSettings, link: Link, graphs: Mapping[PartyId, PartyGraph], custom: CustomModel | None = None
 ) -> Role:
     party = link.party
-    session = Session(settings, link, LearningStreams(settings.seed, party), system_secrets)
+    publisher = publisher_of(settings, party)
+    session = Session(settings, link, LearningStreams(settings.seed, party), system_secrets, publisher=publisher)
     if party == SERVER:
         return Server(session)
     kind = LabelHolder if party == settings.data.label_party else DataHolder

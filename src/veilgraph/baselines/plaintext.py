@@ -7,7 +7,7 @@ graph it is isolated or pooled training.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +23,11 @@ from veilgraph.mpc.embed import OWN_NODES
 from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
-from veilgraph.nn.network import CustomModel, HolderNetwork, ServerNetwork, deep_width, next_input
+from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.fit import Judgement
 from veilgraph.paradigms.run_directory import Record
+from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.role import build_optimizer, precision
@@ -51,6 +52,7 @@ class PlainNetwork:
         graphs: one per holder, in the job's order; one or more.
         label_party: which of them has the labels.
         custom: for ``local.model: custom``.
+        publishers: of the holders, in a job with differential privacy; they keep no ledger here.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class PlainNetwork:
         graphs: Sequence[PartyGraph],
         label_party: PartyId,
         custom: CustomModel | None = None,
+        publishers: Mapping[PartyId, Publisher] | None = None,
     ) -> None:
         self.settings = settings
+        self._publishers = publishers or {}
         model, dtype = settings.model, precision(settings)
         self._dtype = dtype
         self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
@@ -130,23 +134,39 @@ class PlainNetwork:
         rounds = self.settings.model.rounds
         for round_ in range(1, rounds + 1):
             outputs = {
-                party: network.contribute(round_, inputs[party], started[party], generators[party])
+                party: network.contribute(
+                    round_, inputs[party], started[party], generators[party], self._release(party)
+                )
                 for party, network in self.holders.items()
             }
             combined = self.server.merge([piece for piece, _ in outputs.values()], self._weight_total)
             if round_ < rounds:
-                inputs = {party: next_input(combined, own) for party, (_, own) in outputs.items()}
-        deep = self.server.deep(combined, generators[SERVER])
+                inputs = {party: next_input(self._cut(combined, party), own) for party, (_, own) in outputs.items()}
+        deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party)
         stream = self._streams[self._label_party]
         generator = None if epoch is None else stream.generator("head dropout", epoch)
         logits: Tensor = self.head(deep, self._label_adjacency, generator)
         return logits
 
+    def _release(self, party: PartyId) -> Release | None:
+        publisher = self._publishers.get(party)
+        return None if publisher is None else lambda rows: publisher.embeddings(rows, 0)
+
+    def _cut(self, received: Tensor, party: PartyId) -> Tensor:
+        """What a holder gets; the gradient that it gives back is released first."""
+        publisher = self._publishers.get(party)
+        if publisher is None or not received.requires_grad:
+            return received
+        branch = received.view_as(received)
+        branch.register_hook(lambda gradient: publisher.gradients(gradient, 0))  # type: ignore[no-untyped-call]
+        return branch
+
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss."""
         for parameter in self.trained():
             parameter.grad = None
-        loss = self._objective.training_loss(self.forward(epoch))
+        self.logits = self.forward(epoch)
+        loss = self._objective.training_loss(self.logits)
         backward(loss)
         self.embedding.learn({party: gradient_of(h0) for party, h0 in self._leaves.items()})
         self.optimizer.step()
@@ -173,7 +193,7 @@ def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
         loss = network.train_step(epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            logits = network.infer()
+            logits = network.infer() if network.settings.privacy is None else network.logits.detach()
             scores = network.score(logits)
             record.update(scores.record())
             judgement = judgement.after(epoch, scores, settings.select_by)
@@ -183,6 +203,8 @@ def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
         progress(metrics)
         if judgement.stops(settings):
             break
+    if network.settings.privacy is not None:
+        best = network.infer()
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {
         "best_epoch": judgement.best_epoch,

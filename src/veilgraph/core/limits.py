@@ -10,10 +10,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
 
 REASON_CHARACTERS: Final = 500
@@ -66,10 +67,8 @@ _OF_LABEL_HOLDER: Final = frozenset[Revelation]({"training-rows", "label-holder-
 _TO_LABEL_HOLDER: Final = frozenset[Revelation]({"output-embeddings", "combined-as-output"})
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(Settings):
     """What a party accepts. The defaults accept the default job and nothing that reveals more."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     may_reveal: tuple[Revelation, ...] = Field(
         ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),

@@ -13,9 +13,11 @@ from typing import Annotated, Literal, Self, get_args
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from veilgraph.core.config import PartyName, _Settings, first_problem
+from veilgraph.core.config import first_problem
+from veilgraph.core.data_settings import PartyName
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import LimitSettings
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -53,7 +55,7 @@ MissingNumber = Literal["error", "zero", "mean"]
 _MISSING_NUMBERS: tuple[MissingNumber, ...] = get_args(MissingNumber)
 
 
-class NumericFeatures(_Settings):
+class NumericFeatures(Settings):
     """Columns of numbers, each one column of the features."""
 
     columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
@@ -76,7 +78,7 @@ class NumericFeatures(_Settings):
         return number
 
 
-class CategoricalFeatures(_Settings):
+class CategoricalFeatures(Settings):
     """Columns of categories, each one column of 0 and 1 per category."""
 
     columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
@@ -103,7 +105,7 @@ Features = Annotated[
 ]
 
 
-class LabelSettings(_Settings):
+class LabelSettings(Settings):
     """The label holder's classes; a node without a value is unlabelled."""
 
     column: Text
@@ -115,7 +117,7 @@ class LabelSettings(_Settings):
         return _check_distinct(values)
 
 
-class SplitColumn(_Settings):
+class SplitColumn(Settings):
     """A column says which split a labelled node belongs to; none where it has no value."""
 
     column: Text
@@ -129,7 +131,7 @@ class SplitColumn(_Settings):
         return self
 
 
-class SplitFractions(_Settings):
+class SplitFractions(Settings):
     """Random fractions of each class's labelled nodes; what they leave is in no split."""
 
     train: Fraction
@@ -156,7 +158,7 @@ Split = Annotated[
 ]
 
 
-class NodeSettings(_Settings):
+class NodeSettings(Settings):
     """The node table: one row per node."""
 
     file: TablePath
@@ -192,7 +194,7 @@ class NodeSettings(_Settings):
         return (self.id, *label, *split)
 
 
-class RelationSettings(_Settings):
+class RelationSettings(Settings):
     """Which kinds of edges to keep, and what each multiplies the weight by."""
 
     column: Text
@@ -200,7 +202,7 @@ class RelationSettings(_Settings):
     other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
 
 
-class EdgeSettings(_Settings):
+class EdgeSettings(Settings):
     """One table of edges: one row per edge."""
 
     file: TablePath
@@ -217,7 +219,7 @@ class EdgeSettings(_Settings):
         return _check_suffix(path)
 
 
-class PartySettings(_Settings):
+class PartySettings(Settings):
     """One organisation's own settings; private to it."""
 
     party: PartyName

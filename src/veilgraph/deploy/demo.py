@@ -16,7 +16,8 @@ from typing import Final
 
 import yaml
 
-from veilgraph.core.config import DataSettings, JobSettings, read_job
+from veilgraph.core.config import JobSettings, read_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import LinkTimeout, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.control import submit

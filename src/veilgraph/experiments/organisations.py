@@ -16,7 +16,8 @@ import pyarrow.parquet
 import yaml
 from numpy.typing import NDArray
 
-from veilgraph.core.config import DataSettings, JobSettings, parse_job, write_job
+from veilgraph.core.config import JobSettings, parse_job, write_job
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overrides

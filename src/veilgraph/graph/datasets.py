@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from veilgraph.core.config import DataSettings
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.embedded import load_digits_parties, load_synthetic_parties
 from veilgraph.graph.features import scale_features

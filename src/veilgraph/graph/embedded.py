@@ -11,7 +11,7 @@ from sklearn.neighbors import kneighbors_graph
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.core.config import DataSettings
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import Planetoid
 from torch_geometric.io import read_planetoid_data
 
-from veilgraph.core.config import DataSettings
+from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.features import choose_columns, compact, from_scipy

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.config import InitialSettings
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.config import InitialSettings
+from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.mpc import ring

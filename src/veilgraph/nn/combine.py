@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import CombineSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.model_settings import CombineSettings
 from veilgraph.nn.propagate import Adjacency
 
 

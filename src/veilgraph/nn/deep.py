@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import ServerSettings
+from veilgraph.core.model_settings import ServerSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout

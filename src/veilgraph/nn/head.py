@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import HeadSettings
+from veilgraph.core.model_settings import HeadSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.linear import linear

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import InitialSettings
+from veilgraph.core.model_settings import InitialSettings
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import LocalSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams, seeded_global
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout

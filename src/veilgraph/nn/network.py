@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.config import ModelSettings
+from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.initial import InitialTransform
 from veilgraph.nn.local import build_local
 from veilgraph.nn.propagate import Adjacency
+
+Release = Callable[[Tensor], Tensor]
+"""What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
 
 CustomModel = Callable[[int], nn.Module]
 """Makes a user's own local model for a width: any module with PyTorch Geometric's ``forward(x, edge_index)``."""
@@ -75,7 +78,12 @@ class HolderNetwork(nn.Module):
         return started
 
     def contribute(
-        self, round_: int, h: Tensor, initial: Tensor, generator: torch.Generator | None
+        self,
+        round_: int,
+        h: Tensor,
+        initial: Tensor,
+        generator: torch.Generator | None,
+        release: Release | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """A round from 1 to R, over all of the holder's nodes.
 
@@ -84,16 +92,19 @@ class HolderNetwork(nn.Module):
             h: Tensor[N, d], the round's input.
             initial: Tensor[N, d], h^0.
             generator: source of dropout; None means evaluation.
+            release: noise, where the job adds any; the strategy's weights come after it.
 
         Returns:
             What the holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d],
             None where there are none.
         """
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
-        contribution: Tensor = self.contribution(local)
-        if self._common == self._adjacency.num_nodes:
-            return contribution, None
-        return contribution[: self._common], local[self._common :]
+        own = local[self._common :] if self._common < self._adjacency.num_nodes else None
+        if release is not None:
+            contribution: Tensor = self.contribution(release(local[: self._common]))
+            return contribution, own
+        contribution = self.contribution(local)
+        return contribution[: self._common], own
 
 
 def next_input(combined: Tensor, own: Tensor | None) -> Tensor:

@@ -1,7 +1,10 @@
 """The fitting loop of one party: epochs, model choice, checkpoints. All parties run it in lockstep.
 
 The label holder alone judges: it scores the validation nodes and tells the others two bits, whether this epoch
-was the best so far and whether to stop.
+was the best so far and whether to stop. With ``select_by: last`` it tells nothing.
+
+Every forward pass publishes. Where that has a price (differential privacy), no pass is made for an evaluation alone:
+the logits of the training pass are scored; and training ends where the first party's budget ends.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -40,8 +43,10 @@ class Judgement:
     best_loss: float = float("inf")
     since_best: int = 0
 
-    def after(self, epoch: int, scores: Scores, select_by: Selection = "accuracy") -> Judgement:
+    def after(self, epoch: int, scores: Scores, select_by: Selection | Literal["last"] = "accuracy") -> Judgement:
         """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
+        if select_by == "last":
+            return Judgement(epoch, 0.0, scores.val_loss)
         score = scores.selection(select_by)
         if (score, -scores.val_loss) > (self.best_score, -self.best_loss):
             return Judgement(epoch, score, scores.val_loss)
@@ -65,7 +70,7 @@ def fit(
     store: PartyStore,
     *,
     resume: bool,
-    begin: Callable[[int], None],
+    begin: Callable[[int, int], None],
     log: Callable[[Record], None],
     saved: Callable[[int], None] = lambda epoch: None,
 ) -> Fitted:
@@ -75,14 +80,17 @@ def fit(
         role: of this party, not yet set up.
         store: its private files.
         resume: go on from the newest checkpoint that all parties hold.
-        begin: called with the epoch the job goes on from, 0 for a fresh start.
+        begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
         log: called by the label holder with each epoch's record.
         saved: called after every checkpoint with its epoch.
     """
     settings = role.session.settings.train
     start = role.setup(store.epochs() if resume else [])
     store.forget_after(start)
-    begin(start)
+    last = settings.epochs
+    if role.affordable_steps is not None:
+        last = min(last, start + role.affordable_steps)
+    begin(start, last)
     judgement, stop = Judgement(), False
     best = _clone(role.weights())
     if start:
@@ -98,17 +106,21 @@ def fit(
                 "release that wrote it, or train anew"
             ) from error
         stop = facts["stopped"]
-    step = 0
-    for epoch in range(start + 1, settings.epochs + 1):
+    step, publisher = 0, role.session.publisher
+    for epoch in range(start + 1, last + 1):
         if stop:
             break
+        if publisher is not None and (epoch == start + 1 or (epoch - 1) % settings.checkpoint_every == 0):
+            until = min(last, -(-epoch // settings.checkpoint_every) * settings.checkpoint_every)
+            publisher.expect(until - epoch + 1, step)
         started = time.perf_counter()
         train_step(role, step, epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         step += 1
-        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            infer(role, step)
-            step += 1
+        if epoch % settings.evaluate_every == 0 or epoch == last:
+            if role.session.settings.privacy is None:
+                infer(role, step)
+                step += 1
             before = judgement.best_epoch
             judgement, stop = _judge(role, epoch, judgement, record)
             if judgement.best_epoch != before:
@@ -147,9 +159,13 @@ def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tupl
         record.update(scores.record())
         judgement = judgement.after(epoch, scores, settings.train.select_by)
         improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
+        if settings.train.select_by == "last":
+            return judgement, False
         others = [party for party in (*session.holders, SERVER) if party != label_party]
         broadcast(session.link, others, tag, torch.tensor([improved, stop]))
         return judgement, stop
+    if settings.train.select_by == "last":
+        return replace(judgement, best_epoch=epoch), False
     bits = receive_as(session.link, label_party, tag, (2,), torch.bool)
     return (replace(judgement, best_epoch=epoch) if bits[0] else judgement), bool(bits[1])
 

@@ -13,6 +13,7 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.fit import Fitted, fit, infer
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, publisher_of, spent
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job, align
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.run_directory import (
@@ -22,6 +23,7 @@ from veilgraph.paradigms.run_directory import (
     save_tensors,
 )
 from veilgraph.paradigms.sending import SendingRecord, traffic_rows
+from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.role import Role, Session
@@ -79,7 +81,9 @@ def run_party(
             aligned = Aligned(graph=None if party == SERVER else load_party(store.graph_path))
         record.note()
         if work != "align":
-            _compute(run, party, work, link, custom, aligned, record)
+            limit = None if organisation is None else organisation.settings.limits.max_epsilon
+            with publisher_of(store, settings, aligned.graph, limit, begun=work != "train") as publisher:
+                _compute(run, party, work, link, custom, aligned, record, publisher)
     finally:
         link.close()
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
@@ -105,10 +109,11 @@ def _compute(
     custom: CustomModel | None,
     aligned: Aligned,
     record: SendingRecord,
+    publisher: Publisher | None,
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
-    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses)
+    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, publisher)
     role = _role(session, party, aligned.graph, custom)
     try:
         if work == "predict":
@@ -118,8 +123,10 @@ def _compute(
             infer(role, 0)
         else:
 
-            def begin(epoch: int) -> None:
+            def begin(epoch: int, last: int) -> None:
                 log.info("training begins after epoch %d", epoch)
+                if last < settings.train.epochs:
+                    log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
                 if isinstance(role, LabelHolder):
                     run.forget_metrics_after(epoch)
 
@@ -130,6 +137,8 @@ def _compute(
             fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=saved)
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
+        if publisher is not None:
+            write_whole(store.path / LEDGER_SUMMARY, json.dumps(spent(publisher)).encode())
         if isinstance(role, LabelHolder):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)

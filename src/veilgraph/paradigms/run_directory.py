@@ -8,6 +8,7 @@ curves.png                     loss and accuracy over epochs
 parties/<name>/                private to that party
     graph.safetensors          its data
     nodes.safetensors          ids of its rows, encoding.json its features' encoding, alignment.json: from tables
+    ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest
     model.safetensors          its part of the best model, once the run is complete

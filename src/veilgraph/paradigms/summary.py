@@ -9,6 +9,7 @@ from typing import Any
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
 from veilgraph.paradigms.run_directory import RunDirectory
 
 
@@ -25,6 +26,9 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId]) -> None:
     traffic = [entry for party in parties for entry in _read(run.party(party).path / "traffic.json")]
     run.write_json("traffic.json", traffic)
     result = _read(run.party(run.settings.data.label_party).path / "result.json")
+    ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
+    if run.settings.privacy is not None:
+        result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
     steps = sorted(record["step_seconds"] for record in run.metrics())
     result["seconds_per_step"] = steps[len(steps) // 2]
     result["sent_bytes"] = {

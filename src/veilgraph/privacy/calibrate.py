@@ -7,12 +7,14 @@ the neighbouring relation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.optimize import brentq
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.accountant import check_delta, check_q, gaussian_delta, subsampled_total
-from veilgraph.privacy.event import GaussianEvent, Neighbours, sensitivity_in_clips
+from veilgraph.core.privacy_settings import Neighbours
+from veilgraph.privacy.accountant import check_delta, check_q, gaussian_delta, subsampled_total, total
+from veilgraph.privacy.event import GaussianEvent, LaplaceEvent, sensitivity_in_clips
 
 _MARGIN = 1 + 1e-9
 """On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one."""
@@ -86,6 +88,38 @@ def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neig
     return analytic_multiplier(epsilon_total, delta) * math.sqrt(releases) * sensitivity_in_clips(neighbours)
 
 
+def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:
+    """The scale over the ℓ1 sensitivity with which ``releases`` Laplace releases cost ``epsilon_total`` together.
+
+    Never more than pure composition asks for, releases / ε; less where δ allows it.
+
+    Args:
+        epsilon_total: ε of all releases together.
+        delta: δ of all releases together.
+        releases: how many, ≥ 1; every unit takes part in each.
+
+    Returns:
+        The scale, above what ``total`` asks for by about 1e-4 of it.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check_epsilon(epsilon_total)
+    check_delta(delta)
+    _check_releases("releases", releases)
+
+    def excess(scale: float) -> float:
+        return total({LaplaceEvent(scale): releases}, delta) - epsilon_total
+
+    enough = releases / epsilon_total * _MARGIN
+    if releases == 1:
+        return enough
+    too_little = enough / 2
+    while excess(too_little) <= 0:
+        enough, too_little = too_little, too_little / 2
+    return _from_above(excess, too_little, enough)
+
+
 def calibrate_subsampled(epsilon_total: float, delta: float, q: float, steps: int) -> float:
     """The Gaussian noise over the clip with which ``steps`` Poisson-sampled releases cost ``epsilon_total`` together.
 
@@ -122,6 +156,10 @@ def calibrate_subsampled(epsilon_total: float, delta: float, q: float, steps: in
     too_little = enough / 2
     while excess(too_little) <= 0:
         enough, too_little = too_little, too_little / 2
+    return _from_above(excess, too_little, enough)
+
+
+def _from_above(excess: Callable[[float], float], too_little: float, enough: float) -> float:
     multiplier = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
     while excess(multiplier) > 0:
         multiplier *= 1 + _TOLERANCE

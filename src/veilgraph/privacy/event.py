@@ -10,15 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from veilgraph.core.errors import ConfigError
-
-Neighbours = Literal["zero-out", "replacement"]
-"""A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
-
-Unit = Literal["row", "edge", "node", "label"]
-"""What one neighbouring step changes: one published row, one edge, one node's features, one label."""
+from veilgraph.core.privacy_settings import Neighbours, Unit
 
 
 @dataclass(frozen=True, slots=True)

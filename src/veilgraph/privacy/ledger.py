@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, Neighbours, Unit
+from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger_file import LedgerFile
 
 _MOST: Final = 1 << 32

@@ -1,6 +1,6 @@
 """Mechanisms: clip every row, put it on the grid, add noise, and process what came out.
 
-A mechanism is frozen, its ``release`` is a function of the rows and a secret source alone, and its ``event`` says what
+A mechanism is frozen, ``release`` is a function of it, the rows and a secret source alone, and its ``event`` says what
 the release did, for the accountant. VFGNN, Algorithm 1 (its line 4 prints x^K where the clipped row x̄ is meant).
 
 Clipping shortens a row to C·(1 - 2^-32) and then rounds every entry *towards zero* to the noise's grid. Rounding never
@@ -11,18 +11,19 @@ the noise is added to is at most C, the sensitivity that the event claims (``noi
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RangeOverflow
+from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.core.randomness import SecretSource
 from veilgraph.privacy import noise
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, Neighbours, Unit
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
 
 SMALLEST_MULTIPLIER = 1e-9
 """Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""
@@ -33,20 +34,34 @@ _PIECE = 1 << 16  # entries clipped at once, so that temporaries stay in the cac
 _FEWEST_COLUMNS = 3  # of James-Stein: below, it is no better than what it is given
 
 
-class Mechanism(Protocol):
-    """A way to release rows."""
+class Mechanism(ABC):
+    """A way to release rows.
 
-    @property
-    def clip(self) -> float:
-        """C: the largest norm of a row before noise (ℓ2; ℓ1 for Laplace)."""
-        ...
+    Attributes:
+        clip: C, the largest norm of a row before noise (ℓ2; ℓ1 for Laplace).
+    """
 
-    def release(self, x: Tensor, source: SecretSource) -> Tensor:
+    clip: float
+
+    @abstractmethod
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        """The noise of one release, which may be made before its rows are there.
+
+        Args:
+            shape: (N, d).
+            source: of the noise's seed; ``system_secrets`` outside tests.
+
+        Returns:
+            Tensor[N, d] float64.
+        """
+
+    @abstractmethod
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """Releases rows that are clipped and noised.
 
         Args:
             x: Tensor[N, d], any floating dtype; not changed.
-            source: of the noise's seed; ``system_secrets`` outside tests.
+            drawn: noise of that shape, for this release alone; changed in place.
 
         Returns:
             Tensor[N, d] float64.
@@ -55,15 +70,18 @@ class Mechanism(Protocol):
             RangeOverflow: an entry is NaN, infinite or above 1e150 in magnitude.
             ConfigError: the mechanism cannot release rows of d columns.
         """
-        ...
 
+    @abstractmethod
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> Event:
         """What one release did, under that neighbouring relation and unit."""
-        ...
+
+    def release(self, x: Tensor, source: SecretSource) -> Tensor:
+        """One release with noise drawn for it; as ``apply``."""
+        return self.apply(x, self.draw(tuple(x.shape), source))
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Mechanism):
     """x̃ = x̄ + n, n ~ N(0, σ²C²I), with x̄ = min(1, C/‖x‖₂)·x (VFGNN, Algorithm 1, lines 1-4).
 
     Args:
@@ -85,10 +103,13 @@ class Gaussian:
         """Of the noise on one entry: σC."""
         return self.noise_multiplier * self.clip
 
-    def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """See ``Mechanism.release``; multiples of ``granularity(σC)``."""
-        values = noise.gaussian(tuple(x.shape), self.standard_deviation, source)
-        return _add_clipped(values, x, self.clip, 2, noise.granularity(self.standard_deviation))
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        """See ``Mechanism.draw``; multiples of ``granularity(σC)``."""
+        return noise.gaussian(shape, self.standard_deviation, source)
+
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """See ``Mechanism.apply``; multiples of ``granularity(σC)``."""
+        return _add_clipped(drawn, x, self.clip, 2, noise.granularity(self.standard_deviation))
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> GaussianEvent:
         """See ``Mechanism.event``. Whatever is computed from the noisy rows costs nothing more."""
@@ -99,24 +120,24 @@ class Gaussian:
 class JamesStein(Gaussian):
     """The Gaussian mechanism, then the James-Stein estimate of every row (VFGNN, Algorithm 1, line 6; d ≥ 3)."""
 
-    def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """See ``Mechanism.release``."""
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """See ``Mechanism.apply``."""
         _check_columns(x, "james-stein")
-        return james_stein(super().release(x, source), self.standard_deviation)
+        return james_stein(super().apply(x, drawn), self.standard_deviation)
 
 
 @dataclass(frozen=True)
 class JamesSteinPlus(Gaussian):
     """The Gaussian mechanism, then the positive-part James-Stein estimate of every row (d ≥ 3)."""
 
-    def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """See ``Mechanism.release``."""
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """See ``Mechanism.apply``."""
         _check_columns(x, "james-stein-plus")
-        return james_stein(super().release(x, source), self.standard_deviation, positive_part=True)
+        return james_stein(super().apply(x, drawn), self.standard_deviation, positive_part=True)
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Mechanism):
     """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x. Pure ε-DP: δ = 0 up to the arithmetic.
 
     Args:
@@ -138,10 +159,13 @@ class Laplace:
         """Of the noise on one entry: bC."""
         return self.scale_multiplier * self.clip
 
-    def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """See ``Mechanism.release``; multiples of ``granularity(bC)``."""
-        values = noise.laplace(tuple(x.shape), self.scale, source)
-        return _add_clipped(values, x, self.clip, 1, noise.granularity(self.scale))
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        """See ``Mechanism.draw``; multiples of ``granularity(bC)``."""
+        return noise.laplace(shape, self.scale, source)
+
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """See ``Mechanism.apply``; multiples of ``granularity(bC)``."""
+        return _add_clipped(drawn, x, self.clip, 1, noise.granularity(self.scale))
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> LaplaceEvent:
         """See ``Mechanism.event``."""

@@ -4,28 +4,43 @@ A published matrix has N rows, each clipped to length C. A row that changes move
 by at most 2C otherwise, so a matrix of which n rows change moves by at most 2C·√n in the Frobenius norm. What is left
 is to count the rows.
 
-Rows. Let h^k(v) be node v's embedding after k of K hops. It is a function of h^(k−1)(v), of v's h^0, and of the
-h^(k−1), degrees and edge weights of the nodes with an edge to v. Let D bound the edges at any node, in both of the
-neighbouring graphs, and B(r) = 1 + D + … + D^r. At most B(r) nodes are within r edges of a given one.
+Let h^k(v) be node v's embedding after k of K hops. It is a function of h^(k−1)(v), of v's h^0, and of the h^(k−1) and
+the weights of the edges that arrive at v, a weight being normalised by the degree of its target (mean, self-loop mean,
+sum, maximum) or of its source as well (gcn). Edges are those that ``degree.bound_degrees`` keeps: a node has at most D
+neighbours, D ≥ 1. Degrees are counted after it.
 
-1. *One node's features.* h^0 changes at that node only. If h^k changed within distance k of it, h^(k+1) changed within
-   distance k + 1. So at most B(K) rows change.
-2. *One edge {a, b}.* h^0 is the same. In hop 1 only a and b change, if an edge's weight depends on its target's degree
-   alone (mean, sum, maximum, attention, appnp); from there as in 1 along the edges that both graphs share. So at most
-   2·B(K − 1) rows change, and none at K = 0. Where weights depend on the source's degree as well (gcn), the neighbours
-   of a and b change in hop 1 too: at most 2·B(K).
-3. *One node's features and all its edges.* The node itself, and its at most D old and D new neighbours, change first,
-   and then whatever those reach: at most 1 + 2D·B(K − 1) rows, with weights that depend on the source's degree
-   1 + 2D·B(K).
+*Reach.* From a node at most D others are one edge away. Whoever is reached from a neighbour has at most D − 1 further
+ones. So with T(r) = 1 + (D−1) + … + (D−1)^r, at most 1 + D·T(r − 1) nodes are within r edges of a node (1 if r = 0),
+and at most T(r) if one of its D places is taken by a neighbour that does not count.
 
-What the count assumes:
+1. *One node's features.* The edges are the same, so the same are kept. h^0 changes at that node only, and if h^k
+   changed within k edges of it, h^(k+1) changed within k + 1. At most **1 + D·T(K − 1)** rows change (1 if K = 0).
+
+2. *One edge*: everything that is recorded between two nodes a and b, added, removed or replaced. h^0 is the same.
+   - Added, or removed the other way round: with {a, b} at most two other pairs {a, c} and {b, d} differ in being kept
+     (proof in ``degree``). So kept edges differ at F = {a, b, c, d} only, and each kept pair that differs has both its
+     nodes in F. A node outside F has the same edges and, normalised by the target, the same weights in both graphs. It
+     changes in a hop only if it, or a neighbour along an edge that *both* graphs keep, had changed before. So after K
+     hops only nodes within K − 1 such edges of F differ. A node of F at which nothing differs need not be counted, and
+     any other has at most D − 1 edges that both graphs keep, since one graph keeps a further one there. At most
+     **4·T(K − 1)** rows change (none if K = 0).
+   - Replaced: the kept pairs are the same. F = {a, b}, and their edges lead to at most D − 1 others each: 2·T(K − 1).
+   - Where weights depend on the source's degree, hop 1 also changes the neighbours of F along edges that both graphs
+     keep: at most **4·T(K)**.
+   - An edge from a node to itself is always kept and no neighbour. It changes its node first, so at most
+     1 + D·T(K − 2) = T(K − 1) + T(K − 2) rows (with K for K − 1 if weights depend on the source's degree), which the
+     counts above cover.
+
+One node's features *and all its edges* have no such count: one node's edges, even those that are not kept at the node
+itself, may displace an edge at any number of other nodes.
+
+What the counts assume:
 - The function from data to rows is the same in both worlds: its weights are public, or were computed from what was
   published before. Weights that a holder trained on its own graph in the clear, or features scaled by statistics of a
   whole column, carry one node's influence to every row; then all N rows may change (``rows=N``).
 - Activation, scaling to length 1 and clipping work row by row.
-- A published row that is zero under zero-out is a statement about that row. One edge's or node's removal changes other
-  rows to something that is not zero, so edges and nodes always cost the 2C of replacement, and being a replacement by
-  nothing, removal is covered.
+- A published row that is zero under zero-out is a statement about that row. One edge's removal changes other rows to
+  something that is not zero, so edges and nodes always cost the 2C of replacement.
 """
 
 from __future__ import annotations
@@ -34,7 +49,8 @@ import math
 from typing import Literal
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, Neighbours, Unit, sensitivity_in_clips
+from veilgraph.core.privacy_settings import Neighbours, Unit
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, sensitivity_in_clips
 
 
 def row_sensitivity(clip: float, neighbours: Neighbours) -> float:
@@ -49,44 +65,40 @@ def row_sensitivity(clip: float, neighbours: Neighbours) -> float:
 
 
 def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *, source_degrees: bool = False) -> int:
-    """How many published rows one edge more or less can change; counts 2 of this file's head.
+    """How many published rows one edge more or less can change; count 2 of this file's head.
 
     Args:
-        degree_bound: D, most edges at a node in either graph (an edge given twice counts twice, own loops not at all).
+        degree_bound: D of ``degree.bound_degrees``, which the propagated edges have gone through.
         hops: K, from what is clear to the holder alone to what is published.
-        num_nodes: N, which no count exceeds.
+        num_nodes: N, the number of published rows, which no count exceeds.
         source_degrees: an edge's weight depends on the degree of its source too, as gcn's.
 
     Raises:
         ConfigError: an argument is out of range, or there is no degree bound though the count needs one.
     """
+    _check_whole("num_nodes", num_nodes)
     if hops == 0:
         return 0
     bound = _bound(degree_bound, "edge", hops)
-    return min(num_nodes, 2 * _ball(bound, hops if source_degrees else hops - 1, num_nodes))
+    return min(num_nodes, 4 * _reach(bound, hops if source_degrees else hops - 1, num_nodes))
 
 
-def rows_changed_by_node(
-    degree_bound: int | None, hops: int, num_nodes: int, *, edges_too: bool = False, source_degrees: bool = False
-) -> int:
-    """How many published rows one node's other features can change; counts 1 and 3 of this file's head.
+def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) -> int:
+    """How many published rows one node's other features can change; count 1 of this file's head.
 
     Args:
         degree_bound: as in ``rows_changed_by_edge``.
         hops: K, from what is clear to the holder alone to what is published.
-        num_nodes: N, which no count exceeds.
-        edges_too: all edges of the node may differ as well.
-        source_degrees: as in ``rows_changed_by_edge``.
+        num_nodes: N, the number of published rows, which no count exceeds.
 
     Raises:
         ConfigError: as ``rows_changed_by_edge``.
     """
+    _check_whole("num_nodes", num_nodes)
     if hops == 0:
         return min(num_nodes, 1)
     bound = _bound(degree_bound, "node", hops)
-    if not edges_too:
-        return _ball(bound, hops, num_nodes)
-    return min(num_nodes, 1 + 2 * bound * _ball(bound, hops if source_degrees else hops - 1, num_nodes))
+    return min(num_nodes, 1 + bound * _reach(bound, hops - 1, num_nodes))
 
 
 def frobenius_sensitivity(clip: float, rows: int) -> float:
@@ -135,20 +147,19 @@ def _bound(degree_bound: int | None, unit: Unit, hops: int) -> int:
     _check_whole("hops", hops)
     if degree_bound is None:
         raise ConfigError(f"degree_bound is missing: {why_degree_bound(unit, hops)}; give one, or protect rows")
-    _check_whole("degree_bound", degree_bound)
+    _check_whole("degree_bound", degree_bound, least=1)
     return degree_bound
 
 
-def _ball(degree_bound: int, radius: int, num_nodes: int) -> int:
-    """B(radius), or N if that is less."""
-    _check_whole("num_nodes", num_nodes)
-    shell = ball = 1
+def _reach(degree_bound: int, radius: int, num_nodes: int) -> int:
+    """T(radius), or N if that is less."""
+    shell = reach = 1
     for _ in range(radius):
-        shell *= degree_bound
-        ball += shell
-        if ball >= num_nodes:
+        shell *= degree_bound - 1
+        reach += shell
+        if shell == 0 or reach >= num_nodes:
             break
-    return min(num_nodes, ball)
+    return min(num_nodes, reach)
 
 
 def _check_whole(name: str, value: object, least: int = 0) -> None:

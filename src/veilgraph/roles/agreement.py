@@ -17,7 +17,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 MAX_HELLO_BYTES: Final = 1 << 16
 
 _SHOWN: Final = 12
@@ -59,6 +59,8 @@ class Hello(BaseModel):
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0
     checkpoints: Annotated[list[_Epoch], Field(max_length=1000)] = []
     """Epochs whose checkpoints the party holds; the newest that all hold is where the job goes on."""
+    steps: _Count | None = None
+    """Training steps that the party's privacy budget still allows; null without a budget."""
     refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(_one_line)] = ""
     """Why the party does not take part; empty when it does."""
 
@@ -95,6 +97,11 @@ def newest_common(hellos: Mapping[PartyId, Hello]) -> int:
     """The newest epoch whose checkpoint every party holds; 0 for a fresh start."""
     common = set.intersection(*(set(hello.checkpoints) for hello in hellos.values()))
     return max(common, default=0)
+
+
+def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:
+    """Training steps that every party's privacy budget allows; None where no party has one."""
+    return min((hello.steps for hello in hellos.values() if hello.steps is not None), default=None)
 
 
 def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:

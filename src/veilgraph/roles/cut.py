@@ -1,8 +1,9 @@
 """Where the computational graph is cut between parties: the activation goes out, its gradient comes in.
 
-``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Behind it embeddings
-are masked whenever the job masks, and go in the clear only when the job asks for that; the label holder's gradient of
-z_L has no others to be summed with and goes in the clear.
+``HolderCut`` is the one door through which data-dependent values leave a holder for the server. Where the job has
+differential privacy, the publisher stands in it: nothing passes that was not clipped, paid for and noised. Then
+embeddings are masked whenever the job masks, and go in the clear only when the job asks for that; the label holder's
+gradient of z_L has no others to be summed with and goes without a mask.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
+from veilgraph.nn.network import Release
+from veilgraph.privacy.publish import Publisher
 
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient: the sum stays below 2^21."""
@@ -36,28 +39,43 @@ class HolderCut:
         masks: of the session; None sends in the clear.
         bits: fractional bits of a masked embedding.
         dtype: of everything received.
+        publisher: of the holder; None in a job without differential privacy.
     """
 
-    def __init__(self, link: Link, masks: PairwiseMasks | None, bits: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        link: Link,
+        masks: PairwiseMasks | None,
+        bits: int,
+        dtype: torch.dtype,
+        publisher: Publisher | None = None,
+    ) -> None:
         self._link, self._masks, self._bits, self._dtype = link, masks, bits, dtype
+        self._publisher = publisher
 
     def publish_weight(self, weight: Tensor) -> None:
         """Sends w_i [N, 1] of the degree-weighted mean, once a session."""
         self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", self._bits)
 
+    def release(self, step: int) -> Release | None:
+        """What t must go through before it is weighted and published; None where nothing is done to it."""
+        publisher = self._publisher
+        return None if publisher is None else lambda rows: publisher.embeddings(rows, step)
+
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
-        """Sends what this holder contributes to COMBINE of a round ≥ 1: [N, d]."""
+        """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
         self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
+        gradient = self._noised(gradient, step)
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
     def publish_deep_gradient(self, step: int, gradient: Tensor) -> None:
-        """Sends ∂L/∂z_L, at the label holder only: its non-zero rows and their directions tell of the labels."""
-        self._link.send(SERVER, Tag(Kind.GRADIENT, step), gradient.contiguous())
+        """Sends ∂L/∂z_L, at the label holder only: without noise its rows and their directions tell of the labels."""
+        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self._noised(gradient, step).contiguous())
 
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives h^r for the next round; at the label holder, after the last, z_L."""
@@ -66,6 +84,9 @@ class HolderCut:
     def gradient(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives the gradient of what was published in ``round_``."""
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype)
+
+    def _noised(self, gradient: Tensor, step: int) -> Tensor:
+        return gradient if self._publisher is None else self._publisher.gradients(gradient, step)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
         if self._masks is None:

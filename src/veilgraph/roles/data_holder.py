@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
@@ -16,7 +16,7 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.role import Role, Session
 
@@ -57,6 +57,7 @@ class DataHolder(Role):
         joint, shared = settings.method != "individual", settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
+        steps, refuses = self._afford()
         mine = Hello(
             job=session.settings.hash(),
             nodes=graph.common,
@@ -64,12 +65,16 @@ class DataHolder(Role):
             feature_bits=bits if shared else 0,
             checkpoints=checkpoints,
             alignment=session.alignment,
-            refuses=session.refuses,
+            refuses=session.refuses or refuses,
+            steps=steps,
         )
         hellos = agree(session.link, session.holders, mine)
+        self.affordable_steps = fewest_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
         combine = session.settings.model.combine
-        self._cut = HolderCut(session.link, masks if combine.is_masked else None, combine.bits, session.dtype)
+        self._cut = HolderCut(
+            session.link, masks if combine.is_masked else None, combine.bits, session.dtype, session.publisher
+        )
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
         self._embedding = build_embedding(
@@ -89,6 +94,14 @@ class DataHolder(Role):
         self._is_set_up = True
         return newest_common(hellos)
 
+    def _afford(self) -> tuple[int | None, str]:
+        """Training steps that the budget allows, and why this party takes no part where it allows nothing."""
+        publisher = self.session.publisher
+        try:
+            return (None if publisher is None else publisher.affordable_steps()), ""
+        except BudgetSpent as error:
+            return None, str(error)
+
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         generator = self.dropout(epoch)
@@ -99,7 +112,9 @@ class DataHolder(Role):
         self._initial = leaf(self._started)
         self._inputs, self._outputs = [self._initial], list[tuple[Tensor, Tensor | None]]()
         for round_ in range(1, self._rounds + 1):
-            output, own = self._network.contribute(round_, self._inputs[-1], self._initial, generator)
+            output, own = self._network.contribute(
+                round_, self._inputs[-1], self._initial, generator, self._cut.release(step)
+            )
             self._outputs.append((output, own))
             self._cut.publish(step, round_, output)
             if round_ < self._rounds:

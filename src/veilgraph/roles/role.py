@@ -13,6 +13,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import Link, PartyId
+from veilgraph.privacy.publish import Publisher
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Session:
     """Identity of the alignment that gave the rows their order; empty where none was made."""
     refuses: str = ""
     """Why this party does not take part, told to all before work; empty when it does."""
+    publisher: Publisher | None = None
+    """A holder's, in a job with differential privacy."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -54,6 +57,8 @@ class Role(ABC):
         self.session = session
         self.embed_step = -1
         """Counts the initial embeddings computed in this session."""
+        self.affordable_steps: int | None = None
+        """Training steps that every party's privacy budget allows, known once set up; None without a budget."""
         self._stale = True
         self._learns = True
         self._optimizer: torch.optim.Optimizer | None = None

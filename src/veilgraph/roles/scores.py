@@ -73,7 +73,7 @@ class Objective:
             raise DataError(f"{graph.party} is the label holder but has no labels or no train and validation masks")
         self._labels, self._train, self._val, self._test = labels, train, val, graph.test_mask
         self.classes = graph.num_classes or int(labels.max()) + 1
-        self._select_by: Selection = settings.select_by
+        self._select_by = settings.select_by
         self._weights = None
         if settings.class_weights == "balanced":
             self._weights = balanced_weights(labels[train], self.classes).to(dtype)

@@ -12,7 +12,7 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.nn.network import ServerNetwork
-from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
 from veilgraph.roles.cut import ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.role import Role, Session
@@ -39,6 +39,7 @@ class Server(Role):
         session = self.session
         mine = Hello(job=session.settings.hash(), checkpoints=checkpoints, alignment=session.alignment)
         hellos = agree(session.link, session.holders, mine)
+        self.affordable_steps = fewest_steps(hellos)
         nodes = hellos[session.holders[0]].nodes
         self._shape = (nodes, self._model.dim)
         if self._network.combine.needs_weight:

@@ -1,0 +1,107 @@
+"""Which graph, and how it is divided among the holders: the ``data`` part of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from veilgraph.core.settings import Settings
+from veilgraph.core.types import SERVER, PartyId
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
+PARTY_FILE_SUFFIXES = (".yaml", ".yml")
+Proportion = Annotated[float, Field(gt=0)]
+
+
+class DataSettings(Settings):
+    """Which graph, and how it is divided among the holders.
+
+    Either a public data set that is split vertically for simulation (``dataset``), or one saved party graph per
+    holder (``parties``).
+    """
+
+    dataset: Literal["digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "amazon", "ogbn-arxiv"] = "digits"
+    root: Path | None = Field(None, description="folder that holds the data set's files")
+    holders: int = Field(2, ge=2, le=26, description="how many data holders")
+    feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
+    edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
+    feature_scaling: Literal["none", "row", "standard"] = Field(
+        "none",
+        description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
+        "each), or columns to mean 0, variance 1",
+    )
+    parties: dict[PartyName, Path | None] | None = Field(
+        None,
+        description="holder name → its saved graph (.safetensors) or its party file (.yaml); a list of names where "
+        "every holder joins with a party file of its own",
+    )
+    label_holder: PartyId | None = Field(None, description="default: the first holder")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_parties(cls, data: object) -> object:
+        """Whoever names the parties need not count them."""
+        if isinstance(data, dict) and data.get("parties") is not None and "holders" not in data:
+            return {**data, "holders": max(2, len(data["parties"]))} if isinstance(data["parties"], Sized) else data
+        return data
+
+    @field_validator("parties", mode="before")
+    @classmethod
+    def _names_only(cls, value: object) -> object:
+        """A list of names stands for parties that each keep their file to themselves."""
+        if isinstance(value, list | tuple):
+            for name in value:
+                if not isinstance(name, str):
+                    raise ValueError(f"{name!r} is no name; give the holders' names")
+                if value.count(name) > 1:
+                    raise ValueError(f"{name!r} is named twice; names are unique")
+            return dict.fromkeys(value)
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("feature_proportions", "edge_proportions"):
+            value = getattr(self, name)
+            if value is not None and len(value) != self.holders:
+                raise ValueError(f"{name} has {len(value)} numbers for holders={self.holders}; give one per holder")
+        if self.parties is not None:
+            self._check_parties(self.parties)
+        if SERVER in self.names:
+            raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
+        if self.label_holder is not None and self.label_holder not in self.names:
+            raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
+        return self
+
+    def _check_parties(self, parties: Mapping[PartyId, Path | None]) -> None:
+        if len(parties) < 2:
+            raise ValueError(f"parties names {len(parties)} holder; a federation needs at least 2")
+        if self.holders != len(parties):
+            raise ValueError(f"holders={self.holders} but parties names {len(parties)}; leave holders out")
+        if self.feature_proportions is not None or self.edge_proportions is not None:
+            raise ValueError("proportions divide a data set, and parties are given already divided; leave one out")
+        kinds = {None if path is None else path.suffix in PARTY_FILE_SUFFIXES for path in parties.values()}
+        if len(kinds) > 1:
+            raise ValueError("parties mixes saved graphs, party files and names alone; give the same for every holder")
+
+    @property
+    def names(self) -> tuple[PartyId, ...]:
+        """The data holders' names in the job's order."""
+        if self.parties is not None:
+            return tuple(self.parties)
+        return tuple(chr(ord("A") + index) for index in range(self.holders))
+
+    @property
+    def from_tables(self) -> bool:
+        """Whether the holders bring tables, whose rows must be aligned first, and not graphs."""
+        return self.parties is not None and all(
+            path is None or path.suffix in PARTY_FILE_SUFFIXES for path in self.parties.values()
+        )
+
+    @property
+    def label_party(self) -> PartyId:
+        """Name of the holder that has the labels."""
+        return self.label_holder or self.names[0]

@@ -1,0 +1,102 @@
+"""Differential privacy of what holders publish: the ``privacy`` part of a job. docs/privacy.md says what it means."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from veilgraph.core.settings import Settings
+
+Neighbours = Literal["zero-out", "replacement"]
+"""A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
+
+Unit = Literal["row", "edge", "node", "label"]
+"""What one neighbouring step changes: one published row, one edge, one node's features, one label."""
+
+_NOISE: Final = ("noise_multiplier", "epsilon_step", "epsilon_total")
+
+
+class PrivacySettings(Settings):
+    """Every holder clips the rows that it publishes, adds noise, and keeps a ledger of what that costs.
+
+    The noise is given as ``noise_multiplier`` or ``epsilon_step``, or follows from ``epsilon_total`` alone. With
+    ``epsilon_total`` beside one of the others, training stops before the release that would exceed it.
+    """
+
+    schedule: Literal["every-step", "once"] = Field(
+        "every-step",
+        description="publish in every step (VFGNN), or once: fixed propagation, one release, and the label holder "
+        "trains on it alone",
+    )
+    mechanism: Literal["gaussian", "james-stein", "james-stein-plus", "laplace"] = "gaussian"
+    clip: float = Field(1.0, gt=0, description="C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)")
+    gradient_clip: float = Field(
+        0.01, gt=0, description="the same for gradients; with a mean loss about 1 / training nodes; every-step only"
+    )
+    noise_multiplier: float | None = Field(
+        None, ge=0, description="σ: noise over C; 0: clipping alone, which protects nothing (ε = ∞)"
+    )
+    epsilon_step: float | None = Field(None, gt=0, description="ε of one release, from which the noise is computed")
+    epsilon_total: float | None = Field(None, gt=0, description="ε of everything that a holder publishes: its budget")
+    delta: float = Field(1e-4, gt=0, lt=1, description="δ of every ε of the job")
+    calibration: Literal["analytic", "classical"] = Field(
+        "analytic", description="of epsilon_step: exact, or the textbook's formula as the paper uses it"
+    )
+    neighbours: Neighbours | None = Field(
+        None, description="default: zero-out for rows, as in the paper; replacement for edges and nodes"
+    )
+    unit: Literal["row", "edge", "node"] = Field(
+        "row", description="what ε is about: one published row, one edge, one node's features (the latter: once only)"
+    )
+    degree_bound: int | None = Field(
+        None, ge=1, description="D: most neighbours of a node that are propagated; further edges are left out"
+    )
+    predictions: int = Field(
+        0, ge=0, description="later predictions that epsilon_total leaves room for, each of them a release"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = [name for name in _NOISE if getattr(self, name) is not None]
+        if not given:
+            raise ValueError(f"nothing says how much noise to add; give one of {', '.join(_NOISE)}")
+        if {"noise_multiplier", "epsilon_step"} <= set(given):
+            raise ValueError("noise_multiplier and epsilon_step both say how much noise to add; leave one out")
+        if self.calibration == "classical" and (self.epsilon_step is None or self.mechanism == "laplace"):
+            raise ValueError(
+                "calibration='classical' turns epsilon_step into Gaussian noise; give one, or leave it out"
+            )
+        if self.noise_multiplier == 0 and self.epsilon_total is not None:
+            raise ValueError("noise_multiplier=0 has no finite ε and epsilon_total wants one; leave one of them out")
+        self._check_unit()
+        return self
+
+    def _check_unit(self) -> None:
+        if self.unit == "row":
+            if self.degree_bound is not None:
+                raise ValueError("degree_bound is for unit edge or node: rows need none; leave it out")
+            return
+        if self.schedule != "once":
+            raise ValueError(
+                f"unit={self.unit!r} with schedule every-step: weights trained on the data carry one {self.unit} to "
+                "every row, so nothing less than all rows would be counted; choose schedule once, or unit row"
+            )
+        if self.neighbours == "zero-out":
+            raise ValueError(
+                f"unit={self.unit!r} changes rows to others than zero; set neighbours to replacement, or leave it out"
+            )
+        if self.degree_bound is None:
+            raise ValueError(
+                f"unit={self.unit!r} needs degree_bound: without a bound one {self.unit} can reach every row"
+            )
+
+    @property
+    def relation(self) -> Neighbours:
+        """``neighbours`` with its default filled in."""
+        return self.neighbours or ("zero-out" if self.unit == "row" else "replacement")
+
+    @property
+    def once(self) -> bool:
+        """Whether a holder releases a single time."""
+        return self.schedule == "once"

@@ -1,0 +1,70 @@
+"""What a distinguisher's successes prove: a lower bound on ε, to hold against a claim."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.stats import beta
+
+from veilgraph.core.errors import ConfigError
+
+
+def epsilon_lower_bound(
+    true_positives: int, false_positives: int, trials: int, delta: float, confidence: float
+) -> float:
+    """The ε that a mechanism is proven to have at least, from how well a test tells two neighbouring worlds apart.
+
+    A test that says "x" with probability p in world x and q in world x' shows that
+
+        ε ≥ max(ln((p - δ)/q), ln((1 - q - δ)/(1 - p))).
+
+    Here p is at its lower and q at its upper Clopper-Pearson limit, each beyond the true one with a probability of at
+    most (1 - confidence)/2.
+
+    Args:
+        true_positives: how often the test said "x" in world x.
+        false_positives: how often it said "x" in world x'.
+        trials: independent trials in each of the two worlds, ≥ 1; the test was fixed without looking at them.
+        delta: δ of the claim, 0 ≤ δ < 1.
+        confidence: the true ε is at least the bound with this probability, 0 < confidence < 1.
+
+    Returns:
+        ε, finite; 0 if the trials prove nothing.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Source: Kairouz, Oh & Viswanath 2015 (privacy as errors of a test); Jagielski, Ullman & Oprea 2020 (the bound);
+        Clopper & Pearson 1934.
+    """
+    _check(true_positives, false_positives, trials, delta, confidence)
+    tail = (1 - confidence) / 2
+    true_negatives, misses = trials - false_positives, trials - true_positives
+    return max(
+        _log_ratio(_at_least(true_positives, trials, tail) - delta, _at_most(false_positives, trials, tail)),
+        _log_ratio(_at_least(true_negatives, trials, tail) - delta, _at_most(misses, trials, tail)),
+    )
+
+
+def _at_least(count: int, trials: int, tail: float) -> float:
+    return 0.0 if count == 0 else float(beta.ppf(tail, count, trials - count + 1))
+
+
+def _at_most(count: int, trials: int, tail: float) -> float:
+    return 1.0 if count == trials else float(beta.isf(tail, count + 1, trials - count))
+
+
+def _log_ratio(numerator: float, denominator: float) -> float:
+    return math.log(numerator / denominator) if numerator > denominator else 0.0
+
+
+def _check(true_positives: int, false_positives: int, trials: int, delta: float, confidence: float) -> None:
+    if trials < 1:
+        raise ConfigError(f"trials={trials!r} must be a whole number >= 1: how many were made in each world")
+    for name, count in (("true_positives", true_positives), ("false_positives", false_positives)):
+        if not 0 <= count <= trials:
+            raise ConfigError(f"{name}={count!r} must lie in [0, {trials}]: it counts some of the trials of one world")
+    if not 0 <= delta < 1:
+        raise ConfigError(f"delta={delta!r} must be at least 0 and below 1; take the ledger's")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence={confidence!r} must lie strictly between 0 and 1; take 0.95 or more")

@@ -1,0 +1,150 @@
+"""What one holder will publish in a job, with how much noise, and what that costs: known before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, Literal
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.privacy_settings import PrivacySettings
+from veilgraph.core.types import PartyId
+from veilgraph.privacy import accountant, calibrate
+from veilgraph.privacy.event import Event, sensitivity_in_clips
+from veilgraph.privacy.mechanism import MECHANISMS, Mechanism
+from veilgraph.privacy.sensitivity import for_unit, rows_changed_by_edge, rows_changed_by_node
+
+Channel = Literal["embeddings", "gradients"]
+"""What is published to the server."""
+
+_ANY_NUMBER: Final = 1 << 62
+"""Of nodes: a plan does not depend on how many there are."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One holder's releases.
+
+    Attributes:
+        party: the holder.
+        settings: of the job's privacy.
+        step: channel → releases of one training step.
+        inference: releases of one inference.
+        steps: training steps of the job.
+        rows: how many published rows one unit can change.
+    """
+
+    party: PartyId
+    settings: PrivacySettings
+    step: Mapping[Channel, int]
+    inference: int
+    steps: int
+    rows: int
+
+    @property
+    def inferences(self) -> int:
+        """After training: the run's own, and later predictions that the job leaves room for."""
+        return 1 + self.settings.predictions
+
+    @property
+    def per_step(self) -> int:
+        """Releases of one training step over all channels."""
+        return sum(self.step.values())
+
+    @property
+    def releases(self) -> int:
+        """All that the job foresees."""
+        return self.steps * self.per_step + self.inferences * self.inference
+
+    @cached_property
+    def multiplier(self) -> float:
+        """Noise over the clip: standard deviation over C, Laplace's scale over C; 0 for none."""
+        privacy = self.settings
+        if privacy.noise_multiplier is not None:
+            return privacy.noise_multiplier
+        if self.releases == 0:
+            return 0.0
+        if privacy.mechanism == "laplace":
+            clips = sensitivity_in_clips(privacy.relation) * self.rows
+            if privacy.epsilon_step is not None:
+                return clips / privacy.epsilon_step
+            return clips * calibrate.laplace_scale_for_total(self._wanted, privacy.delta, self.releases)
+        clips = sensitivity_in_clips(privacy.relation) * math.sqrt(self.rows)
+        if privacy.epsilon_step is None:
+            one = calibrate.multiplier_for_total(self._wanted, privacy.delta, self.releases, "zero-out")
+        elif privacy.calibration == "classical":
+            one = calibrate.classical_multiplier(privacy.epsilon_step, privacy.delta, as_in_the_paper=True)
+        else:
+            one = calibrate.analytic_multiplier(privacy.epsilon_step, privacy.delta)
+        return clips * one
+
+    @property
+    def _wanted(self) -> float:
+        return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
+
+    @property
+    def event(self) -> Event | None:
+        """What every one of the releases does; None without noise, which is no differential privacy."""
+        if self.multiplier == 0:
+            return None
+        event = self.mechanism("embeddings").event(self.settings.relation)
+        return event if self.settings.unit == "row" else for_unit(event, self.settings.unit, self.rows)
+
+    def mechanism(self, channel: Channel) -> Mechanism:
+        """Clips and noises what is published on a channel."""
+        clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
+        return MECHANISMS[self.settings.mechanism](clip, self.multiplier)
+
+    @property
+    def epsilon_release(self) -> float:
+        """ε of one release by itself, at the job's δ."""
+        return self._total(min(1, self.releases))
+
+    @property
+    def epsilon_total(self) -> float:
+        """ε of all that the job foresees, at the job's δ; more than its budget where that ends the training earlier."""
+        return self._total(self.releases)
+
+    def affordable_steps(self, releases: int) -> int:
+        """Training steps that so many releases allow, beside one inference; −1 if not even that."""
+        left = releases - self.inference
+        return -1 if left < 0 else left // max(1, self.per_step)
+
+    def _total(self, releases: int) -> float:
+        if releases == 0:
+            return 0.0
+        return math.inf if self.event is None else accountant.total({self.event: releases}, self.settings.delta)
+
+
+def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | None:
+    """What a holder will publish; None in a job without differential privacy, and at the server, which has no data.
+
+    Every training step publishes, the embeddings of each round and the gradients of each but the last; the label holder
+    those of z_L as well. With ``once`` every holder but the label holder releases for inference alone: training needs
+    no more.
+
+    Args:
+        job: validated.
+        party: a holder, or the server.
+        nodes: common to all holders, where that is known; no more rows than that can change.
+    """
+    privacy, rounds = job.privacy, job.model.rounds
+    if privacy is None or party not in job.data.names:
+        return None
+    labelled = party == job.data.label_party
+    if privacy.once:
+        step, inference, steps = dict[Channel, int](), int(not labelled), 0
+    else:
+        step = {"embeddings": rounds, "gradients": rounds - 1 + int(labelled)}
+        inference, steps = rounds, job.train.epochs
+    return Plan(party, privacy, MappingProxyType(step), inference, steps, _rows(privacy, job.model.local.hops, nodes))
+
+
+def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:
+    if privacy.unit == "row":
+        return 1
+    count = rows_changed_by_edge if privacy.unit == "edge" else rows_changed_by_node
+    return max(1, count(privacy.degree_bound, hops, nodes))

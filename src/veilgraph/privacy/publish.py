@@ -1,0 +1,161 @@
+"""The publisher: what a holder lets out is clipped, paid for in the ledger, noised, and then sent (DESIGN's one door).
+
+Without noise (ε = ∞) rows are clipped alone, and nothing is paid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.randomness import SecretSource
+from veilgraph.privacy import accountant
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.privacy.plan import Channel, Plan
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a holder's releases come to.
+
+    Attributes:
+        releases: channel → how many were paid for.
+        epsilon_release: ε of one of them by itself.
+        epsilon_total: ε of all of them together, at the same δ.
+    """
+
+    releases: Mapping[str, int]
+    epsilon_release: float
+    epsilon_total: float
+
+
+class Publisher:
+    """One holder's. While the parties use one release, the noise of the next one is drawn.
+
+    Args:
+        plan: of the holder in its job.
+        ledger: of the holder; None where nothing is kept, as in a plaintext simulation.
+        source: of the noise.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger | None, source: SecretSource) -> None:
+        self.plan = plan
+        self._ledger, self._source = ledger, source
+        self._event = plan.event
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._coming: dict[tuple[Channel, tuple[int, ...]], Future[Tensor]] = {}
+
+    def close(self) -> None:
+        """Ends background work."""
+        self._background.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def embeddings(self, rows: Tensor, step: int) -> Tensor:
+        """Releases embeddings: Tensor[C, d], differentiable.
+
+        The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
+        shrinking is passed over.
+        """
+        clipped = clip_rows(rows, self.plan.settings.clip, self._order)
+        if self._event is None:
+            return clipped
+        return cast(Tensor, _Released.apply(clipped, self._release(clipped.detach(), "embeddings", step)))  # type: ignore[no-untyped-call]
+
+    def gradients(self, rows: Tensor, step: int) -> Tensor:
+        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype."""
+        if self._event is None:
+            return clip_rows(rows, self.plan.settings.gradient_clip, self._order)
+        return self._release(rows, "gradients", step).to(rows.dtype)
+
+    def affordable_steps(self) -> int | None:
+        """Training steps that the budget still allows, beside one inference; None without a budget.
+
+        Raises:
+            BudgetSpent: not even the inference.
+        """
+        room = None if self._ledger is None or self._event is None else self._ledger.room(self._event)
+        if room is None:
+            return None
+        steps = self.plan.affordable_steps(room)
+        if steps < 0:
+            raise BudgetSpent(
+                f"{self.plan.party}: {room} more releases fit the budget and an inference needs {self.plan.inference}; "
+                "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with "
+                "privacy.predictions"
+            )
+        return steps
+
+    def spent(self) -> Spent:
+        """What all releases of the run so far, predictions included, come to."""
+        counts = Counter[str]()
+        if self._event is None or self._ledger is None:
+            return Spent(counts, math.inf, math.inf)
+        for channel in self._ledger.summary():
+            counts[channel.channel] += channel.releases
+        total = max(self._ledger.totals().values(), default=0.0)
+        return Spent(counts, accountant.per_step(self._event, self._ledger.delta) if counts else 0.0, total)
+
+    def expect(self, steps: int, step: int) -> None:
+        """Pays for the training steps that are about to come, with one entry for each channel.
+
+        Args:
+            steps: how many, no more than will be made.
+            step: number of the first of them.
+        """
+        for channel, each in self.plan.step.items():
+            if each and self._ledger is not None and self._event is not None:
+                self._ledger.reserve(self._event, channel, step, each * steps)
+
+    @property
+    def _order(self) -> int:
+        return 1 if self.plan.settings.mechanism == "laplace" else 2
+
+    def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
+        mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)
+        if self._ledger is not None and self._event is not None:
+            self._ledger.spend(self._event, channel, step)
+        coming = self._coming.pop((channel, shape), None) or self._draw(mechanism, shape)
+        released = mechanism.apply(rows, coming.result())
+        self._coming[channel, shape] = self._draw(mechanism, shape)
+        return released
+
+    def _draw(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
+        return self._background.submit(mechanism.draw, shape, self._source)
+
+
+def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
+    """Rows of at most that length: min(1, C/‖x‖)·x (VFGNN, Algorithm 1, line 1); shorter ones bit for bit as they were.
+
+    Args:
+        rows: Tensor[N, d]; gradients flow.
+        clip: C.
+        order: of the norm, 1 or 2.
+    """
+    lengths: Tensor = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
+    return rows * (clip / lengths.clamp_min(clip))
+
+
+class _Released(torch.autograd.Function):
+    """Released values in place of the clipped rows; the gradient goes to the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, clipped: Tensor, released: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
+        return released.to(clipped.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401 - torch's context
+        return gradients[0], None

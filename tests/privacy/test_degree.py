@@ -1,0 +1,139 @@
+"""Bounding degrees: nobody keeps too many neighbours, and one pair of nodes more changes three pairs at most."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.privacy.degree import MOST_NODES, bound_degrees
+
+NODES = 12
+Pair = frozenset[int]
+Edge = tuple[int, int]
+
+NODE = st.integers(0, NODES - 1)
+EDGES = st.lists(st.tuples(NODE, NODE), max_size=60)
+BOUND = st.integers(1, 4)
+
+
+def tensor(edges: list[Edge]) -> Tensor:
+    return torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T
+
+
+def kept(edges: list[Edge], bound: int) -> set[Pair]:
+    mask = bound_degrees(tensor(edges), NODES, bound).tolist()
+    return {frozenset(edge) for edge, keep in zip(edges, mask, strict=True) if keep and edge[0] != edge[1]}
+
+
+def degrees(pairs: set[Pair]) -> Counter[int]:
+    return Counter(node for pair in pairs for node in pair)
+
+
+def both_ways(pairs: set[Pair]) -> list[Edge]:
+    return [edge for a, b in sorted(map(sorted, pairs)) for edge in ((a, b), (b, a))]
+
+
+@settings(deadline=None)
+@given(EDGES, BOUND)
+def test_no_node_keeps_more_neighbours_than_the_bound(edges, bound):
+    assert max(degrees(kept(edges, bound)).values(), default=0) <= bound
+
+
+@settings(deadline=None)
+@given(EDGES)
+def test_nothing_is_left_out_where_no_node_has_more(edges):
+    pairs = {frozenset(edge) for edge in edges if edge[0] != edge[1]}
+    bound = max(degrees(pairs).values(), default=1)
+    assert bound_degrees(tensor(edges), NODES, bound).all()
+
+
+@settings(deadline=None, max_examples=200)
+@given(EDGES, BOUND, NODE, NODE)
+def test_a_pair_more_changes_itself_and_one_other_pair_at_each_of_its_nodes(edges, bound, a, b):
+    edges = [edge for edge in edges if set(edge) != {a, b} or a == b]
+    before, after = kept(edges, bound), kept([*edges, (a, b)], bound)
+    assert after - before <= {frozenset({a, b})}
+    displaced = before - after
+    for node in (a, b):
+        assert sum(node in pair for pair in displaced) <= 1
+    assert all(pair & {a, b} for pair in displaced)
+    if a == b:
+        assert after == before
+    elif frozenset({a, b}) not in after:
+        assert len(displaced) <= 1
+
+
+@settings(deadline=None)
+@given(EDGES, BOUND)
+def test_all_entries_of_a_pair_stay_or_go_together_and_own_loops_stay(edges, bound):
+    mask = bound_degrees(tensor(edges), NODES, bound).tolist()
+    by_pair: dict[Pair, set[bool]] = {}
+    for edge, keep in zip(edges, mask, strict=True):
+        by_pair.setdefault(frozenset(edge), set()).add(keep)
+    assert all(len(values) == 1 for values in by_pair.values())
+    assert all(values == {True} for pair, values in by_pair.items() if len(pair) == 1)
+
+
+@settings(deadline=None)
+@given(EDGES, BOUND)
+def test_symmetric_storage_stays_symmetric(edges, bound):
+    edge_index = tensor(edges + [(b, a) for a, b in edges])
+    mask = bound_degrees(edge_index, NODES, bound)
+    assert torch.equal(mask[: len(edges)], mask[len(edges) :])
+    assert torch.equal(mask[: len(edges)], bound_degrees(tensor(edges), NODES, bound))
+
+
+@settings(deadline=None)
+@given(EDGES, BOUND, st.randoms(use_true_random=False))
+def test_the_order_of_the_edges_does_not_matter(edges, bound, random):
+    order = list(range(len(edges)))
+    random.shuffle(order)
+    edge_index = tensor(edges)
+    assert torch.equal(
+        bound_degrees(edge_index[:, order], NODES, bound), bound_degrees(edge_index, NODES, bound)[order]
+    )
+
+
+def test_the_number_of_nodes_and_other_nodes_pairs_do_not_matter():
+    edges = tensor([(0, leaf) for leaf in range(1, 9)])
+    mask = bound_degrees(edges, 9, 3)
+    assert mask.sum() == 3
+    with_others = torch.cat([edges, tensor([(20, 21), (21, 22)])], dim=1)
+    assert torch.equal(bound_degrees(with_others, 23, 3)[:8], mask)
+
+
+def test_no_node_number_is_preferred():
+    """Of a complete graph's pairs each node keeps about as many, and the kept ones lie anywhere."""
+    nodes = 60
+    edges = torch.combinations(torch.arange(nodes)).T
+    source, target = edges[:, bound_degrees(edges, nodes, 10)].double()
+    assert abs(float(torch.cat([source, target]).mean()) - (nodes - 1) / 2) < 3
+    assert (target - source).max() > nodes / 2
+
+
+def test_the_order_is_fixed_for_good():
+    """Another order would be another function of the same data: a second release, not the same one again."""
+    edges = tensor([(0, leaf) for leaf in range(1, 11)])
+    assert edges[1, bound_degrees(edges, 11, 4)].tolist() == [4, 5, 6, 9]
+
+
+def test_without_edges_the_mask_is_empty():
+    assert bound_degrees(tensor([]), 0, 1).tolist() == []
+    assert bound_degrees(tensor([(0, 0), (0, 0)]), 1, 1).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, 1.5])
+def test_a_bound_is_a_whole_number_of_at_least_one(bound):
+    with pytest.raises(ConfigError, match="degree_bound"):
+        bound_degrees(tensor([(0, 1)]), 2, bound)
+
+
+def test_too_many_nodes_are_refused():
+    with pytest.raises(DataError, match="num_nodes"):
+        bound_degrees(tensor([(0, 1)]), MOST_NODES + 1, 1)

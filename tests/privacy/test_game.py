@@ -1,0 +1,251 @@
+"""A game on what mechanisms release: the ε that its player proves is under the ledger's claim, and over it for mutants.
+
+Is a row x, or its neighbour, which is zero or -x? For each of T releases the player chooses x from what it has seen,
+and longer than the clip. Directions come in opposite pairs, which changes nothing for an honest mechanism and cancels
+noise that is used twice. The player looks at what came out in every way it knows and says "x" above a threshold; way
+and threshold are chosen on half of the trials and judged on the others. A bound on an honest mechanism, whose noise is
+secret and new in every run, is wrong with a probability of at most ``FAILURE``. A mutant's secrets are always the same.
+
+Every row has noise of its own, so each row of one large matrix is a trial, or every ``ROWS`` of them together are.
+"""
+
+import math
+from contextlib import closing
+from functools import partial
+from itertools import count
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.privacy.test_noise import fixed
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy import mechanism as mechanisms
+from veilgraph.privacy import noise
+from veilgraph.privacy.empirical import epsilon_lower_bound
+from veilgraph.privacy.event import sensitivity_in_clips
+from veilgraph.privacy.ledger import Ledger, Protected
+from veilgraph.privacy.mechanism import MECHANISMS, JamesStein, Laplace
+from veilgraph.privacy.sensitivity import for_unit
+
+CLIP, DELTA, FAILURE = 2.0, 0.02, 1e-6
+TRIALS, MATRICES, ROWS = 60_000, 2000, 4
+COLUMNS = {"gaussian": 3, "james-stein": 5, "james-stein-plus": 3, "laplace": 3}
+SHIFT = {"gaussian": 1.2, "james-stein": 1.0, "james-stein-plus": 1.2, "laplace": 2.0}
+"""How far all releases together move, over the noise of one: μ, and for Laplace the sum of pure ε.
+
+Little and in few columns, for James-Stein's estimates hide something themselves: the plain one turns rows round, so
+that more noise or a shorter row can tell more, and the positive part makes zeros of short rows.
+"""
+
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+only_noise = pytest.mark.parametrize("name", ["gaussian", "laplace"])
+both_relations = pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
+once_and_often = pytest.mark.parametrize("releases", [1, 4])
+
+
+def built(name, neighbours, parts=1):
+    """The mechanism with which ``parts`` releases of a row, or one of that many rows, move by ``SHIFT``."""
+    composed = parts if name == "laplace" else math.sqrt(parts)
+    return MECHANISMS[name](CLIP, sensitivity_in_clips(neighbours) * composed / SHIFT[name])
+
+
+def claimed(tmp_path, event, releases=1):
+    """What the ledger says that the releases cost."""
+    with closing(Ledger.open(tmp_path / "ledger.jsonl", DELTA, None, job="ab" * 32)) as ledger:
+        for step in range(releases):
+            ledger.spend(event, "embeddings to server", step)
+        return ledger.totals()[Protected(event.unit, event.neighbours)]
+
+
+def secret(world):
+    return system_secrets
+
+
+def known(world):
+    """A source that always gives the same secrets, other ones at each call."""
+    calls = count()
+
+    def source(length):
+        return fixed((world, next(calls)))(length)
+
+    return source
+
+
+def used_again(world):
+    return fixed(world)
+
+
+# The player
+
+
+def play(name, mechanism, neighbours, releases, in_x, source) -> Tensor:
+    """Tensor[ways, TRIALS]: how much each row spoke for x in all releases."""
+    column = torch.zeros(TRIALS, 1, dtype=torch.int64)
+    sign = 1.0 - 2.0 * (torch.arange(TRIALS, dtype=torch.float64)[:, None] % 2)
+    seen = []
+    for step in range(releases):
+        x = torch.zeros(TRIALS, COLUMNS[name], dtype=torch.float64).scatter_(1, column, CLIP * sign)
+        other = -x if neighbours == "replacement" else torch.zeros_like(x)
+        released = mechanism.release(2 * (x if in_x else other), source)
+        seen.append(looks(mechanism, released, x, other))
+        sign = -sign
+        if step % 2 == 1:
+            column = released.abs().argmax(1, keepdim=True)
+            sign = torch.where(released.gather(1, column) < 0, -1.0, 1.0).double()
+    return torch.stack(seen).sum(0)
+
+
+def looks(mechanism, released, x, other) -> Tensor:
+    """Tensor[ways, rows]: how much each row speaks for x, in every way that the player knows.
+
+    The first is the likelihood ratio, up to a factor, of Laplace or Gaussian noise (a projection on x). Plain
+    James-Stein has its own: of what is claimed, and of what the mutants do with noise and clip.
+    """
+    order = 1 if isinstance(mechanism, Laplace) else 2
+    ways = [((released - other).abs() ** order - (released - x).abs() ** order).sum(1)]
+    if isinstance(mechanism, JamesStein):
+        noisy = unshrunk(released, mechanism.standard_deviation)
+        for length, share in ((1, 1), (1, 0.5), (2, 1)):
+            deviation = share * mechanism.standard_deviation
+            ways.append(log_density(noisy, length * x, deviation) - log_density(noisy, length * other, deviation))
+    return torch.stack(ways)
+
+
+def unshrunk(released, deviation) -> list[tuple[Tensor, Tensor]]:
+    """The two noisy rows that plain James-Stein takes to each released one, and what their densities are weighted with.
+
+    A noisy row of length r gets length r - c/r, c = (d - 2)s²: a short one is turned round. The weight is that of the
+    shell it lies in over the slope of this map.
+    """
+    length, d = released.norm(dim=1), released.shape[1]
+    c = (d - 2) * deviation**2
+    found = []
+    for turn in (1, -1):
+        r = (turn * length + (length**2 + 4 * c).sqrt()) / 2
+        found.append((released * (turn * r / length)[:, None], (d - 1) * r.log() - (1 + c / r**2).log()))
+    return found
+
+
+def log_density(noisy, x, deviation) -> Tensor:
+    """Of the released rows in the world of x, up to what is the same in all worlds."""
+    return torch.logaddexp(*(weight - (row - x).square().sum(1) / (2 * deviation**2) for row, weight in noisy))
+
+
+def proven(in_x, in_other) -> float:
+    """The lower bound on ε from Tensor[ways, trials] of both worlds."""
+    (choosing, judging), (others, judged) = in_x.chunk(2, dim=1), in_other.chunk(2, dim=1)
+    levels = torch.linspace(0, 0.96, 49, dtype=torch.float64)
+    thresholds = choosing.quantile(levels, dim=1, interpolation="lower").T.tolist()
+    tests = [(way, threshold) for way, values in enumerate(thresholds) for threshold in values]
+
+    def bound(test, x, other) -> float:
+        way, threshold = test
+        true, false = (int((world[way] >= threshold).sum()) for world in (x, other))
+        return epsilon_lower_bound(true, false, x.shape[1], DELTA, 1 - FAILURE)
+
+    return bound(max(tests, key=lambda test: bound(test, choosing, others)), judging, judged)
+
+
+def proven_by_rows(name, mechanism, neighbours, releases, source, together=1) -> float:
+    worlds = [play(name, mechanism, neighbours, releases, in_x, source(in_x)) for in_x in (True, False)]
+    return proven(*(world.unflatten(1, (-1, together)).sum(2) for world in worlds))
+
+
+def proven_by_matrices(mechanism, source) -> float:
+    """From matrices whose first row is x or zero, among rows that the player knows."""
+    x = torch.tensor([[CLIP, 0.0, 0.0]], dtype=torch.float64)
+    zero, others = torch.zeros_like(x), x.roll(1).repeat(ROWS - 1, 1)
+
+    def seen(first, secrets):
+        rows = 2 * torch.cat([first, others])
+        released = torch.stack([mechanism.release(rows, secrets) for _ in range(MATRICES)])
+        noise_beside = released[:, 1] - others[0]
+        return torch.cat([looks(mechanism, released[:, 0] - guess, x, zero) for guess in (0.0, noise_beside)])
+
+    return proven(seen(x, source("x")), seen(zero, source("zero")))
+
+
+# Honest mechanisms
+
+
+@every_mechanism
+@both_relations
+@once_and_often
+def test_what_is_proven_is_under_the_claim_and_not_far(tmp_path, name, neighbours, releases):
+    mechanism = built(name, neighbours, releases)
+    claim = claimed(tmp_path, mechanism.event(neighbours), releases)
+    bound = proven_by_rows(name, mechanism, neighbours, releases, secret)
+    assert 0.3 * claim < bound <= claim
+
+
+@only_noise
+def test_rows_that_change_together_are_under_the_claim_for_their_unit(tmp_path, name):
+    mechanism = built(name, "replacement", ROWS)
+    claim = claimed(tmp_path, for_unit(mechanism.event(), "node", ROWS))
+    bound = proven_by_rows(name, mechanism, "replacement", 1, secret, together=ROWS)
+    assert 0.3 * claim < bound <= claim
+
+
+@only_noise
+def test_a_row_among_known_ones_is_under_the_claim(tmp_path, name):
+    mechanism = built(name, "zero-out")
+    assert 0 < proven_by_matrices(mechanism, secret) <= claimed(tmp_path, mechanism.event())
+
+
+# Mutants
+
+
+def replace_samplers(monkeypatch, drawn):
+    for sampler in (noise.gaussian, noise.laplace):
+        monkeypatch.setattr(noise, sampler.__name__, partial(drawn, sampler))
+
+
+def halve_the_noise(monkeypatch):
+    replace_samplers(monkeypatch, lambda sampler, shape, scale, source: sampler(shape, scale / 2, source))
+
+
+def forget_to_clip(monkeypatch):
+    monkeypatch.setattr(mechanisms, "clip_to_grid", lambda x, clip, order, step: x.double())
+
+
+def share_noise_between_rows(monkeypatch):
+    def drawn(sampler, shape, scale, source):
+        return sampler((shape[0] // ROWS, shape[1]), scale, source).repeat_interleave(ROWS, 0)
+
+    replace_samplers(monkeypatch, drawn)
+
+
+@every_mechanism
+@both_relations
+@once_and_often
+@pytest.mark.parametrize("mutate", [halve_the_noise, forget_to_clip])
+def test_mutant_of_a_release(tmp_path, monkeypatch, name, neighbours, releases, mutate):
+    mechanism = built(name, neighbours, releases)
+    claim = claimed(tmp_path, mechanism.event(neighbours), releases)
+    mutate(monkeypatch)
+    assert proven_by_rows(name, mechanism, neighbours, releases, known) > claim
+
+
+@every_mechanism
+@both_relations
+def test_mutant_one_noise_for_all_releases(tmp_path, name, neighbours):
+    mechanism = built(name, neighbours, 4)
+    claim = claimed(tmp_path, mechanism.event(neighbours), 4)
+    assert proven_by_rows(name, mechanism, neighbours, 4, used_again) > claim
+
+
+@only_noise
+@pytest.mark.parametrize("mutate", [halve_the_noise, forget_to_clip, share_noise_between_rows])
+def test_mutant_where_rows_change_together(tmp_path, monkeypatch, name, mutate):
+    mechanism = built(name, "replacement", ROWS)
+    claim = claimed(tmp_path, for_unit(mechanism.event(), "node", ROWS))
+    mutate(monkeypatch)
+    assert proven_by_rows(name, mechanism, "replacement", 1, known, together=ROWS) > claim
+
+
+@only_noise
+def test_mutant_known_rows_tell_the_noise_of_another(tmp_path, monkeypatch, name):
+    mechanism = built(name, "zero-out")
+    share_noise_between_rows(monkeypatch)
+    assert proven_by_matrices(mechanism, known) > claimed(tmp_path, mechanism.event())
