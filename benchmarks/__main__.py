@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import memory, product, step
+from benchmarks import memory, privacy, product, step
 
 _LIMIT = [
     "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
@@ -35,6 +35,7 @@ def main() -> None:
         "",
         *_steps(),
         *_products(),
+        *privacy.section(),
         *_memory(),
     ]
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")

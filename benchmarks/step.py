@@ -21,11 +21,11 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.experiments.shipped import with_overrides
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical import train
+from veilgraph.paradigms.vertical import TrainResult, train
 
 DIM = 64
 HOPS = 2
-_STEPS = 20
+STEPS = 20
 _WARM = 5
 _REPEATS = 3
 
@@ -87,20 +87,23 @@ def measure(dataset: str) -> StepFigures:
     """Federated, PyG and own pooled steps in turn, several times."""
     graphs = public(dataset)
     everything = pool(graphs, "A")
-    rounds = [(_federated(graphs, _STEPS)[0], _pyg(everything), _own(everything)) for _ in range(_REPEATS)]
+    rounds = [(federated_ms(graphs, job(STEPS)), _pyg(everything), _own(everything)) for _ in range(_REPEATS)]
     federated, pyg, own = (statistics.median(column) for column in zip(*rounds, strict=True))
-    short, long = _federated(graphs, 2)[1], _federated(graphs, 4)[1]
+    short, long = (_federated(graphs, job(steps)).summary["sent_bytes"] for steps in (2, 4))
     sent = {party: (long[party] - short[party]) / 2 for party in long}
     features = {graph.party: graph.num_features for graph in graphs}
     return StepFigures(dataset, federated, pyg, own, sent, step_bytes(job(1), graphs[0].num_nodes, features))
 
 
-def _federated(graphs: list[PartyGraph], steps: int) -> tuple[float, dict[str, int]]:
-    """Milliseconds per step, and the bytes that each party sent in the whole job."""
+def federated_ms(graphs: list[PartyGraph], settings: JobSettings) -> float:
+    """Median milliseconds of the job's training steps, the first few left out."""
+    times: list[float] = [record["step_seconds"] * 1e3 for record in _federated(graphs, settings).metrics[_WARM:]]
+    return statistics.median(times)
+
+
+def _federated(graphs: list[PartyGraph], settings: JobSettings) -> TrainResult:
     with tempfile.TemporaryDirectory() as folder:
-        result = train(job(steps), Path(folder) / "run", parties=graphs)
-    times = [record["step_seconds"] * 1e3 for record in result.metrics[min(_WARM, steps - 1) :]]
-    return statistics.median(times), result.summary["sent_bytes"]
+        return train(settings, Path(folder) / "run", parties=graphs)
 
 
 def _pyg(graph: PartyGraph) -> float:
@@ -121,15 +124,15 @@ def _pyg(graph: PartyGraph) -> float:
 
 
 def _own(graph: PartyGraph) -> float:
-    settings = with_overrides(job(_STEPS), {"model.initial.method": "individual"})  # W in float32, by Adam
+    settings = with_overrides(job(STEPS), {"model.initial.method": "individual"})  # W in float32, by Adam
     network = PlainNetwork(settings, [graph], graph.party)
-    epochs = iter(range(1, _STEPS + 1))
+    epochs = iter(range(1, STEPS + 1))
     return _median_ms(lambda: network.train_step(next(epochs)))
 
 
 def _median_ms(step: Callable[[], object]) -> float:
     times = []
-    for _ in range(_STEPS):
+    for _ in range(STEPS):
         started = time.perf_counter()
         step()
         times.append((time.perf_counter() - started) * 1e3)

@@ -95,11 +95,105 @@ def test_a_reason_names_limit_value_cause_and_way_out() -> None:
     )
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 1e9])
-def test_any_bound_on_epsilon_refuses(epsilon: float) -> None:
-    reason = refusal(LimitSettings(max_epsilon=epsilon), job(), "A")
-    assert reason is not None
-    assert reason.startswith(f"limits.max_epsilon={epsilon:g} and the job's total ε is infinite")
+# Differential privacy
+
+EVERY_STEP: dict[str, Any] = {"noise_multiplier": 20.0}
+ONCE: dict[str, Any] = {"schedule": "once", "epsilon_total": 4.0}
+
+
+def private(privacy: dict[str, Any], holders: int = 2, **model: Any) -> JobSettings:
+    once = privacy.get("schedule") == "once"
+    base: dict[str, Any] = {"initial": {"method": "individual"}} | ({"local": {"model": "appnp"}} if once else {})
+    train = {} if once else {"train": {"select_by": "last", "patience": None}}
+    return parse_job({"data": {"holders": holders}, "model": base | model, "privacy": privacy, **train})
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (job(), "it has no privacy part: set privacy.epsilon_total, or remove the limit"),
+        (
+            private(EVERY_STEP, initial={"method": "collaborative"}),
+            "model.initial.method=collaborative shows h0 without noise: take individual, or remove the limit",
+        ),
+        (
+            private({"noise_multiplier": 0.0}),
+            "its noise bounds nothing: raise privacy.noise_multiplier, or remove the limit",
+        ),
+    ],
+)
+def test_an_infinite_epsilon_is_over_every_limit(settings: JobSettings, why: str) -> None:
+    assert refusal(LimitSettings(max_epsilon=1e9), settings, "A") == (
+        f"limits.max_epsilon=1e+09 and the job's total ε is infinite, for {why}"
+    )
+
+
+def test_epsilon_may_reach_the_limit_and_no_more() -> None:
+    limits = LimitSettings(max_epsilon=8)
+    assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.0) is None
+    assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.001) == (
+        "limits.max_epsilon=8 and the job can cost B a total ε of 8.001: lower it or raise the limit"
+    )
+
+
+NEVER_NOISED = {
+    "initial-embeddings",
+    "initial-gradients",
+    "single-initial-embeddings",
+    "pooled-degrees",
+    "single-degrees",
+}
+
+
+def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> None:
+    nothing = LimitSettings(may_reveal=(), max_rounds=2, max_epsilon=8)
+    for settings in (
+        private(EVERY_STEP, rounds=2, combine={"masked": False}, server={"layers": 0}, head={"logit_hops": 1}),
+        private(ONCE),
+        private(ONCE, 3, combine={"strategy": "concat"}),
+    ):
+        for party in settings.data.names:
+            assert refusal(nothing, settings, party, epsilon=8) is None
+    bare = job(rounds=2, initial={"method": "secure-sum"}, combine={"strategy": "degree-weighted", "masked": False})
+    for party in "AB":
+        reason = str(refusal(nothing, bare, party, epsilon=8))
+        assert {name for name in STATEMENTS if f"{name} (" in reason} == NEVER_NOISED
+
+
+def test_without_a_bound_of_its_own_a_party_is_asked_about_every_name() -> None:
+    settings = private(EVERY_STEP, combine={"masked": False})
+    assert set(revelations(settings)) == {
+        "embedding-sums",
+        "single-embeddings",
+        "output-embeddings",
+        "training-rows",
+    }
+    for party in "AB":
+        assert "single-embeddings (model.combine.masked=false)" in str(refusal(LimitSettings(), settings, party))
+        assert "single-embeddings" in str(refusal(LimitSettings(), settings, party, epsilon=0.1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "single"),
+    [
+        (private(ONCE), "privacy.schedule=once, 2 holders"),
+        (private(ONCE, 3), None),
+        (private(ONCE, 3, combine={"masked": False}), "model.combine.masked=false"),
+        (private(ONCE, combine={"strategy": "concat"}), "privacy.schedule=once, 2 holders"),
+        (private(ONCE, 3, combine={"strategy": "concat"}), "model.combine.strategy=concat"),
+        (private(ONCE, 3, server={"layers": 0}, head={"logit_hops": 2}), None),
+    ],
+)
+def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, single: str | None) -> None:
+    expected = {"embedding-sums", "output-embeddings", "combined-as-output"}
+    assert set(revelations(settings)) == (expected | {"single-embeddings"} if single else expected)
+    nothing = LimitSettings(may_reveal=())
+    assert refusal(nothing, settings, "A") is None
+    assert refusal(LimitSettings(may_reveal=(), max_epsilon=1e-9), settings, "A", epsilon=0.0) is None
+    reason = str(refusal(nothing, settings, "B"))
+    assert "output-embeddings (privacy.schedule=once), combined-as-output (privacy.schedule=once)" in reason
+    if single:
+        assert f"single-embeddings ({single})" in reason
 
 
 def test_too_few_common_nodes() -> None:

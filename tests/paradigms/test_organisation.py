@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.ids import unpack_ids
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.paradigms.sending import SendingRecord
 from veilgraph.paradigms.vertical import align, predict, resume, train
+from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosures import DisclosureRecord
 
 
@@ -121,8 +126,55 @@ def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path],
     with pytest.raises(ConfigError, match=r"B refuses the job: limits\.min_common_nodes=301 and the holders have 300"):
         train(job(parties), tmp_path / "few")
     change(parties["B"], limits={"max_epsilon": 8})
-    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_epsilon=8"):
+    with pytest.raises(
+        ConfigError, match=r"B refuses the job: limits\.max_epsilon=8 and the job's total ε is infinite"
+    ):
         train(job(parties), tmp_path / "private")
+
+
+def private_job(parties: dict[str, Path], noise: float, **privacy) -> JobSettings:
+    model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}}
+    train_ = {} if privacy else {"train": {"epochs": 4, "checkpoint_every": 2, "select_by": "last", "patience": None}}
+    return job(parties, model=model, privacy={"noise_multiplier": noise, **privacy}, **train_)
+
+
+def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[str, Path], tmp_path: Path) -> None:
+    change(parties["B"], limits={"may_reveal": [], "max_epsilon": 0.5})
+    with pytest.raises(
+        ConfigError, match=r"B refuses the job: limits\.max_epsilon=0\.5 and the job can cost B a total ε of \d\.\d+: "
+    ):
+        train(private_job(parties, 5.0), tmp_path / "loud")
+    run = train(private_job(parties, 50.0), tmp_path / "run")
+    for party, releases in (("A", {"embeddings": 5, "gradients": 4}), ("B", {"embeddings": 5})):
+        store = run.path / "parties" / party
+        spent = json.loads((store / "ledger.json").read_text())
+        assert spent["releases"] == releases
+        assert spent["epsilon_total"] < 0.5
+        lines = (store / "disclosures.jsonl").read_text().splitlines()
+        records = [DisclosureRecord.model_validate_json(line) for line in lines]
+        published = [one for one in records if one.epsilon_total is not None]
+        assert {one.kind for one in published} == ({"masked", "gradient"} if party == "A" else {"masked"})
+        for one in published:
+            assert one.epsilon_release == pytest.approx(spent["epsilon_release"])
+            assert one.epsilon_total == pytest.approx(spent["epsilon_total"])
+    predict(run.path)
+    last = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
+    records = [DisclosureRecord.model_validate_json(line) for line in last]
+    totals = {one.work: one.epsilon_total for one in records if one.kind == "masked"}
+    assert totals["predict"] is not None
+    assert totals["train"] is not None
+    assert totals["predict"] > totals["train"], "a prediction is one release more"
+
+
+def test_with_one_release_the_label_holder_spends_nothing(parties: dict[str, Path], tmp_path: Path) -> None:
+    change(parties["A"], limits={"may_reveal": [], "max_epsilon": 1e-6})
+    change(parties["B"], limits={"may_reveal": [], "max_epsilon": 1})
+    run = train(private_job(parties, 5.0, schedule="once"), tmp_path / "run")
+    spent = json.loads((run.path / "parties" / "B" / "ledger.json").read_text())
+    assert spent["releases"] == {"embeddings": 1}
+    lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
+    kinds = {DisclosureRecord.model_validate_json(line).kind for line in lines}
+    assert kinds == {"hello", "blinded_ids", "id_tokens"}
 
 
 def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
@@ -162,6 +214,18 @@ def test_what_a_killed_session_sent_is_recorded_by_the_next(parties: dict[str, P
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(RunError, match=r"sending\.json: damaged .*keep a copy, and remove it"):
         resume(tmp_path / "run")
+
+
+def test_a_killed_session_has_noted_what_it_spent(parties: dict[str, Path], tmp_path: Path) -> None:
+    settings, store = private_job(parties, 5.0), PartyStore(tmp_path)
+    recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
+    killed = SendingRecord(settings, store, "train", recorder)
+    recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
+    killed.note(Spent(Counter({"embeddings": 1}), 1.5, 2.5))
+    SendingRecord(settings, store, "train", recorder)
+    (line,) = (tmp_path / "disclosures.jsonl").read_text().splitlines()
+    record = DisclosureRecord.model_validate_json(line)
+    assert (record.whole, record.kind, record.epsilon_release, record.epsilon_total) == (False, "masked", 1.5, 2.5)
 
 
 def test_the_run_is_held_by_one_process(parties: dict[str, Path], tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
-"""Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected."""
+"""Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected.
+
+Noise is the system's: its tests have no seed, and fail by chance less than once in 10^7 times.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +24,14 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.embed import Collaborative
+from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import fit
+from veilgraph.paradigms.ledgers import LEDGER, publisher_of
 from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.cut import HolderCut
-from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Role, Session
-from veilgraph.roles.server import Server
+from veilgraph.roles.role import Session
 
 NODES, FEATURES, DIM, CLASSES = 400, 24, 8, 3
 
@@ -43,8 +48,9 @@ class Recording:
         graphs: holder → its private graph.
         sent: every message, as its sender recorded it.
         received: every message, as its receiver recorded it.
-        embeddings: holder → everything it gave to COMBINE, before any mask, each Tensor[N, d].
+        embeddings: holder → everything it gave to COMBINE, before any noise and mask, each Tensor[N, d].
         shares: (holder, embed step) → owner → the holder's share of that weight block, before the step.
+        paid: holder → channel → releases that its ledger file counts.
     """
 
     settings: JobSettings
@@ -53,6 +59,7 @@ class Recording:
     received: list[Message]
     embeddings: dict[PartyId, list[Tensor]]
     shares: dict[tuple[PartyId, int], dict[PartyId, Tensor]]
+    paid: dict[PartyId, Counter[str]]
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -89,6 +96,21 @@ def job(holders: int = 2, **model: Any) -> JobSettings:
     )
 
 
+def private_job(holders: int, privacy: dict[str, Any], **model: Any) -> JobSettings:
+    """The same with differential privacy, nothing else without noise."""
+    once = privacy.get("schedule") == "once"
+    if once:
+        model = {"local": {"model": "appnp"}, **model}
+    return parse_job(
+        {
+            "data": {"holders": holders},
+            "model": {"dim": DIM, "initial": {"method": "individual"}, **model},
+            "train": {"epochs": 3, "patience": None, "select_by": "accuracy" if once else "last"},
+            "privacy": privacy,
+        }
+    )
+
+
 def make_graphs(settings: JobSettings, seed: int) -> dict[PartyId, PartyGraph]:
     """Private inputs: normal features, random edges, labels that depend on the features of all holders."""
     generator = torch.Generator().manual_seed(seed)
@@ -120,24 +142,22 @@ def run_job(
 ) -> Recording:
     """Trains the job and gives its transcript."""
     links: dict[PartyId, RecordedLink] = {}
-    recording = Recording(settings, dict(graphs), [], [], {name: [] for name in settings.data.names}, {})
+    recording = Recording(settings, dict(graphs), [], [], {name: [] for name in settings.data.names}, {}, {})
 
     def program(party: PartyId) -> Callable[[Link], None]:
         def run(link: Link) -> None:
             graph = graphs.get(party)
             recorded = links[party] = TamperedLink(link, (tamper or {}).get(party, honest), graph)
             streams = LearningStreams(settings.seed, party)
-            role = _role(Session(settings, recorded, streams, fixed_secrets(secrets, party)), graph)
-            try:
-                fit(
-                    role,
-                    PartyStore(path / party),
-                    resume=False,
-                    begin=lambda epoch, last: None,
-                    log=lambda record: None,
-                )
-            finally:
-                role.close()
+            store = PartyStore(path / party)
+            store.path.mkdir(parents=True, exist_ok=True)
+            with publisher_of(store, settings, graph, None, begun=False) as publisher:
+                session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
+                role = Cast(session, store, graph, None).role
+                try:
+                    fit(role, store, resume=False, begin=lambda epoch, last: None, log=lambda record: None)
+                finally:
+                    role.close()
 
         return run
 
@@ -148,22 +168,30 @@ def run_job(
     for party in parties:
         for message in links[party].transcript():
             (recording.sent if message.sender == party else recording.received).append(message)
+    for holder in settings.data.names:
+        recording.paid[holder] = _paid(path / holder / LEDGER)
     return recording
 
 
-def _role(session: Session, graph: PartyGraph | None) -> Role:
-    if graph is None:
-        return Server(session)
-    kind = LabelHolder if graph.party == session.settings.data.label_party else DataHolder
-    return kind(session, graph)
+def _paid(ledger: Path) -> Counter[str]:
+    found = Counter[str]()
+    for line in ledger.read_text(encoding="utf-8").splitlines()[1:] if ledger.is_file() else ():
+        entry = json.loads(line)
+        found[entry["channel"]] += entry["count"]
+    return found
 
 
 def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
-    publish, embed = HolderCut.publish, Collaborative.embed
+    publish, release, embed = HolderCut.publish, Publisher.embeddings, Collaborative.embed
 
     def watched_publish(self: HolderCut, step: int, round_: int, piece: Tensor) -> None:
-        recording.embeddings[self._link.party].append(piece.detach().clone())
+        if self._publisher is None:
+            recording.embeddings[self._link.party].append(piece.detach().clone())
         publish(self, step, round_, piece)
+
+    def watched_release(self: Publisher, rows: Tensor, step: int) -> Tensor:
+        recording.embeddings[self.plan.party].append(rows.detach().clone())
+        return release(self, rows, step)
 
     def watched_embed(self: Collaborative, step: int, *, learns: bool) -> Tensor:
         key = (self._session.link.party, step)
@@ -171,4 +199,5 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
         return embed(self, step, learns=learns)
 
     patch.setattr(HolderCut, "publish", watched_publish)
+    patch.setattr(Publisher, "embeddings", watched_release)
     patch.setattr(Collaborative, "embed", watched_embed)

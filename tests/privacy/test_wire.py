@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.mpc.sessions import fixed_secrets
 from tests.privacy.checker import (
     LeakFound,
     Regressors,
     byte_p_value,
+    check_fresh_noise,
     check_independent,
     check_private,
     sent_in_clear,
     table,
 )
-from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_graphs, run_job
+from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_graphs, private_job, run_job
 from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, Tag
@@ -32,7 +34,13 @@ from veilgraph.mpc import dealer, product, ring
 from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.paradigms import party, vertical
+from veilgraph.privacy.event import Event
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.publish import Publisher
+from veilgraph.roles.cut import HolderCut
 from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.roles.once import LearningHolder
 
 MODELS: dict[str, dict[str, Any]] = {
     "collaborative": {},
@@ -41,6 +49,20 @@ MODELS: dict[str, dict[str, Any]] = {
     "degree-weighted, two rounds": {"rounds": 2, "combine": {"strategy": "degree-weighted"}},
 }
 JOBS = {f"{holders} holders, {name}": job(holders, **model) for holders in (2, 3) for name, model in MODELS.items()}
+EVERY_STEP: dict[str, Any] = {"noise_multiplier": 2.0, "clip": 0.5, "gradient_clip": 0.001}
+ONCE: dict[str, Any] = {"schedule": "once", "noise_multiplier": 2.0, "clip": 0.5}
+PRIVATE = {
+    "masked": private_job(2, EVERY_STEP),
+    "masked, three, two rounds": private_job(3, EVERY_STEP, rounds=2),
+    "not masked": private_job(2, EVERY_STEP, combine={"masked": False}),
+    "not masked, two rounds": private_job(2, EVERY_STEP, rounds=2, combine={"masked": False}),
+    "three, concat": private_job(3, EVERY_STEP, combine={"strategy": "concat"}, head={"logit_hops": 1}),
+    "once": private_job(2, ONCE),
+    "once, masked": private_job(3, ONCE),
+    "once, not masked": private_job(3, ONCE, combine={"masked": False}),
+    "once, concat": private_job(3, ONCE, combine={"strategy": "concat"}, head={"logit_hops": 1}),
+    "once, an edge": private_job(3, ONCE | {"unit": "edge", "degree_bound": 4}),
+}
 PLAIN = job(2)
 THREE = job(3)
 UNMASKED = {
@@ -60,7 +82,7 @@ def run(
 @cache
 def recorded(name: str, data: int) -> Recording:
     """An honest run; data and secrets differ together."""
-    return run({**JOBS, **UNMASKED}[name], data, secrets=data)
+    return run({**JOBS, **UNMASKED, **PRIVATE}[name], data, secrets=data)
 
 
 def is_leak(settings: JobSettings, says: str, **tamper: Tamper) -> None:
@@ -132,6 +154,131 @@ def test_an_embedding_in_the_clear_is_told_even_where_the_job_asks_for_it(name: 
 
 def test_gradients_of_inner_rounds_are_in_the_clear_without_masks() -> None:
     assert ("GRADIENT", "holder", "server") in sent_in_clear(recorded("two rounds", 1))
+
+
+# Differential privacy
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_with_privacy_holders_send_nothing_but_noise_and_masks_that_they_paid_for(name: str) -> None:
+    recording, rules = recorded(name, 1), table(PRIVATE[name])
+    check_private(recording, rules)
+    check_independent(recording, recorded(name, 2), rules)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_with_privacy_every_line_of_the_table_is_used(name: str) -> None:
+    rules = [rule for rule in table(PRIVATE[name]) if len(rule.rounds)]
+    for left_out in range(len(rules)):
+        with pytest.raises(LeakFound, match="no line of the table allows"):
+            check_private(recorded(name, 1), rules[:left_out] + rules[left_out + 1 :])
+
+
+@pytest.mark.parametrize("name", ["not masked, two rounds", "three, concat", "once"])
+def test_noise_is_fresh_in_every_run_whatever_the_seed(name: str) -> None:
+    check_fresh_noise(recorded(name, 1), run(PRIVATE[name], 1, secrets=1), table(PRIVATE[name]))
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if not name.startswith("once")])
+def test_with_privacy_the_server_and_others_hear_only_of_training_passes_and_one_inference(name: str) -> None:
+    settings, sent = PRIVATE[name], recorded(name, 1).sent
+    assert Kind.CONTROL not in {message.tag.kind for message in sent}
+    steps = {message.tag.step for message in sent if message.tag.kind in (Kind.MASKED, Kind.EMBEDDING)}
+    assert steps == set(range(settings.train.epochs + 1))
+    steps = {message.tag.step for message in sent if message.tag.kind is Kind.GRADIENT}
+    assert steps == set(range(settings.train.epochs))
+
+
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name.startswith("once")])
+def test_one_release_is_exactly_this_exchange(name: str) -> None:
+    settings = PRIVATE[name]
+    parties, publishing = (*settings.data.names, SERVER), settings.publishing
+    assert publishing == settings.data.names[1:]
+    expected = {(one, other, Tag(Kind.HELLO)) for one in parties for other in parties if one != other}
+    release = Kind.EMBEDDING
+    if settings.is_masked:
+        expected |= {(one, other, Tag(Kind.KEY)) for one in publishing for other in publishing if one != other}
+        release = Kind.MASKED
+    expected |= {(holder, SERVER, Tag(release, 0, 1)) for holder in publishing}
+    expected.add((SERVER, "A", Tag(Kind.COMBINED, 0, 1)))
+    sent = [(message.sender, message.receiver, message.tag) for message in recorded(name, 1).sent]
+    assert set(sent) == expected
+    assert len(sent) == len(expected)
+
+
+def test_mutant_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only clipped: rows are shorter than what was paid for."""
+    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: torch.zeros(shape, dtype=torch.float64))
+    for name in ("masked", "three, concat", "once", "once, masked"):
+        is_leak(PRIVATE[name], r"has (\d+ rows without noise|entries of size)")
+
+
+@pytest.mark.parametrize("name", ["masked", "not masked", "once", "once, masked"])
+def test_mutant_less_noise_than_was_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    draw = Gaussian.draw
+    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, source) * 0.85)
+    is_leak(PRIVATE[name], r"has entries of size 0\.\d+; paid for was noise of")
+
+
+def test_mutant_rows_that_are_zero_get_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The label holder's gradient would show who is trained on."""
+    gradients = Publisher.gradients
+    monkeypatch.setattr(
+        Publisher, "gradients", lambda self, rows, step: gradients(self, rows, step) * rows.any(dim=1, keepdim=True)
+    )
+    is_leak(PRIVATE["masked"], r"gradient/.* from A .* has 250 rows without noise")
+
+
+@pytest.mark.parametrize("name", ["masked", "not masked, two rounds"])
+def test_mutant_a_gradient_past_the_publisher(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(HolderCut, "_noised", lambda self, gradient, step: gradient)
+    is_leak(PRIVATE[name], "gradient/.* has .* rows without noise")
+
+
+@pytest.mark.parametrize("name", ["masked", "not masked"])
+def test_mutant_noise_that_is_not_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    spend = Ledger.spend
+
+    def sparing(self: Ledger, event: Event, channel: str, step: int) -> None:
+        if step < PRIVATE[name].train.epochs:  # and nothing for the inference
+            spend(self, event, channel, step)
+
+    monkeypatch.setattr(Ledger, "spend", sparing)
+    is_leak(PRIVATE[name], r"sent \{'embeddings': 4.* and paid for \{'embeddings': 3")
+
+
+def test_mutant_noise_from_the_jobs_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Gaussian.draw
+
+    def predictable(self: Gaussian, shape: tuple[int, ...], source: Any) -> Tensor:
+        return draw(self, shape, fixed_secrets("the job's seed"))
+
+    monkeypatch.setattr(Gaussian, "draw", predictable)
+    settings = PRIVATE["once"]
+    with pytest.raises(LeakFound, match="has 400 rows that another run repeats: no fresh noise"):
+        check_fresh_noise(run(settings), run(settings), table(settings))
+
+
+def test_mutant_an_embedding_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise as paid for, beneath rows that are longer than it was made for."""
+
+    def unclipped(self: Gaussian, x: Tensor, drawn: Tensor) -> Tensor:
+        return drawn + 10 * x.to(torch.float64)
+
+    monkeypatch.setattr(Gaussian, "apply", unclipped)
+    is_leak(PRIVATE["once"], "embedding/step 0/round 1 from B .* has entries of size")
+
+
+def test_mutant_a_label_holder_that_releases_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = LearningHolder.setup
+
+    def talkative(self: LearningHolder, checkpoints: list[int]) -> int:
+        start = setup(self, checkpoints)
+        self.session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 1), self.graph.features[:, :DIM])
+        return start
+
+    monkeypatch.setattr(LearningHolder, "setup", talkative)
+    is_leak(PRIVATE["once"], "no line of the table allows embedding/step 0/round 1 from A to server")
 
 
 # The statistics have power

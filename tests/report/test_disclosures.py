@@ -9,6 +9,7 @@ from veilgraph.core.config import parse_job
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.recorded import TrafficEntry
+from veilgraph.privacy.publish import Spent
 from veilgraph.report.disclosures import disclosure_table, read_disclosures
 from veilgraph.roles.disclosures import DisclosureRecord, disclosure_lines, disclosures
 
@@ -50,6 +51,27 @@ def test_what_nothing_protects_stands_out_and_the_table_fits_a_terminal(tmp_path
     assert all(len(line) <= 80 for line in captured.get().splitlines())
 
 
+def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    path = tmp_path / "disclosures.jsonl"
+    settings = parse_job(
+        {"privacy": {"noise_multiplier": 5.0}, "train": {"select_by": "last", "patience": None}, "model": {}}
+    )
+    entries = [TrafficEntry("B", SERVER, "sent", kind, 1, 9) for kind in (Kind.MASKED, Kind.HELLO)]
+    for total in (12.25, 18.2074):
+        found = disclosures(settings, entries, Spent({"embeddings": 1}, 0.60161, total))
+        with path.open("a") as file:
+            file.write(disclosure_lines(settings, "train", found, TIME))
+    table = disclosure_table(read_disclosures(path))
+    assert list(table.columns[-1].cells) == ["0.6016 / 18.21", ""]
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    text = captured.get()
+    assert "of one of these releases by itself / total of all" in " ".join(text.split())
+    assert "No differential privacy" not in " ".join(text.split())
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
 def test_words_are_no_markup() -> None:
     (record,) = [DisclosureRecord.model_validate_json(line) for line in lines("train", ("A", Kind.KEY, 1)).splitlines()]
     assert cells([record.model_copy(update={"what": "[red]keys[/red]"})])[0][3] == "[red]keys[/red]"
@@ -70,7 +92,8 @@ def test_no_records_are_an_empty_table(tmp_path: Path) -> None:
         (lambda line: line.replace('"mask"', '"magic"'), "protection: Input should be"),
         (lambda line: line.replace('"messages":2', '"messages":-2'), "messages: Input should be greater"),
         (lambda line: line.replace('"messages":2', '"messages":"2"'), "messages: Input should be a valid integer"),
-        (lambda line: line.replace('"epsilon":null', '"epsilon":1.5'), "epsilon: Input should be null"),
+        (lambda line: line.replace('total":null', 'total":-1.5'), "epsilon_total: Input should be greater"),
+        (lambda line: line.replace('total":null', 'total":"1.5"'), "epsilon_total: Input should be a valid number"),
         (lambda line: line.replace("2024-05-01T00:00:00Z", "2024-05-01T00:00:00"), "time: Input should have timezone"),
         (lambda line: line.replace('"work"', '"job_of_work"'), "work: Field required"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.privacy.jobs import job, make_graphs, run_job
+from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ProtocolError
@@ -19,8 +20,9 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
+from veilgraph.privacy.publish import Spent
+from veilgraph.roles.disclosure_rows import TABLE
 from veilgraph.roles.disclosures import (
-    TABLE,
     Disclosure,
     DisclosureRecord,
     disclosure_lines,
@@ -95,6 +97,7 @@ def test_rows_depend_on_known_facts_only() -> None:
     """A row with a fact that no job has would never be said."""
     known = {"collaborative", "secure-sum", "two holders", "more holders", "masked", "unmasked", "degree-weighted"}
     known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
+    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired"}
     assert {fact for row in TABLE for fact in row.when} == known
 
 
@@ -102,17 +105,28 @@ def test_rows_depend_on_known_facts_only() -> None:
 def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what
     assert row.why.endswith(".")
-    assert row.protection in ("none", "mask", "share") or not row.reveals
+    assert row.protection in ("none", "mask", "share", "noise") or not row.reveals
     assert ("in the clear" in row.what) <= (row.protection == "none")
+    assert ("noised" in row.when) == ("noisy" in row.what or row.protection == "noise")
+    assert not ("noised" in row.when and "Not protected" in row.why)
 
 
 # Whole jobs
 
 
-@pytest.mark.parametrize("name", MODELS)
+PRIVATE: dict[str, JobSettings] = {
+    "every step, noised": private_job(2, {"noise_multiplier": 1.0}, rounds=2, head={"logit_hops": 1}),
+    "every step, not masked": private_job(3, {"noise_multiplier": 1.0}, combine={"masked": False}),
+    "once, masked": private_job(3, {"schedule": "once", "epsilon_total": 4.0}),
+    "once, of two": private_job(2, {"schedule": "once", "epsilon_total": 4.0}),
+    "once, concat": private_job(3, {"schedule": "once", "noise_multiplier": 1.0}, combine={"strategy": "concat"}),
+    "once, without noise": private_job(3, {"schedule": "once", "noise_multiplier": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *PRIVATE])
 def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it(name: str, tmp_path: Path) -> None:
-    holders, model = MODELS[name]
-    settings = job(holders, **model)
+    settings = PRIVATE[name] if name in PRIVATE else job(MODELS[name][0], **MODELS[name][1])
     recording = run_job(settings, make_graphs(settings, 1), tmp_path, secrets=1)
     found = [
         disclosure
@@ -152,7 +166,8 @@ def test_a_disclosure_in_full() -> None:
         protection="none",
         why="Not protected: the receiver can infer training nodes and which of them share a class.",
         reveals=("training-rows",),
-        epsilon=None,
+        epsilon_release=None,
+        epsilon_total=None,
     )
 
 
@@ -218,6 +233,90 @@ def test_alignment_and_sealing_are_explained_in_any_job(party: str, peer: str, k
     assert found.protection == {Kind.COMMON_IDS: "none", Kind.SEAL: "public"}.get(kind, "blinding")
 
 
+# Differential privacy
+
+SPENT = Spent({"embeddings": 3}, 0.5, 1.25)
+ONCE: dict[str, Any] = {"schedule": "once", "epsilon_total": 4.0}
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_what_is_noised_is_said_to_be_so_with_what_it_costs(masked: bool) -> None:
+    settings = private_job(2, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": masked}, head={"logit_hops": 1})
+    kinds = [Kind.MASKED, Kind.MASKED_GRADIENT] if masked else [Kind.EMBEDDING]
+    for party in ("A", "B"):
+        for kind in (*kinds, Kind.GRADIENT):
+            if masked and kind is Kind.GRADIENT and party == "B":
+                continue
+            (found,) = disclosures(settings, [entry(party, SERVER, kind)], SPENT)
+            assert found.protection == ("mask" if kind in (Kind.MASKED, Kind.MASKED_GRADIENT) else "noise")
+            assert (found.epsilon_release, found.epsilon_total) == (0.5, 1.25)
+            assert "noisy" in found.what
+            assert "in the clear" not in found.what
+            assert found.why.startswith("Clipped, paid for")
+    for party, kind in (("A", Kind.COMBINED), ("B", Kind.COMBINED), ("A", Kind.GRADIENT), ("B", Kind.GRADIENT)):
+        (found,) = disclosures(settings, [entry(SERVER, party, kind)], SPENT)
+        assert found.protection == "noise"
+        assert found.epsilon_total is None, "what is computed from releases costs nothing"
+        assert "Not protected" not in found.why
+    for kind in (Kind.HELLO, Kind.KEY):
+        (found,) = disclosures(settings, [entry("A", "B", kind)], SPENT)
+        assert found.epsilon_total is None
+
+
+def test_infinite_epsilon_is_said_as_no_protection() -> None:
+    settings = private_job(2, {"noise_multiplier": 0.0}, combine={"masked": False})
+    (found,) = disclosures(settings, [entry("B", SERVER, Kind.EMBEDDING)], Spent({}, math.inf, math.inf))
+    assert (found.protection, found.epsilon_release, found.epsilon_total) == ("none", None, None)
+    assert found.why.startswith("Not protected")
+
+
+def test_h0_stays_without_noise() -> None:
+    settings = private_job(2, {"noise_multiplier": 1.0}, initial={"method": "secure-sum"})
+    (found,) = disclosures(settings, [entry("A", "B", Kind.MASKED)], SPENT)
+    assert (found.protection, found.epsilon_total) == ("none", None)
+
+
+def test_one_release_in_words() -> None:
+    settings = private_job(2, ONCE)
+    (found,) = disclosures(settings, [entry("B", SERVER, Kind.EMBEDDING)], SPENT)
+    assert (found.what, found.protection, found.epsilon_total) == ("noisy embeddings", "noise", 1.25)
+    found = one(private_job(3, ONCE), "B", SERVER, Kind.MASKED)
+    assert (found.what, found.protection) == ("masked noisy embeddings", "mask")
+    found = one(settings, SERVER, "A", Kind.COMBINED)
+    assert (found.what, found.protection) == ("the combined release", "noise")
+    assert one(private_job(3, ONCE), "C", "B", Kind.KEY).protection == "random"
+    bare = one(private_job(2, {"schedule": "once", "noise_multiplier": 0.0}), SERVER, "A", Kind.COMBINED)
+    assert bare.protection == "none"
+    assert "without noise" in bare.what
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind", "holders"),
+    [
+        ("A", SERVER, Kind.EMBEDDING, 2),
+        ("A", SERVER, Kind.MASKED, 3),
+        ("A", SERVER, Kind.GRADIENT, 2),
+        ("A", "B", Kind.CONTROL, 2),
+        ("A", SERVER, Kind.CONTROL, 2),
+        ("A", "B", Kind.KEY, 3),
+        ("B", "A", Kind.KEY, 3),
+        ("B", "A", Kind.KEY, 2),
+        ("B", SERVER, Kind.MASKED, 2),
+        (SERVER, "B", Kind.COMBINED, 2),
+        (SERVER, "B", Kind.GRADIENT, 2),
+        (SERVER, "A", Kind.GRADIENT, 2),
+    ],
+)
+def test_one_release_is_all_that_is_sent(party: str, peer: str, kind: Kind, holders: int) -> None:
+    with pytest.raises(ProtocolError, match="which is no message of this job"):
+        one(private_job(holders, ONCE), party, peer, kind)
+
+
+def test_nobody_hears_of_validation_scores_where_the_last_epoch_is_taken() -> None:
+    with pytest.raises(ProtocolError, match="A sent control to B, which is no message of this job"):
+        one(private_job(2, {"noise_multiplier": 1.0}), "A", "B", Kind.CONTROL)
+
+
 # Lines
 
 
@@ -233,5 +332,5 @@ def test_lines_are_read_back_as_written() -> None:
         assert (record.work, record.job) == ("predict", settings.hash())
         assert record.time == datetime(2024, 5, 1, 12, 30, 9, tzinfo=UTC)
     assert '"time":"2024-05-01T12:30:09Z"' in text
-    assert '"epsilon":null' in text
+    assert '"epsilon_release":null,"epsilon_total":null' in text
     assert disclosure_lines(settings, "align", [], time) == ""

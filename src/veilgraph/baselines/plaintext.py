@@ -193,7 +193,7 @@ def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
         loss = network.train_step(epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            logits = network.infer() if network.settings.privacy is None else network.logits.detach()
+            logits = network.infer() if not network.settings.passes_cost else network.logits.detach()
             scores = network.score(logits)
             record.update(scores.record())
             judgement = judgement.after(epoch, scores, settings.select_by)
@@ -203,7 +203,7 @@ def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
         progress(metrics)
         if judgement.stops(settings):
             break
-    if network.settings.privacy is not None:
+    if network.settings.passes_cost:
         best = network.infer()
     steps = sorted(record["step_seconds"] for record in metrics)
     summary = {

@@ -183,17 +183,21 @@ def align_command(
 def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
 ) -> None:
-    """Show what each party sent to whom in a run, what it is, and why it may leave the party."""
+    """Show what each party sent to whom in a run, why it may leave the party, and what privacy it has cost."""
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
 
-    RunDirectory.open(run)
+    directory = RunDirectory.open(run)
     files = sorted(run.glob("parties/*/disclosures.jsonl"))
     if not files:
         raise RunError(f"{run}: nothing was sent in this run yet; train it first")
     records = [record for file in files for record in read_disclosures(file)]
+    spent = read_spent(directory)
     results().print(disclosure_table(records))
     results().print(reasons_table(records))
+    if spent:
+        results().print(spent_table(spent, directory.settings))
 
 
 @command("demo", "veilgraph demo --epochs 50")
@@ -266,10 +270,14 @@ def _resume(path: Path, *, processes: bool) -> None:
 
 
 def _show(result: TrainResult) -> None:
+    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.report.budget import spent_table  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
 
     _draw(result, {})
     results().print(run_table(result.summary))
+    if "privacy" in result.summary:
+        results().print(spent_table(result.summary["privacy"], RunDirectory.open(result.path).settings))
     _say_where(result.path)
 
 

@@ -18,6 +18,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.settings import Settings
+from veilgraph.core.types import PartyId
 
 
 class TrainSettings(Settings):
@@ -80,7 +81,6 @@ class JobSettings(Settings):
             )
 
     def _check_once(self) -> None:
-        raise ValueError("privacy.schedule=once cannot be trained yet; choose every-step")
         rules = (
             ("model.rounds", self.model.rounds, 1, "a single release is a single round"),
             ("model.initial.method", self.model.initial.method, "individual", "each holder projects its own features"),
@@ -94,6 +94,11 @@ class JobSettings(Settings):
                 f"privacy.schedule=once needs model.combine.strategy mean or concat, not "
                 f"{self.model.combine.strategy}: what a holder releases has no trained weights and no exact degrees"
             )
+        if self.model.combine.masked and len(self.publishing) == 1:
+            raise ValueError(
+                "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
+                "holders there is one alone; leave masked out"
+            )
         if (
             self.privacy is not None
             and self.privacy.unit == "node"
@@ -104,6 +109,22 @@ class JobSettings(Settings):
                 "feature_scaling=standard and the encoding of tables do: they carry one node to every row; choose unit "
                 "row or edge"
             )
+
+    @property
+    def publishing(self) -> tuple[PartyId, ...]:
+        """The holders that publish embeddings: all; with ``privacy.schedule: once`` all but the label holder."""
+        once = self.privacy is not None and self.privacy.once
+        return tuple(name for name in self.data.names if not (once and name == self.data.label_party))
+
+    @property
+    def passes_cost(self) -> bool:
+        """Whether every forward pass is a release that a privacy budget pays for."""
+        return self.privacy is not None and not self.privacy.once
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether single embeddings are hidden from the server, for which there must be more than one."""
+        return self.model.combine.is_masked and len(self.publishing) > 1
 
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""

@@ -7,6 +7,7 @@ times of messages) are part of every job and have no name here.
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -65,6 +66,18 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
 
 _OF_LABEL_HOLDER: Final = frozenset[Revelation]({"training-rows", "label-holder-edges"})
 _TO_LABEL_HOLDER: Final = frozenset[Revelation]({"output-embeddings", "combined-as-output"})
+_BOUNDED: Final = frozenset[Revelation](
+    {
+        "embedding-sums",
+        "single-embeddings",
+        "combined-embeddings",
+        "output-embeddings",
+        "combined-as-output",
+        "training-rows",
+        "label-holder-edges",
+    }
+)
+"""What comes of released values alone, so that a finite ε bounds what it tells."""
 
 
 class LimitSettings(Settings):
@@ -78,14 +91,14 @@ class LimitSettings(Settings):
     max_epsilon: float | None = Field(
         None,
         gt=0,
-        description="largest accepted total ε of differential privacy; this release adds no noise, so that every job's "
-        "total is infinite and any number here refuses every job; null: no bound is asked for",
+        description="largest accepted total ε of what this party publishes in a job, predictions included; what "
+        "it bounds needs no name in may_reveal; null: no bound is asked for",
     )
     min_common_nodes: int = Field(2, ge=1, description="fewest nodes common to all holders that are accepted")
 
 
 def revelations(job: JobSettings) -> dict[str, str]:
-    """What a job reveals of its holders' data.
+    """What a job reveals of its holders' data; with differential privacy what holders publish is noisy.
 
     Returns:
         Name → its statement, in the order of ``STATEMENTS``. Fewer names are less said.
@@ -94,16 +107,26 @@ def revelations(job: JobSettings) -> dict[str, str]:
     return {name: statement for name, statement in STATEMENTS.items() if name in causes}
 
 
-def refusal(limits: LimitSettings, job: JobSettings, party: PartyId, common_nodes: int | None = None) -> str | None:
+def refusal(
+    limits: LimitSettings,
+    job: JobSettings,
+    party: PartyId,
+    common_nodes: int | None = None,
+    *,
+    epsilon: float = math.inf,
+) -> str | None:
     """Why a party does not accept a job; None when it does.
 
-    A holder is asked only about what is revealed of its own data to others; the server has no data.
+    A holder is asked only about what is revealed of its own data to others; the server has no data. What comes of noisy
+    releases alone needs no name where the party's own ``max_epsilon`` holds.
 
     Args:
         limits: the party's.
         job: validated.
         party: a holder of the job, or the server.
         common_nodes: of the alignment, where it is known.
+        epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
+            privacy.
 
     Returns:
         All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
@@ -117,9 +140,9 @@ def refusal(limits: LimitSettings, job: JobSettings, party: PartyId, common_node
         raise ConfigError(f"party={party!r} is not in the job, whose parties are {', '.join(parties)}; mend the name")
     reasons = [
         _too_many_rounds(limits, job),
-        _unbounded(limits),
+        _too_costly(limits, job, party, epsilon),
         None if common_nodes is None else too_few(limits, common_nodes),
-        _unaccepted(limits, job, party),  # the longest last: its end is what may be cut off
+        _unaccepted(limits, job, party, epsilon),  # the longest last: its end is what may be cut off
     ]
     text = "; ".join(reason for reason in reasons if reason)
     if len(text) > REASON_CHARACTERS:
@@ -144,11 +167,28 @@ def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
     return f"limits.max_rounds={limits.max_rounds} and model.rounds={rounds}: lower the rounds or raise the limit"
 
 
-def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
+def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
+    if limits.max_epsilon is None or epsilon <= limits.max_epsilon:
+        return None
+    limit = f"limits.max_epsilon={limits.max_epsilon:g}"
+    if math.isfinite(epsilon):
+        return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
+    if job.privacy is None:
+        why = "it has no privacy part: set privacy.epsilon_total"
+    elif job.model.initial.method != "individual":
+        why = f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
+    else:
+        why = "its noise bounds nothing: raise privacy.noise_multiplier"
+    return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
+
+
+def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
+    bounded = limits.max_epsilon is not None and epsilon <= limits.max_epsilon
+    accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
     new = [
         f"{name} ({cause})"
         for name, cause in _causes(job).items()
-        if name not in limits.may_reveal and _concerns(name, job, party)
+        if name not in accepted and _concerns(name, job, party)
     ]
     if not new:
         return None
@@ -158,24 +198,17 @@ def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId) -> str 
     )
 
 
-def _unbounded(limits: LimitSettings) -> str | None:
-    if limits.max_epsilon is None:
-        return None
-    return (
-        f"limits.max_epsilon={limits.max_epsilon:g} and the job's total ε is infinite, for this release has no "
-        "differential privacy: remove the limit or do not take part"
-    )
-
-
 def _concerns(name: Revelation, job: JobSettings, party: PartyId) -> bool:
     """Whether it tells others something of the party's own data."""
     if party == job.data.label_party:
-        return name not in _TO_LABEL_HOLDER
+        return name not in _TO_LABEL_HOLDER and party in job.publishing
     return party in job.data.names and name not in _OF_LABEL_HOLDER
 
 
 def _causes(job: JobSettings) -> dict[Revelation, str]:
     """What the job reveals → the settings that cause it."""
+    if job.privacy is not None and job.privacy.once:
+        return _causes_of_one_release(job)
     model = job.model
     causes: dict[Revelation, str] = {}
     method = f"model.initial.method={model.initial.method}"
@@ -187,11 +220,11 @@ def _causes(job: JobSettings) -> dict[Revelation, str]:
             causes["single-initial-embeddings"] = f"{method}, 2 holders"
     strategy = f"model.combine.strategy={model.combine.strategy}"
     causes["embedding-sums"] = strategy
-    if not model.combine.is_masked:
-        causes["single-embeddings"] = "model.combine.masked=false" if model.combine.linear else strategy
+    if not job.is_masked:
+        causes["single-embeddings"] = _unmasked(job)
     if model.combine.strategy == "degree-weighted":
         causes["pooled-degrees"] = strategy
-        if not model.combine.is_masked:
+        if not job.is_masked:
             causes["single-degrees"] = f"{strategy}, masked=false"
     if model.rounds > 1:
         causes["combined-embeddings"] = f"model.rounds={model.rounds}"
@@ -202,3 +235,16 @@ def _causes(job: JobSettings) -> dict[Revelation, str]:
     if model.head.logit_hops > 0:
         causes["label-holder-edges"] = f"model.head.logit_hops={model.head.logit_hops}"
     return causes
+
+
+def _causes_of_one_release(job: JobSettings) -> dict[Revelation, str]:
+    once = "privacy.schedule=once"
+    causes: dict[Revelation, str] = {"embedding-sums": f"model.combine.strategy={job.model.combine.strategy}"}
+    if not job.is_masked:
+        causes["single-embeddings"] = f"{once}, 2 holders" if len(job.publishing) == 1 else _unmasked(job)
+    return causes | {"output-embeddings": once, "combined-as-output": once}
+
+
+def _unmasked(job: JobSettings) -> str:
+    combine = job.model.combine
+    return "model.combine.masked=false" if combine.linear else f"model.combine.strategy={combine.strategy}"

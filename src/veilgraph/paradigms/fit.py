@@ -9,6 +9,7 @@ the logits of the training pass are scored; and training ends where the first pa
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
-from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role
 from veilgraph.roles.scores import Scores, Selection
 
@@ -91,41 +92,28 @@ def fit(
     if role.affordable_steps is not None:
         last = min(last, start + role.affordable_steps)
     begin(start, last)
-    judgement, stop = Judgement(), False
-    best = _clone(role.weights())
-    if start:
-        tensors, facts = store.load_checkpoint(start)
-        try:
-            best = _restore(role, tensors)
-            judgement = Judgement(**facts["judgement"])
-        except RunError as error:
-            raise RunError(f"{store.checkpoint_path(start)}: {error}") from error
-        except TypeError as error:
-            raise RunError(
-                f"{store.checkpoint_path(start)}: its judgement is of another version ({error}); go on with the "
-                "release that wrote it, or train anew"
-            ) from error
-        stop = facts["stopped"]
-    step, publisher = 0, role.session.publisher
+    if not role.trains:
+        return Fitted(start, Judgement())
+    best, judgement, stop = _resumed(role, store, start) if start else (_clone(role.weights()), Judgement(), False)
+    step, paid = 0, start
     for epoch in range(start + 1, last + 1):
         if stop:
             break
-        if publisher is not None and (epoch == start + 1 or (epoch - 1) % settings.checkpoint_every == 0):
-            until = min(last, -(-epoch // settings.checkpoint_every) * settings.checkpoint_every)
-            publisher.expect(until - epoch + 1, step)
+        if epoch > paid:
+            paid = _pay(role, epoch, last, step)
         started = time.perf_counter()
         train_step(role, step, epoch)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         step += 1
         if epoch % settings.evaluate_every == 0 or epoch == last:
-            if role.session.settings.privacy is None:
+            if not role.session.settings.passes_cost:
                 infer(role, step)
                 step += 1
             before = judgement.best_epoch
             judgement, stop = _judge(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
-        if isinstance(role, LabelHolder):
+        if isinstance(role, Judge):
             log({**record, "loss": role.loss})
         if epoch % settings.checkpoint_every == 0:
             store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
@@ -134,6 +122,38 @@ def fit(
     role.infer_only()
     infer(role, step)
     return Fitted(start, judgement)
+
+
+def _pay(role: Role, epoch: int, last: int, step: int) -> int:
+    """Pays for the epochs up to the next checkpoint, from where a session that is cut off goes on.
+
+    Returns:
+        The last epoch that is paid for.
+    """
+    every, publisher = role.session.settings.train.checkpoint_every, role.session.publisher
+    until = min(last, math.ceil(epoch / every) * every)
+    if publisher is not None:
+        publisher.expect(until - epoch + 1, step)
+    return until
+
+
+def _resumed(role: Role, store: PartyStore, epoch: int) -> tuple[dict[str, Tensor], Judgement, bool]:
+    """Puts a checkpoint into the role.
+
+    Returns:
+        The best weights so far, the judgement, and whether training had stopped.
+    """
+    path = store.checkpoint_path(epoch)
+    tensors, facts = store.load_checkpoint(epoch)
+    try:
+        return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
+    except TypeError as error:
+        raise RunError(
+            f"{path}: its judgement is of another version ({error}); go on with the release that wrote it, or train "
+            "anew"
+        ) from error
 
 
 def train_step(role: Role, step: int, epoch: int) -> None:
@@ -154,13 +174,15 @@ def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tupl
     """The judgement after this evaluation; parties without labels learn two bits of it."""
     session, settings = role.session, role.session.settings
     tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
-    if isinstance(role, LabelHolder):
+    if isinstance(role, Judge):
         scores = role.scores()
         record.update(scores.record())
         judgement = judgement.after(epoch, scores, settings.train.select_by)
         improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
         if settings.train.select_by == "last":
             return judgement, False
+        if settings.privacy is not None and settings.privacy.once:  # the others are done
+            return judgement, stop
         others = [party for party in (*session.holders, SERVER) if party != label_party]
         broadcast(session.link, others, tag, torch.tensor([improved, stop]))
         return judgement, stop

@@ -10,6 +10,7 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.releases import RELEASE
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.plan import plan
@@ -43,14 +44,15 @@ def publisher_of(
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        kept = begun and bool(store.epochs() or store.model_path.is_file())
+        trained = begun and bool(store.epochs() or store.model_path.is_file())
+        released = (store.path / RELEASE).is_file()  # all that a holder keeps that releases once
         with (
             Ledger.open(
                 store.path / LEDGER,
                 plan_.settings.delta,
                 min(budgets, default=None),
                 job=settings.hash(),
-                expected=kept,
+                expected=trained or released,
             ) as ledger,
             Publisher(plan_, ledger, system_secrets) as publisher,
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.paradigms.ids import pack_ids, unpack_ids
 from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors
+from veilgraph.privacy.plan import plan
 from veilgraph.roles.agreement import Hello, agree
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import read_nodes
@@ -55,6 +57,11 @@ class Organisation:
                 f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
             )
         return cls(settings, path.absolute().parent)
+
+    def refusal(self, job: JobSettings) -> str | None:
+        """Why it does not accept a job, by its limits; None when it does."""
+        party = self.settings.party
+        return refusal(self.settings.limits, job, party, epsilon=largest_epsilon(job, party))
 
 
 @dataclass(frozen=True)
@@ -93,9 +100,23 @@ def agree_on_job(
     """
     reasons = [refuses]
     if organisation is not None:
-        reasons.append(refusal(organisation.settings.limits, settings, party) or "")
+        reasons.append(organisation.refusal(settings) or "")
     mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)))
     agree(link, settings.data.names, mine, round_=_BEFORE)
+
+
+def largest_epsilon(job: JobSettings, party: PartyId) -> float:
+    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
+
+    Args:
+        job: validated.
+        party: a holder.
+
+    Raises:
+        ConfigError: the job's noise cannot be computed.
+    """
+    own = plan(job, party)
+    return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
 
 
 def align(

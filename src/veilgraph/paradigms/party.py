@@ -9,9 +9,10 @@ from typing import Final, Literal
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.party import load_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
 from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, publisher_of, spent
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job, align
@@ -24,10 +25,8 @@ from veilgraph.paradigms.run_directory import (
 )
 from veilgraph.paradigms.sending import SendingRecord, traffic_rows
 from veilgraph.privacy.publish import Publisher
-from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role, Session
-from veilgraph.roles.server import Server
 
 log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12
@@ -73,6 +72,7 @@ def run_party(
     settings, store = run.settings, run.party(party)
     record = SendingRecord(settings, store, _PHASES[work], recorder)
     record.note()
+    publisher: Publisher | None = None
     try:
         if settings.data.from_tables:
             aligned = align(store, link, settings, organisation, anew=work == "predict")
@@ -87,7 +87,7 @@ def run_party(
     finally:
         link.close()
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
-        record.close()
+        record.close(None if publisher is None else publisher.spent())
 
 
 def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None = None) -> None:
@@ -114,24 +114,27 @@ def _compute(
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
     session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, publisher)
-    role = _role(session, party, aligned.graph, custom)
+    cast = Cast(session, store, aligned.graph, custom)
+    role = cast.role
     try:
         if work == "predict":
             role.infer_only()
             role.setup([])
+            cast.keep()
             role.load_weights(load_tensors(store.model_path)[0])
             infer(role, 0)
         else:
 
             def begin(epoch: int, last: int) -> None:
+                cast.keep()
                 log.info("training begins after epoch %d", epoch)
                 if last < settings.train.epochs:
                     log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
-                if isinstance(role, LabelHolder):
+                if isinstance(role, Judge):
                     run.forget_metrics_after(epoch)
 
             def saved(epoch: int) -> None:
-                record.note()
+                record.note(None if publisher is None else publisher.spent())
                 log.info("epoch %d of at most %d", epoch, settings.train.epochs)
 
             fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=saved)
@@ -139,22 +142,15 @@ def _compute(
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if publisher is not None:
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(spent(publisher)).encode())
-        if isinstance(role, LabelHolder):
+        if isinstance(role, Judge):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
     finally:
         role.close()
 
 
-def _role(session: Session, party: PartyId, graph: PartyGraph | None, custom: CustomModel | None) -> Role:
-    if graph is None:
-        return Server(session)
-    kind = LabelHolder if party == session.settings.data.label_party else DataHolder
-    return kind(session, graph, custom)
-
-
 def _result(role: Role, fitted: Fitted) -> Record:
-    if not isinstance(role, LabelHolder):
+    if not isinstance(role, Judge):
         return {"started_at": fitted.started_at}
     return {
         "nodes": role.graph.common,

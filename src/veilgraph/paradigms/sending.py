@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.types import Kind
 from veilgraph.link.recorded import RecordedLink, TrafficEntry
 from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosures import disclosure_lines, disclosures
 
 Phase = Literal["align", "train", "predict"]
@@ -24,7 +26,8 @@ class SendingRecord:
     """What one party sends in one piece of work.
 
     While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
-    disclosures.jsonl. What an earlier, killed session noted becomes lines that say so.
+    disclosures.jsonl. What an earlier, killed session noted becomes lines that say so; what it paid for after its last
+    note is in its ledger alone.
 
     Args:
         settings: of the job.
@@ -38,15 +41,25 @@ class SendingRecord:
         self._path = store.path / _NOTE
         self._close_killed()
 
-    def note(self) -> None:
-        """Keeps the counts so far."""
+    def note(self, spent: Spent | None = None) -> None:
+        """Keeps the counts so far, and what the party's releases come to; None where it has no publisher."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        content = {"time": now, "phase": self._phase, "traffic": traffic_rows(self._recorder.traffic())}
+        content: dict[str, Any] = {
+            "time": now,
+            "phase": self._phase,
+            "traffic": traffic_rows(self._recorder.traffic()),
+        }
+        if spent is not None and math.isfinite(spent.epsilon_total):
+            content["spent"] = {**vars(spent), "releases": dict(spent.releases)}
         write_whole(self._path, json.dumps(content).encode())
 
-    def close(self) -> None:
-        """Adds this work to the record: also when it failed, for what was sent was sent."""
-        self._append(self._phase, self._recorder.traffic(), datetime.now(UTC), whole=True)
+    def close(self, spent: Spent | None = None) -> None:
+        """Adds this work to the record: also when it failed, for what was sent was sent.
+
+        Args:
+            spent: what the party's releases come to; None where it has no publisher.
+        """
+        self._append(self._phase, self._recorder.traffic(), datetime.now(UTC), spent, whole=True)
 
     def _close_killed(self) -> None:
         if not self._path.is_file():
@@ -55,14 +68,17 @@ class SendingRecord:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             phase, time = content["phase"], datetime.fromisoformat(content["time"])
             entries = [TrafficEntry(**row | {"kind": Kind[row["kind"].upper()]}) for row in content["traffic"]]
+            spent = Spent(**content["spent"]) if "spent" in content else None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"{self._path}: damaged ({error}); it holds what a killed session sent: keep a copy, and remove it"
             ) from error
-        self._append(phase, entries, time, whole=False)
+        self._append(phase, entries, time, spent, whole=False)
 
-    def _append(self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, *, whole: bool) -> None:
-        found = disclosures(self._settings, entries)
+    def _append(
+        self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, spent: Spent | None, *, whole: bool
+    ) -> None:
+        found = disclosures(self._settings, entries, spent)
         self._store.append_disclosures(disclosure_lines(self._settings, phase, found, time, whole=whole))
         self._path.unlink()
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.limits import refusal
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parties
@@ -240,7 +239,7 @@ def _check_accepted(settings: JobSettings) -> None:
     """Every party says the same before work; here it is known before a run directory is made."""
     for name, path in (settings.data.parties or {}).items():
         if path is not None:
-            reason = refusal(Organisation.read(path, name).settings.limits, settings, name)
+            reason = Organisation.read(path, name).refusal(settings)
             if reason is not None:
                 raise ConfigError(f"{name} refuses the job: {reason}")
 

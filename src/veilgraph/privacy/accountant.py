@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import dp_accounting
 from dp_accounting.pld import PLDAccountant
@@ -29,6 +30,9 @@ _FINEST_STEP = 1e-4
 
 _MOST_CELLS = 2e6
 """Cells are widened beyond this many, which costs exactness on the safe side and bounds the memory."""
+
+MOST_RELEASES: Final = 1 << 32
+"""``releases_within`` counts no further."""
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -125,6 +129,45 @@ def per_step(event: Event, delta: float) -> float:
         ConfigError: ``delta`` is not strictly between 0 and 1.
     """
     return total({event: 1}, delta)
+
+
+def releases_within(
+    event: Event,
+    epsilon_total: float,
+    delta: float,
+    *,
+    before: Mapping[Event, int] = MappingProxyType({}),
+    most: int = MOST_RELEASES,
+) -> int:
+    """How many releases with that event keep the total ε within a bound.
+
+    It looks no further than at twice its result, for the totals of many releases can take long.
+
+    Args:
+        event: what each release does.
+        epsilon_total: the largest total ε; infinity for none.
+        delta: δ of the total, 0 < δ < 1.
+        before: how often each event happened already, about the same unit and neighbouring relation.
+        most: where counting ends.
+
+    Returns:
+        The largest such number up to ``most``; 0 if not even one release fits.
+
+    Raises:
+        ConfigError: as ``total``.
+    """
+
+    def fits(more: int) -> bool:
+        return total({**before, event: before.get(event, 0) + more}, delta) <= epsilon_total
+
+    low, step = 0, 1
+    while low < most and fits(min(low + step, most)):
+        low, step = min(low + step, most), 2 * step
+    high = min(low + step, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def subsampled_total(event: Event, q: float, steps: int, delta: float) -> float:

@@ -10,19 +10,15 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger_file import LedgerFile
-
-_MOST: Final = 1 << 32
-"""``Ledger.room`` counts no further."""
 
 
 class Protected(NamedTuple):
@@ -168,7 +164,7 @@ class Ledger:
         Counts no further than 2^32.
         """
         with self._lock:
-            return None if self.budget is None else self._room(event, _MOST)
+            return None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
 
     def totals(self) -> dict[Protected, float]:
         """Total ε over all channels, of each unit and neighbouring relation that has releases."""
@@ -214,7 +210,9 @@ class Ledger:
         return self.budget is None or total <= self.budget
 
     def _room(self, event: Event, most: int) -> int:
-        return _last(lambda more: self._fits(self._total_with(event, more)), most)
+        budget = math.inf if self.budget is None else self.budget
+        before = self._counts(_protected(event))
+        return accountant.releases_within(event, budget, self.delta, before=before, most=most)
 
     def _refusal(self, event: Event, channel: str, step: int, total: float) -> BudgetSpent:
         group = _protected(event)
@@ -227,18 +225,3 @@ class Ledger:
 
 def _protected(event: Event) -> Protected:
     return Protected(event.unit, event.neighbours)
-
-
-def _last(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to ``most`` that fits, 0 if none does; whatever is below one that fits, fits.
-
-    It looks no further than at twice its result, for large numbers can take long.
-    """
-    low, step = 0, 1
-    while low < most and fits(min(low + step, most)):
-        low, step = min(low + step, most), 2 * step
-    high = min(low + step, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

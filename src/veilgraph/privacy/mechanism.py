@@ -43,6 +43,11 @@ class Mechanism(ABC):
 
     clip: float
 
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """Of the noise on one entry, before any shrinking."""
+
     @abstractmethod
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """The noise of one release, which may be made before its rows are there.
@@ -103,6 +108,11 @@ class Gaussian(Mechanism):
         """Of the noise on one entry: σC."""
         return self.noise_multiplier * self.clip
 
+    @property
+    def variance(self) -> float:
+        """See ``Mechanism.variance``: σ²C²."""
+        return self.standard_deviation**2
+
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """See ``Mechanism.draw``; multiples of ``granularity(σC)``."""
         return noise.gaussian(shape, self.standard_deviation, source)
@@ -158,6 +168,11 @@ class Laplace(Mechanism):
     def scale(self) -> float:
         """Of the noise on one entry: bC."""
         return self.scale_multiplier * self.clip
+
+    @property
+    def variance(self) -> float:
+        """See ``Mechanism.variance``: 2b²C²."""
+        return 2 * self.scale**2
 
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """See ``Mechanism.draw``; multiples of ``granularity(bC)``."""

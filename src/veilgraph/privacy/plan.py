@@ -71,10 +71,10 @@ class Plan:
             clips = sensitivity_in_clips(privacy.relation) * self.rows
             if privacy.epsilon_step is not None:
                 return clips / privacy.epsilon_step
-            return clips * calibrate.laplace_scale_for_total(self._wanted, privacy.delta, self.releases)
+            return clips * calibrate.laplace_scale_for_total(self._budget, privacy.delta, self.releases)
         clips = sensitivity_in_clips(privacy.relation) * math.sqrt(self.rows)
         if privacy.epsilon_step is None:
-            one = calibrate.multiplier_for_total(self._wanted, privacy.delta, self.releases, "zero-out")
+            one = calibrate.multiplier_for_total(self._budget, privacy.delta, self.releases, "zero-out")
         elif privacy.calibration == "classical":
             one = calibrate.classical_multiplier(privacy.epsilon_step, privacy.delta, as_in_the_paper=True)
         else:
@@ -82,7 +82,7 @@ class Plan:
         return clips * one
 
     @property
-    def _wanted(self) -> float:
+    def _budget(self) -> float:
         return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
 
     @property
@@ -92,6 +92,11 @@ class Plan:
             return None
         event = self.mechanism("embeddings").event(self.settings.relation)
         return event if self.settings.unit == "row" else for_unit(event, self.settings.unit, self.rows)
+
+    @property
+    def epsilon_bound(self) -> float:
+        """The largest total ε that training and the foreseen predictions can come to: the job's budget ends them."""
+        return min(self.epsilon_total, self._budget)
 
     def mechanism(self, channel: Channel) -> Mechanism:
         """Clips and noises what is published on a channel."""
@@ -109,9 +114,8 @@ class Plan:
         return self._total(self.releases)
 
     def affordable_steps(self, releases: int) -> int:
-        """Training steps that so many releases allow, beside one inference; −1 if not even that."""
-        left = releases - self.inference
-        return -1 if left < 0 else left // max(1, self.per_step)
+        """Training steps that so many releases allow, beside the run's inference and the later predictions."""
+        return max(0, releases - self.inferences * self.inference) // max(1, self.per_step)
 
     def _total(self, releases: int) -> float:
         if releases == 0:

@@ -15,7 +15,6 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.randomness import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
@@ -81,27 +80,29 @@ class Publisher:
             return clip_rows(rows, self.plan.settings.gradient_clip, self._order)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
-    def affordable_steps(self) -> int | None:
-        """Training steps that the budget still allows, beside one inference; None without a budget.
+    def refusal(self) -> str:
+        """Why the budget does not allow an inference; empty where it does."""
+        room = self._room()
+        if room is None or room >= self.plan.inference:
+            return ""
+        return (
+            f"{room} more releases fit the budget of {self.plan.party} and an inference needs {self.plan.inference}; allow "
+            "a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+        )
 
-        Raises:
-            BudgetSpent: not even the inference.
-        """
-        room = None if self._ledger is None or self._event is None else self._ledger.room(self._event)
-        if room is None:
-            return None
-        steps = self.plan.affordable_steps(room)
-        if steps < 0:
-            raise BudgetSpent(
-                f"{self.plan.party}: {room} more releases fit the budget and an inference needs {self.plan.inference}; "
-                "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with "
-                "privacy.predictions"
-            )
-        return steps
+    def affordable_steps(self) -> int | None:
+        """Training steps that the budget still allows, beside inferences; None without a budget."""
+        room = self._room()
+        return None if room is None else self.plan.affordable_steps(room)
+
+    def _room(self) -> int | None:
+        return None if self._ledger is None or self._event is None else self._ledger.room(self._event)
 
     def spent(self) -> Spent:
         """What all releases of the run so far, predictions included, come to."""
         counts = Counter[str]()
+        if self.plan.releases == 0:
+            return Spent(counts, 0.0, 0.0)
         if self._event is None or self._ledger is None:
             return Spent(counts, math.inf, math.inf)
         for channel in self._ledger.summary():

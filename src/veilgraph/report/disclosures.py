@@ -16,10 +16,14 @@ from veilgraph.roles.disclosures import DisclosureRecord
 
 _CAPTION: Final = (
     "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "
-    "themselves, what they open together is meant to be known; blinding: secret keys; random: no data in it. "
-    "No differential privacy: nothing bounds what a receiver can infer. ≥: a party was killed, and may have sent "
-    "a little more than it had noted."
+    "themselves, what they open together is meant to be known; noise: as strong as ε says; blinding: secret keys; "
+    "random: no data in it. ≥: a party was killed, and may have sent a little more than it had noted."
 )
+_PRIVATE: Final = (
+    "ε: of one of these releases by itself / total of all that the sender had published in the run by then, at the "
+    "job's δ. What has no ε and was not computed from such releases is bounded by none."
+)
+_NOT_PRIVATE: Final = "No differential privacy: nothing bounds what a receiver can infer."
 
 
 def read_disclosures(path: Path) -> list[DisclosureRecord]:
@@ -51,26 +55,35 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
 def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     """Who sent what to whom: a row for each piece of work, sender, receiver and thing sent; sessions are added up.
 
+    Both ε are those of the newest session; the total is of all sessions before it, too.
+
     Args:
         records: of one party or of several, in the order in which they were written.
     """
     totals: dict[tuple[str, ...], tuple[int, int]] = {}
+    epsilons: dict[tuple[str, ...], str] = {}
     cut_off: set[tuple[str, ...]] = set()
     for record in records:
         key: tuple[str, ...] = (record.work, record.party, record.to, record.what, record.protection)
         messages, size = totals.get(key, (0, 0))
         totals[key] = (messages + record.messages, size + record.bytes)
+        if record.epsilon_release is not None and record.epsilon_total is not None:
+            epsilons[key] = f"{record.epsilon_release:.4g} / {record.epsilon_total:.4g}"
         if not record.whole:
             cut_off.add(key)
-    table = Table(title="Disclosures", title_justify="left", caption=_CAPTION, caption_justify="left")
+    caption = f"{_CAPTION} {_PRIVATE if epsilons else _NOT_PRIVATE}"
+    table = Table(title="Disclosures", title_justify="left", caption=caption, caption_justify="left")
     for heading in ("work", "from", "to", "what", "protection"):
         table.add_column(heading)
-    for heading in ("messages", "bytes"):
+    for heading in ("messages", "bytes", *(["ε one / all"] if epsilons else [])):
         table.add_column(heading, justify="right")
     for words, (messages, size) in totals.items():
         style = "bold" if words[-1] == "none" else None
         least = "≥ " if words in cut_off else ""
-        table.add_row(*map(Text, words), f"{least}{messages:,}", f"{least}{human_bytes(size)}", style=style)
+        cells = [f"{least}{messages:,}", f"{least}{human_bytes(size)}"]
+        if epsilons:
+            cells.append(epsilons.get(words, ""))
+        table.add_row(*map(Text, words), *cells, style=style)
     return table
 
 

@@ -61,6 +61,9 @@ class Hello(BaseModel):
     """Epochs whose checkpoints the party holds; the newest that all hold is where the job goes on."""
     steps: _Count | None = None
     """Training steps that the party's privacy budget still allows; null without a budget."""
+    release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
+    """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
+    data have changed since, 0 for none."""
     refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(_one_line)] = ""
     """Why the party does not take part; empty when it does."""
 

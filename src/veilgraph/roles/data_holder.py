@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
@@ -57,7 +57,7 @@ class DataHolder(Role):
         joint, shared = settings.method != "individual", settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
-        steps, refuses = self._afford()
+        steps, refuses = self._afford(begins=self._learns and not checkpoints)
         mine = Hello(
             job=session.settings.hash(),
             nodes=graph.common,
@@ -94,13 +94,20 @@ class DataHolder(Role):
         self._is_set_up = True
         return newest_common(hellos)
 
-    def _afford(self) -> tuple[int | None, str]:
-        """Training steps that the budget allows, and why this party takes no part where it allows nothing."""
+    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
+        """Training steps that the budget allows, and why this party takes no part where it allows too few."""
         publisher = self.session.publisher
-        try:
-            return (None if publisher is None else publisher.affordable_steps()), ""
-        except BudgetSpent as error:
-            return None, str(error)
+        if publisher is None:
+            return None, ""
+        if refuses := publisher.refusal():
+            return None, refuses
+        steps = publisher.affordable_steps()
+        if begins and steps == 0:
+            refuses = (
+                f"privacy.epsilon_total={publisher.plan.settings.epsilon_total} and this noise allow no training step "
+                "beside the inference; allow a larger total or add more noise"
+            )
+        return steps, refuses
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import backward
 from typing_extensions import override
 
@@ -15,11 +15,12 @@ from veilgraph.nn.network import CustomModel, deep_width
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import DataHolder, gradient_of
+from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Session
-from veilgraph.roles.scores import Objective, Scores
+from veilgraph.roles.scores import Objective
 
 
-class LabelHolder(DataHolder):
+class LabelHolder(DataHolder, Judge):
     """Holds labels and their split; neither is sent, but the gradient of z_L tells of them (docs/threat-model.md).
 
     The joint network predicts the common nodes; labels of the holder's own nodes take no part.
@@ -35,8 +36,6 @@ class LabelHolder(DataHolder):
         self._head: Head = build_head(
             self._width, self._objective.classes, model.head, streams=session.streams, dtype=session.dtype
         )
-        self.logits: Tensor
-        self.loss: float
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -58,10 +57,6 @@ class LabelHolder(DataHolder):
         backward(loss)
         self._cut.publish_deep_gradient(step, gradient_of(self._deep))
         super().backward(step)
-
-    def scores(self, *, everything: bool = False) -> Scores:
-        """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
-        return self._objective.score(self.logits.detach(), everything=everything)
 
     @override
     def modules(self) -> dict[str, nn.Module]:

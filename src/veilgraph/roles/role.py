@@ -48,10 +48,13 @@ def precision(settings: JobSettings) -> torch.dtype:
 
 
 class Role(ABC):
-    """One party. ``forward`` and ``backward`` run in lockstep with the other parties.
+    """One party. ``forward`` and ``backward`` run in lockstep with those of the other parties.
 
     Passes are counted by ``step``; the same step is never used twice in a session.
     """
+
+    trains = True
+    """Whether anything is left to do once it is set up."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -13,6 +13,7 @@ from torch.nn import functional
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.evidence import calibrated
 
 Selection = Literal["accuracy", "auc", "f1", "loss"]
 """What the best epoch is chosen by, on the validation nodes."""
@@ -87,6 +88,21 @@ class Objective:
     def training_loss(self, logits: Tensor) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so."""
         return self._loss(logits, self._train)
+
+    def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """What logits say of every node, for ``nn.evidence``.
+
+        Args:
+            logits: Tensor[N, C], without a graph.
+
+        Returns:
+            Log probabilities [N, C], calibrated on the validation nodes; and probabilities [N, C] with the labels of
+            the training nodes put in.
+        """
+        log_probabilities = calibrated(logits, self._labels, self._val)
+        opinion = log_probabilities.exp()
+        opinion[self._train] = functional.one_hot(self._labels[self._train], self.classes).to(opinion.dtype)
+        return log_probabilities, opinion
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """Scores of logits Tensor[N, C].

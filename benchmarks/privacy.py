@@ -1,0 +1,100 @@
+"""What differential privacy costs in time: a training step with and without, and one release.
+
+``python -m benchmarks.privacy`` prints the section of the page alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks import step
+from benchmarks.graphs import public
+from veilgraph.core.randomness import system_secrets
+from veilgraph.experiments.shipped import with_overrides
+from veilgraph.privacy.mechanism import MECHANISMS
+
+DATASETS = {"cora": 2708, "pubmed": 19717}
+_WARM_UP, _RUNS = 3, 20
+_REPEATS = 5
+_LAST = {"train.select_by": "last"}
+_NOISE = {**_LAST, "privacy": {"noise_multiplier": 5.0}}
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Milliseconds per training step: medians over steps, then over interleaved repeats."""
+
+    without_ms: float
+    with_ms: float
+    ratio: float
+    """Median over the repeats of one over the other."""
+
+
+def step_figures(dataset: str) -> StepFigures:
+    """The step of ``benchmarks.step`` without and with noise on all that is published, in turn, several times."""
+    graphs = public(dataset)
+    pairs = []
+    for _ in range(_REPEATS):
+        without, private = (
+            step.federated_ms(graphs, with_overrides(step.job(step.STEPS), changes)) for changes in (_LAST, _NOISE)
+        )
+        pairs.append((without, private))
+    without, private = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return StepFigures(without, private, statistics.median(after / before for before, after in pairs))
+
+
+def release_ms(name: str, shape: tuple[int, int]) -> float:
+    """Median milliseconds of a release of float32 rows by the mechanism of that name, on one thread."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    mechanism = MECHANISMS[name](1.0, 1.0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _median_ms(lambda: mechanism.release(x, system_secrets))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _median_ms(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_WARM_UP + _RUNS):
+        started = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(times[_WARM_UP:])
+
+
+def section() -> list[str]:
+    """The lines of the page."""
+    lines = [
+        "## Differential privacy",
+        "",
+        "The training step above with `privacy: {noise_multiplier: 5}`: embeddings and gradients clipped, noised and "
+        "paid for; without and with in turn.",
+        "",
+        "| data | without | with | with / without |",
+        "|---|---|---|---|",
+    ]
+    for dataset in DATASETS:
+        figures = step_figures(dataset)
+        lines.append(f"| {dataset} | {figures.without_ms:.1f} ms | {figures.with_ms:.1f} ms | {figures.ratio:.2f} |")
+    lines += [
+        "",
+        "One release, on one thread; in a job its noise is drawn while the parties are busy with the one before:",
+        "",
+        "| mechanism | " + " | ".join(f"[{rows}, {step.DIM}]" for rows in DATASETS.values()) + " |",
+        "|---|" + "---|" * len(DATASETS),
+    ]
+    for name in MECHANISMS:
+        times = " | ".join(f"{release_ms(name, (rows, step.DIM)):.1f} ms" for rows in DATASETS.values())
+        lines.append(f"| {name} | {times} |")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    print("\n".join(section()))

@@ -1,0 +1,53 @@
+"""The command for differential privacy: budget."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilgraph.cli.app import Overrides, command, messages, read_settings, results
+
+
+@command("budget", "veilgraph budget job.yaml --total 1,4,16")
+def budget_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; no data are read, and nothing is sent.")],
+    overrides: Overrides = None,
+    total: Annotated[
+        str, typer.Option(metavar="1,4,16", help="Total ε for which to show the noise that they need.")
+    ] = "1,2,4,8,16,32,64",
+) -> None:
+    """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
+    totals = _totals(total)
+    settings = read_settings(job, overrides)
+    from veilgraph.report.budget import budget_notes, budget_table, noise_notes, noise_table  # noqa: PLC0415
+
+    with messages().status("accounting"):
+        planned = None if settings.privacy is None else budget_table(settings)
+        notes = budget_notes(settings)
+        needed = noise_table(settings, totals)
+    if planned is not None:
+        results().print(planned)
+    for note in notes:
+        typer.echo(note)
+    if needed is not None:
+        results().print(needed)
+    for note in noise_notes(settings):
+        typer.echo(note)
+    typer.echo("what these numbers mean: docs/privacy.md")
+
+
+def _totals(text: str) -> list[float]:
+    totals = []
+    for word in text.split(","):
+        try:
+            totals.append(float(word))
+        except ValueError:
+            totals.append(math.nan)
+        if not 0 < totals[-1] < math.inf:
+            raise typer.BadParameter(
+                f"{word!r} is no total ε; give finite numbers above 0 as in 1,4,16", param_hint="--total"
+            )
+    return totals

@@ -1,0 +1,51 @@
+"""Which role a party plays in a job."""
+
+from __future__ import annotations
+
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.releases import KeptRelease
+from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.roles.data_holder import DataHolder
+from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.roles.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.roles.role import Role, Session
+from veilgraph.roles.server import Server
+
+
+class Cast:
+    """One party's role, and what it keeps of a single release beside its weights.
+
+    Args:
+        session: of the party.
+        store: its files.
+        graph: its data; None at the server.
+        custom: for ``model.local.model: custom``.
+
+    Attributes:
+        role: not yet set up.
+    """
+
+    def __init__(
+        self, session: Session, store: PartyStore, graph: PartyGraph | None, custom: CustomModel | None
+    ) -> None:
+        privacy, labelled = session.settings.privacy, session.link.party == session.settings.data.label_party
+        self._kept: KeptRelease | None = None
+        self.role: Role
+        if privacy is None or not privacy.once:
+            kind = LabelHolder if labelled else DataHolder
+            self.role = Server(session) if graph is None else kind(session, graph, custom)
+        elif graph is None:
+            self.role = ReleaseServer(session)
+        else:
+            self._kept = KeptRelease(store, session.alignment, graph, labelled=labelled)
+            held, rows = self._kept.number, self._kept.rows
+            self.role = (
+                LearningHolder(session, graph, held, rows) if labelled else ReleasingHolder(session, graph, held)
+            )
+
+    def keep(self) -> None:
+        """Once the role is set up: keeps a release that was made, before anything is computed from it."""
+        role = self.role
+        if self._kept is not None and isinstance(role, OnceRole) and role.is_new:
+            self._kept.replace(role.release_number, role.released if isinstance(role, LearningHolder) else None)

@@ -1,0 +1,288 @@
+"""Differential privacy for the terminal: what a job will cost, what noise a total ε needs, and what a run has spent.
+
+The ε of one release and the ε of all of them are different numbers; no table has one without the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from veilgraph.core.config import JobSettings, first_problem
+from veilgraph.core.errors import RunError
+from veilgraph.core.privacy_settings import PrivacySettings
+from veilgraph.core.types import PartyId
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
+from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.privacy.accountant import releases_within
+from veilgraph.privacy.plan import Plan, plan
+
+_PER_RELEASE: Final = "per-release ε"
+_TOTAL: Final = "total ε"
+_NOTHING: Final = "–"
+_DIGITS: Final = 4
+_ROUNDING: Final = 1 - 1e-9
+"""What calibration adds to be safe is not rounded up to another digit."""
+
+
+class _Spent(BaseModel):
+    releases: dict[str, int]
+    epsilon_release: float | None
+    epsilon_total: float | None
+
+
+def budget_table(job: JobSettings) -> Table:
+    """What every holder publishes, with how much noise, and what that costs.
+
+    Args:
+        job: with differential privacy.
+    """
+    table = Table(title="Differential privacy", title_justify="left", caption_justify="left")
+    table.caption = "Noise over clip: standard deviation (laplace: scale) / C. Its deviation is that of one entry."
+    table.add_column("")
+    columns = []
+    for name, planned in _plans(job).items():
+        table.add_column(Text(name), justify="right")
+        columns.append(_facts(planned, holds_against(job)))
+    for heading in columns[0]:
+        style = "bold" if heading in (_PER_RELEASE, _TOTAL) else None
+        table.add_row(heading, *(column[heading] for column in columns), style=style)
+    return table
+
+
+def budget_notes(job: JobSettings) -> list[str]:
+    """What must be said beside the table, a line each."""
+    privacy = job.privacy
+    if privacy is None:
+        return [
+            f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
+            "are infinite",
+            "to have it, add to the job, for example, privacy: {epsilon_total: 4, delta: 1.0e-5}",
+        ]
+    plans = _plans(job)
+    notes = ["each holder's ε is about its own data and counts its own noise alone"]
+    if any(planned.multiplier == 0 and planned.releases for planned in plans.values()):
+        notes.append(
+            "privacy.noise_multiplier=0: rows are clipped and nothing is added, so there is no differential privacy"
+        )
+    if job.model.initial.method != "individual":
+        notes.append(
+            f"model.initial.method={job.model.initial.method}: h0 goes to the other holders without noise; against "
+            f"them {_PER_RELEASE} and {_TOTAL} are infinite"
+        )
+    if privacy.unit != "row":
+        notes.append(
+            f"rows that one {privacy.unit} changes: no more than there are common nodes, whose number is not known "
+            "here; with fewer, noise that follows from ε is less, and ε that follows from noise is"
+        )
+    if privacy.epsilon_total is not None:
+        notes.append(
+            f"privacy.epsilon_total={privacy.epsilon_total:g} {_room(list(plans.values()), privacy.epsilon_total)}"
+        )
+    return notes
+
+
+def noise_table(job: JobSettings, totals: Sequence[float]) -> Table | None:
+    """The noise with which all that a job foresees costs a wanted total ε; None if the job can have no such noise.
+
+    Args:
+        job: with differential privacy, or as it would be with it.
+        totals: each finite and above 0.
+
+    Raises:
+        ConfigError: a total needs less noise than a mechanism can add.
+    """
+    plans = [
+        (schedule, name, planned)
+        for schedule, variant in _variants(job)[0].items()
+        for name, planned in _plans(variant).items()
+        if planned.releases
+    ]
+    if not plans:
+        return None
+    table = Table(title="Noise that a total needs", title_justify="left", caption_justify="left")
+    table.caption = f"Mechanism {plans[0][-1].settings.mechanism}, noise rounded up. {_about(plans[0][-1].settings)}."
+    for heading in (_TOTAL, "schedule", "holder", "releases", "noise over clip", _PER_RELEASE):
+        table.add_column(heading, justify="left" if heading in ("schedule", "holder") else "right")
+    for total in totals:
+        shown = f"{total:g}"
+        for schedule, name, planned in plans:
+            settings = planned.settings.model_copy(update={"epsilon_total": total})
+            wanted = replace(planned, settings=settings)
+            noise, epsilon = _up(wanted.multiplier), _up(wanted.epsilon_release)
+            table.add_row(shown, schedule, Text(name), f"{planned.releases:,}", noise, epsilon)
+            shown = ""
+    return table
+
+
+def noise_notes(job: JobSettings) -> list[str]:
+    """Why the job cannot have a schedule as it is, what else must change for one, and who publishes nothing."""
+    variants, notes = _variants(job)
+    if "every-step" in variants and job.train.select_by != "last":
+        notes.append("schedule every-step needs train.select_by=last and train.patience=null as well")
+    if "once" in variants:
+        notes.append(f"with schedule once {job.data.label_party}, the label holder, publishes nothing: {_TOTAL} is 0")
+    return notes
+
+
+def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
+    """What the releases of a run have cost so far.
+
+    Args:
+        spent: holder → as in ``summary.json`` under ``privacy``; an infinite ε is None.
+        job: of the run.
+    """
+    table = Table(title="Differential privacy", title_justify="left", caption_justify="left")
+    for heading in ("holder", "releases", _PER_RELEASE, _TOTAL):
+        table.add_column(heading, justify="left" if heading == "holder" else "right")
+    for party, record in spent.items():
+        epsilons = [_recorded(record[name]) for name in ("epsilon_release", "epsilon_total")]
+        releases = "not counted" if record["epsilon_total"] is None else _counts(record["releases"])
+        table.add_row(Text(party), releases, *epsilons)
+    if job.privacy is not None:
+        table.caption = f"{_about(job.privacy)}. Holds against {holds_against(job)}."
+    return table
+
+
+def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
+    """What each holder's ledger came to after its last piece of work; holders without a word of it are left out.
+
+    Raises:
+        RunError: a file is damaged.
+    """
+    found = {}
+    for party in run.settings.data.names:
+        path = run.party_path(party) / LEDGER_SUMMARY
+        try:
+            found[party] = _Spent.model_validate_json(path.read_bytes()).model_dump()
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: damaged ({error}); a new prediction writes it anew from the ledger") from error
+    return found
+
+
+def holds_against(job: JobSettings) -> str:
+    """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
+    return "the server and all other holders" if job.model.initial.method == "individual" else "the server only"
+
+
+def _plans(job: JobSettings) -> dict[str, Plan]:
+    """Holders' names → their plan: the label holder's, and the others', which are all alike."""
+    labelled = job.data.label_party
+    others = [name for name in job.data.names if name != labelled]
+    found = {f"{labelled} (label holder)": plan(job, labelled), ", ".join(others): plan(job, others[0])}
+    return {name: planned for name, planned in found.items() if planned is not None}
+
+
+def _facts(planned: Plan, against: str) -> dict[str, str]:
+    privacy = planned.settings
+
+    def if_any(releases: int, text: str) -> str:
+        return text if releases else _NOTHING
+
+    every, gradients = planned.releases, planned.step.get("gradients", 0)
+    changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
+    return {
+        "schedule": privacy.schedule,
+        "releases per training step": _counts(planned.step),
+        "training steps": if_any(planned.per_step, f"{planned.steps:,}"),
+        "releases per inference": f"{planned.inference}",
+        "inferences": f"{planned.inferences:,}",
+        "releases in all": f"{planned.releases:,}",
+        "mechanism": if_any(every, privacy.mechanism),
+        "clip C of embeddings": if_any(every, f"{privacy.clip:g}"),
+        "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
+        "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),
+        "its deviation in embeddings": if_any(every, _deviation(planned, privacy.clip)),
+        "its deviation in gradients": if_any(gradients, _deviation(planned, privacy.gradient_clip)),
+        "unit": privacy.unit,
+        "neighbours": privacy.relation,
+        "rows that a unit changes": if_any(every, changed),
+        "δ": f"{privacy.delta:g}",
+        _PER_RELEASE: _up(planned.epsilon_release),
+        _TOTAL: _up(planned.epsilon_total) if _has_room(planned) else f"at most {_up(planned.epsilon_bound)}",
+        "holds against": against,
+    }
+
+
+def _deviation(planned: Plan, clip: float) -> str:
+    """Of the noise on one entry; Laplace noise of scale b has √2·b."""
+    scale = planned.multiplier * clip
+    return f"{scale * math.sqrt(2) if planned.settings.mechanism == 'laplace' else scale:.4g}"
+
+
+def _has_room(planned: Plan) -> bool:
+    return planned.epsilon_total <= planned.epsilon_bound
+
+
+def _room(plans: Sequence[Plan], limit: float) -> str:
+    """How far ``epsilon_total`` lets the job go: to where it ends for the first holder."""
+    if all(map(_has_room, plans)):
+        return "has room for all that the job foresees"
+    counts = [(planned, _releases_that_fit(planned, limit)) for planned in plans if planned.releases]
+    steps = min(min(planned.steps, planned.affordable_steps(count)) for planned, count in counts)
+    foreseen = counts[0][0]
+    if any(count < planned.inference for planned, count in counts) or (foreseen.steps and not steps):
+        what = "a training step beside the inferences" if foreseen.steps else "a single inference"
+        return f"has no room for {what}, and the job would end with an error: raise it or add more noise"
+    text = (
+        "has room for all of the training"
+        if steps == foreseen.steps
+        else (f"ends training after step {steps:,} of {foreseen.steps:,}")
+    )
+    if foreseen.settings.predictions:
+        left = min((count - steps * planned.per_step) // planned.inference - 1 for planned, count in counts)
+        text += f", with room for {left:,} of {foreseen.settings.predictions:,} later predictions"
+    return f"{text}; all that the job foresees would have a {_TOTAL} of {_up(max(p.epsilon_total for p in plans))}"
+
+
+def _releases_that_fit(planned: Plan, limit: float) -> int:
+    if planned.event is None:
+        return planned.releases
+    return releases_within(planned.event, limit, planned.settings.delta, most=planned.releases)
+
+
+def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
+    """Schedule → the job with it, its noise from ``epsilon_total``; and why the job cannot have another one."""
+    found: dict[str, JobSettings] = {}
+    reasons = []
+    for schedule in ("every-step", "once"):
+        content = job.model_dump(mode="json")
+        noise = {"noise_multiplier": None, "epsilon_step": None, "epsilon_total": 1.0, "calibration": "analytic"}
+        content["privacy"] = {**(content["privacy"] or {}), **noise, "schedule": schedule}
+        if schedule == "every-step":
+            content["train"].update(select_by="last", patience=None)
+        try:
+            found[schedule] = JobSettings.model_validate(content)
+        except ValidationError as error:
+            reasons.append(f"schedule {schedule} is not for this job: {first_problem(error).removeprefix('job: ')}")
+    return found, reasons
+
+
+def _about(privacy: PrivacySettings) -> str:
+    """What an ε is about."""
+    return f"δ = {privacy.delta:g}, unit {privacy.unit}, {privacy.relation}"
+
+
+def _counts(releases: Mapping[Any, int]) -> str:
+    return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
+
+
+def _recorded(epsilon: float | None) -> str:
+    return "infinite" if epsilon is None else _up(epsilon)
+
+
+def _up(number: float) -> str:
+    """Four digits, rounded up: an ε is never shown smaller, nor noise that is needed less, than it is."""
+    if math.isinf(number):
+        return "infinite"
+    rounded = Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal_from_float(number * _ROUNDING)
+    return f"{float(rounded):.{_DIGITS}g}" if 1e-4 <= number < 1e4 or number == 0 else f"{float(rounded):g}"

@@ -1,0 +1,164 @@
+"""What every message of docs/protocol.md carries: a row for every kind and direction, and for what changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from veilgraph.core.limits import Revelation
+from veilgraph.core.types import Kind
+
+Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]
+"""Against the receiver: nothing, the values are data-dependent and in the clear; an additive share, uniform by itself;
+a uniform mask unknown to the receiver; differentially private noise, as strong as the ε says (never ε = ∞); secret keys
+on curve points; no data went in; facts that are public."""
+
+Direction = Literal["holder to holder", "holder to server", "server to holder"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What messages of one kind and direction carry in jobs of which all facts of ``when`` (``facts_of``) hold."""
+
+    kind: Kind
+    direction: Direction
+    what: str
+    protection: Protection
+    why: str
+    reveals: tuple[Revelation, ...] = ()
+    when: tuple[str, ...] = ()
+
+
+_TO_HOLDER: Final = "holder to holder"
+_TO_SERVER: Final = "holder to server"
+_FROM_SERVER: Final = "server to holder"
+
+_HELLO: Final = (
+    "Version, hashes of settings and alignment, number of common nodes, number and precision of feature columns where "
+    "the method needs them, checkpoints held, training steps that the privacy budget allows, number of the release "
+    "held and whether the data have changed since, the reason of a refusal."
+)
+_CONTROL: Final = "In the clear: tells whether the validation scores rose, not by how much."
+_OPENED: Final = (
+    "Uniform by itself: the pairwise masks cancel only in the sum over all holders, which the receiver opens."
+)
+_EXACTLY: Final = "Of two holders each subtracts its own part and has the other's exactly: masks hide nothing from it."
+_DEALT: Final = "Uniform for the receiver; the server, which dealt the mask, must not get it."
+_TRAINING: Final = "Not protected: the receiver can infer training nodes and which of them share a class."
+_SPREAD: Final = "Non-zero rows tell of the label holder's edges around the training nodes."
+_NOISED: Final = (
+    "Clipped, paid for in the sender's ledger, and noised in all rows: ε bounds what the receiver can infer from it."
+)
+_NOISED_SUM: Final = (
+    "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
+)
+_AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
+
+# One row, few lines: a table is read across.
+# fmt: off
+TABLE: Final = (
+    Row(Kind.HELLO, _TO_HOLDER, "facts of the job", "public", _HELLO),
+    Row(Kind.HELLO, _TO_SERVER, "facts of the job", "public", _HELLO),
+    Row(Kind.HELLO, _FROM_SERVER, "facts of the job", "public", _HELLO),
+    Row(Kind.CONTROL, _TO_HOLDER, "best so far? stop?", "none", _CONTROL, when=("from label holder", "judged")),
+    Row(Kind.CONTROL, _TO_SERVER, "best so far? stop?", "none", _CONTROL, when=("from label holder", "judged")),
+    # Alignment and sealing
+    Row(Kind.SEAL, _TO_HOLDER, "certificate, fresh public key, signature", "public",
+        "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."),
+    Row(Kind.BLINDED_IDS, _TO_HOLDER, "node ids as curve points under secret keys", "blinding",
+        "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
+        "ids a holder has."),
+    Row(Kind.ID_TOKENS, _TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
+        "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
+        "holder has and how many they have in common."),
+    Row(Kind.COMMON_IDS, _FROM_SERVER, "the hashes that all holders sent", "none",
+        "The purpose of alignment: the receiver learns which of its own ids all other holders have."),
+    # Initial embeddings
+    Row(Kind.KEY, _TO_HOLDER, "a fresh public key", "random",
+        "Made of random numbers; its secret half stays at the sender.", when=("paired",)),
+    Row(Kind.SEED, _FROM_SERVER, "the seed of the receiver's own masks", "random",
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=("collaborative",)),
+    Row(Kind.CORRELATION, _FROM_SERVER, "products of masks under a fresh mask", "random",
+        "Computed from random numbers alone.", when=("collaborative",)),
+    Row(Kind.STATIC_DIFFERENCE, _TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=("collaborative",)),
+    Row(Kind.MASKED_OPERAND, _TO_HOLDER, "shares of weights and, in training, gradients of h0, minus one-time masks",
+        "mask", _DEALT, when=("collaborative",)),
+    Row(Kind.SHARE, _TO_HOLDER, "additive shares of h0", "share",
+        "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
+        ("initial-embeddings",), ("collaborative",)),
+    Row(Kind.MASKED, _TO_HOLDER, "masked parts of h0", "mask", _OPENED, ("initial-embeddings",),
+        ("secure-sum", "more holders")),
+    Row(Kind.MASKED, _TO_HOLDER, "masked parts of h0", "none", _EXACTLY,
+        ("initial-embeddings", "single-initial-embeddings"), ("secure-sum", "two holders")),
+    Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of h0", "mask", _OPENED, ("initial-gradients",),
+        ("secure-sum", "more holders")),
+    Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of h0", "none", _EXACTLY,
+        ("initial-gradients", "single-initial-embeddings"), ("secure-sum", "two holders")),
+    # COMBINE
+    Row(Kind.MASKED, _TO_SERVER, "masked embeddings", "mask", _OPENED, ("embedding-sums",),
+        ("masked", "bare", "from publisher")),
+    Row(Kind.MASKED, _TO_SERVER, "masked noisy embeddings", "mask", _NOISED_SUM, ("embedding-sums",),
+        ("masked", "noised", "from publisher")),
+    Row(Kind.MASKED, _TO_SERVER, "masked degrees", "mask", _OPENED, ("pooled-degrees",), ("masked", "degree-weighted")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "embeddings in the clear", "none",
+        "Not protected: the server has the sender's embedding of every node.", ("embedding-sums", "single-embeddings"),
+        ("unmasked", "bare", "from publisher")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "noisy embeddings", "noise", _NOISED, ("embedding-sums", "single-embeddings"),
+        ("unmasked", "noised", "from publisher")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "degrees in the clear", "none",
+        "Not protected: the server has the sender's degree of every node, exactly.",
+        ("pooled-degrees", "single-degrees"), ("unmasked", "degree-weighted")),
+    Row(Kind.COMBINED, _FROM_SERVER, "output z_L in the clear", "none",
+        "The label holder needs it for loss and predictions; it tells of all holders' features and edges.",
+        ("output-embeddings",), ("to label holder", "every step", "bare")),
+    Row(Kind.COMBINED, _FROM_SERVER, "output z_L of noisy embeddings", "noise", _AFTERWARDS,
+        ("output-embeddings",), ("to label holder", "every step", "noised")),
+    Row(Kind.COMBINED, _FROM_SERVER, "which is the combined embedding itself", "none",
+        "No layer of the server has changed it.", ("combined-as-output",),
+        ("to label holder", "every step", "no layers", "bare")),
+    Row(Kind.COMBINED, _FROM_SERVER, "which is the combined noisy embedding itself", "noise",
+        "No layer of the server has changed it.", ("combined-as-output",),
+        ("to label holder", "every step", "no layers", "noised")),
+    Row(Kind.COMBINED, _FROM_SERVER, "combined embeddings of earlier rounds in the clear", "none",
+        "Not protected: the receiver can infer other holders' edges from them.", ("combined-embeddings",),
+        ("more rounds", "bare")),
+    Row(Kind.COMBINED, _FROM_SERVER, "combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS,
+        ("combined-embeddings",), ("more rounds", "noised")),
+    Row(Kind.COMBINED, _FROM_SERVER, "the combined release, without noise, in the clear", "none",
+        "The label holder trains on it; it tells of the senders' features and edges.",
+        ("output-embeddings", "combined-as-output"), ("to label holder", "once", "bare")),
+    Row(Kind.COMBINED, _FROM_SERVER, "the combined release", "noise", _AFTERWARDS,
+        ("output-embeddings", "combined-as-output"), ("to label holder", "once", "noised")),
+    # Gradients
+    Row(Kind.GRADIENT, _TO_SERVER, "gradient of z_L in the clear", "none", _TRAINING, ("training-rows",),
+        ("from label holder", "every step", "bare")),
+    Row(Kind.GRADIENT, _TO_SERVER, "noisy gradient of z_L", "noise", _NOISED, ("training-rows",),
+        ("from label holder", "every step", "noised")),
+    Row(Kind.GRADIENT, _TO_SERVER, "spread over the label holder's edges", "none", _SPREAD, ("label-holder-edges",),
+        ("from label holder", "every step", "logit hops", "bare")),
+    Row(Kind.GRADIENT, _TO_SERVER, "spread over the label holder's edges", "noise", _NOISED, ("label-holder-edges",),
+        ("from label holder", "every step", "logit hops", "noised")),
+    Row(Kind.GRADIENT, _TO_SERVER, "gradients of earlier rounds in the clear", "none",
+        "Not protected: the server has the sender's own gradients of the combined embeddings.", ("single-embeddings",),
+        ("more rounds", "unmasked", "bare")),
+    Row(Kind.GRADIENT, _TO_SERVER, "noisy gradients of earlier rounds", "noise", _NOISED, ("single-embeddings",),
+        ("more rounds", "unmasked", "noised")),
+    Row(Kind.MASKED_GRADIENT, _TO_SERVER, "masked gradients of earlier rounds", "mask", _OPENED,
+        ("combined-embeddings",), ("more rounds", "masked", "bare")),
+    Row(Kind.MASKED_GRADIENT, _TO_SERVER, "masked noisy gradients of earlier rounds", "mask", _NOISED_SUM,
+        ("combined-embeddings",), ("more rounds", "masked", "noised")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver published, in the clear", "none",
+        "It comes from the receiver's own labels.", when=("to label holder", "every step", "bare")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver published", "noise", _AFTERWARDS,
+        when=("to label holder", "every step", "noised")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver published, in the clear", "none", _TRAINING,
+        ("training-rows",), ("to another", "every step", "bare")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver published", "noise", _AFTERWARDS,
+        ("training-rows",), ("to another", "every step", "noised")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "spread over the label holder's edges", "none", _SPREAD, ("label-holder-edges",),
+        ("to another", "every step", "logit hops", "bare")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "spread over the label holder's edges", "noise", _AFTERWARDS,
+        ("label-holder-edges",), ("to another", "every step", "logit hops", "noised")),
+)
+# fmt: on
+"""What messages carry. A message is of a job when at least one row fits; what all that fit say is said."""

@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.graph import datasets
+
+PRIVATE = """
+name: private
+data: {dataset: synthetic}
+model: {dim: 8, initial: {method: individual}}
+train: {epochs: 4, patience: null, select_by: last, checkpoint_every: 2}
+privacy: {noise_multiplier: 5, epsilon_total: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("private") / "job.yaml"
+    path.write_text(PRIVATE, encoding="utf-8")
+    return path
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_it_is_listed_and_shows_an_example() -> None:
+    assert " budget " in veilgraph("--help").stdout
+    assert "Example: veilgraph budget job.yaml --total 1,4,16" in veilgraph("budget", "--help").stdout
+
+
+def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
+    private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets, "DATASETS", {})
+    result = veilgraph("budget", private, "--total", "2,8")
+    assert result.exit_code == 0, result.output
+    text = words(result.stdout)
+    for part in ("A (label holder)", "per-release ε", "total ε", "row", "zero-out", "docs/privacy.md"):
+        assert part in text
+    assert "privacy.epsilon_total=3 has room for all that the job foresees" in text
+    totals = [line.split("│")[1].strip() for line in result.stdout.splitlines() if "every-step" in line and "│" in line]
+    assert [total for total in totals if total.isdigit()] == ["2", "8"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_can_be_replaced(private: Path) -> None:
+    result = veilgraph("budget", private, "--set", "train.epochs=100", "--total", "4")
+    assert "ends training after step" in result.stdout
+
+
+def test_a_job_without_privacy_is_no_error(job: Path) -> None:
+    result = veilgraph("budget", job, "--total", "4")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("no differential privacy: ")
+    assert "Noise that a total needs" in result.stdout
+
+
+@pytest.mark.parametrize("total", ["", "1,x", "0", "-1", "inf", "nan", "1,,2"])
+def test_a_total_that_is_none_is_a_usage_error(private: Path, total: str) -> None:
+    assert "is no total ε" in usage_error(veilgraph("budget", private, "--total", total))
+
+
+def test_mistakes_are_one_line(private: Path, tmp_path: Path) -> None:
+    assert "give the path of a job file" in one_error(veilgraph("budget", tmp_path / "none.yaml"))
+    assert "noise_multiplier=0 has no finite ε" in one_error(
+        veilgraph("budget", private, "--set", "privacy.noise_multiplier=0")
+    )
+    assert "at least 1e-09" in one_error(veilgraph("budget", private, "--total", "1e30"))
+
+
+def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    calls: list[list[str | Path]] = [["train", private, "--out", run], ["train", "--resume", run], ["report", run]]
+    for arguments in calls:
+        result = veilgraph(*arguments)
+        assert result.exit_code == 0, result.output
+        lines = result.stdout[result.stdout.index("Differential privacy") :].splitlines()
+        spent = {row[0]: row[1:] for row in ([cell.strip() for cell in line.split("│")[1:-1]] for line in lines) if row}
+        # 9 and 5 releases of σ = 5 at δ = 1e-4, one of which has ε = 0.60157
+        assert spent["A"] == ["embeddings 5, gradients 4", "0.6016", "2.094"]
+        assert spent["B"] == ["embeddings 5", "0.6016", "1.495"]
+        text = words(result.stdout)
+        assert "δ = 0.0001, unit row, zero-out. Holds against the server and all other holders." in text
+
+
+def test_training_ends_where_the_budget_was_said_to_end_it(private: Path, tmp_path: Path) -> None:
+    less = ["--set", "privacy.epsilon_total=1.7"]
+    assert "ends training after step 2 of 4" in veilgraph("budget", private, *less, "--total", "4").stdout
+    result = veilgraph("train", private, *less, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_without_privacy_nothing_is_said_of_it_after_training(run: Path) -> None:
+    assert "total ε" not in veilgraph("train", "--resume", run).stdout
+    assert "total ε" not in veilgraph("report", run).stdout

@@ -1,0 +1,123 @@
+"""What a job will publish and what that costs, against counting by hand and the accountant."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
+from veilgraph.privacy.plan import Plan, plan
+from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
+
+HOPS = 2
+
+
+def job(epochs: int = 300, rounds: int = 1, holders: int = 2, **privacy: Any) -> JobSettings:
+    once = privacy.get("schedule") == "once"
+    return parse_job(
+        {
+            "data": {"dataset": "synthetic", "holders": holders},
+            "model": {
+                "rounds": rounds,
+                "initial": {"method": "individual"},
+                "local": {"model": "appnp", "hops": HOPS},
+            },
+            "train": {"epochs": epochs} | ({} if once else {"select_by": "last", "patience": None}),
+            "privacy": privacy,
+        }
+    )
+
+
+def planned(settings: JobSettings, party: str, **others: int) -> Plan:
+    found = plan(settings, party, **others)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_releases_are_those_of_the_protocol(rounds: int) -> None:
+    """Each step R embeddings and R − 1 gradients, and at the label holder one more; R for every inference."""
+    settings = job(50, rounds, noise_multiplier=5, predictions=4)
+    holder, label_holder = planned(settings, "B"), planned(settings, "A")
+    assert holder.releases == 50 * (2 * rounds - 1) + 5 * rounds
+    assert label_holder.releases == 50 * 2 * rounds + 5 * rounds
+    assert plan(settings, "server") is None
+    assert plan(JobSettings(), "A") is None
+
+
+def test_once_is_one_release_and_none_at_the_label_holder() -> None:
+    settings = job(schedule="once", epsilon_total=4, predictions=1, holders=3)
+    for party in ("B", "C"):
+        assert planned(settings, party).releases == 2
+        assert planned(settings, party).per_step == 0
+        assert planned(settings, party).epsilon_total == pytest.approx(4, abs=1e-6)
+    assert planned(settings, "A").releases == 0
+    assert planned(settings, "A").epsilon_total == 0
+
+
+@pytest.mark.parametrize(("sigma", "total"), [(1, 213.51), (5, 18.207), (20, 3.210), (100, 0.512)])
+def test_totals_of_300_releases(sigma: float, total: float) -> None:
+    found = planned(job(299, noise_multiplier=sigma), "B")
+    assert found.releases == 300
+    assert found.epsilon_total == pytest.approx(total, rel=2e-4, abs=5e-4)
+    assert found.epsilon_release == pytest.approx(accountant.per_step(GaussianEvent(sigma), 1e-4))
+    assert found.epsilon_release < found.epsilon_total
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "james-stein", "james-stein-plus", "laplace"])
+@pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
+def test_a_wanted_total_is_met_from_below_and_nearly(mechanism: str, neighbours: str) -> None:
+    settings = job(10, mechanism=mechanism, neighbours=neighbours, epsilon_total=6)
+    for party in ("A", "B"):
+        found = planned(settings, party)
+        assert 6 * (1 - 1e-3) < found.epsilon_total <= 6
+        assert isinstance(found.event, LaplaceEvent if mechanism == "laplace" else GaussianEvent)
+    assert planned(settings, "A").multiplier > planned(settings, "B").multiplier
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_wanted_release_is_met(mechanism: str) -> None:
+    for neighbours in ("zero-out", "replacement"):
+        found = planned(job(mechanism=mechanism, neighbours=neighbours, epsilon_step=2), "B")
+        assert found.epsilon_release == pytest.approx(2, rel=1e-3)  # a little less: Laplace needs no δ
+    twice = planned(job(mechanism=mechanism, neighbours="replacement", epsilon_step=2), "B").multiplier
+    assert twice == pytest.approx(2 * planned(job(mechanism=mechanism, epsilon_step=2), "B").multiplier)
+
+
+def test_the_papers_calibration_costs_what_it_truly_costs() -> None:
+    found = planned(job(epsilon_step=16, calibration="classical"), "B")
+    assert found.multiplier == pytest.approx(math.sqrt(2 * math.log(1.25e4)) / 16)
+    assert found.epsilon_release == pytest.approx(19.8, abs=0.05)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("unit", ["edge", "node"])
+def test_an_edge_or_a_node_needs_as_much_noise_as_the_rows_that_it_changes(unit: str, mechanism: str) -> None:
+    settings = job(schedule="once", mechanism=mechanism, unit=unit, degree_bound=4, epsilon_total=5)
+    count = rows_changed_by_edge if unit == "edge" else rows_changed_by_node
+    rows = count(4, HOPS, 1 << 60)
+    found = planned(settings, "B")
+    row = planned(job(schedule="once", mechanism=mechanism, neighbours="replacement", epsilon_total=5), "B")
+    assert found.rows == rows > 1
+    assert found.multiplier / row.multiplier == pytest.approx(rows if mechanism == "laplace" else math.sqrt(rows))
+    assert 5 * (1 - 1e-3) < found.epsilon_total <= 5
+    assert found.event is not None
+    assert (found.event.unit, found.event.neighbours) == (unit, "replacement")
+    assert planned(settings, "B", nodes=3).rows == 3, "no more rows change than there are"
+
+
+def test_noise_of_zero_is_infinite() -> None:
+    found = planned(job(noise_multiplier=0), "B")
+    assert found.event is None
+    assert found.epsilon_release == found.epsilon_total == math.inf
+
+
+def test_steps_that_a_budget_affords_leave_room_for_inferences() -> None:
+    found = planned(job(50, rounds=2, noise_multiplier=5, epsilon_total=100, predictions=1), "A")
+    assert found.per_step == 4
+    assert [found.affordable_steps(releases) for releases in (0, 3, 4, 7, 8, 11, 12)] == [0, 0, 0, 0, 1, 1, 2]
+    assert found.epsilon_bound == min(found.epsilon_total, 100)

@@ -1,0 +1,133 @@
+"""The door: clipped, paid for, noised, each with noise of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.privacy.test_plan import job, planned
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.publish import Publisher, clip_rows
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "ledger.jsonl", 1e-4, 30.0, job="0" * 64) as opened:
+        yield opened
+
+
+def publisher(ledger: Ledger | None, **privacy: Any) -> Publisher:
+    return Publisher(planned(job(20, **privacy), "A"), ledger, system_secrets)
+
+
+def rows(count: int = 400, dim: int = 8) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return 3 * torch.randn(count, dim, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_clipping_is_line_1_of_algorithm_1(order: int) -> None:
+    x = rows()
+    expected = torch.stack([row * min(1.0, 2.0 / float(row.norm(order))) for row in x])
+    assert float((clip_rows(x, 2.0, order) - expected).abs().max()) < 1e-12
+    short = x / 1000
+    assert torch.equal(clip_rows(short, 2.0, order), short)
+
+
+def test_clipping_has_the_gradient_of_its_formula() -> None:
+    x = rows(6, 4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda values: clip_rows(values, 2.0, 2), (x,))
+    zero = torch.zeros(2, 3, requires_grad=True)
+    clip_rows(zero, 1.0, 2).sum().backward()  # type: ignore[no-untyped-call]
+    assert zero.grad is not None
+    assert torch.equal(zero.grad, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "james-stein-plus"])
+def test_the_gradient_of_what_is_released_is_that_of_the_clipped_rows(mechanism: str) -> None:
+    x, wanted = rows().requires_grad_(), rows(400, 8).flip(0)
+    with publisher(None, mechanism=mechanism, noise_multiplier=1, clip=2) as door:
+        door.embeddings(x, 0).backward(wanted)  # type: ignore[no-untyped-call]
+    plain = x.detach().clone().requires_grad_()
+    clip_rows(plain, 2.0, 2).backward(wanted)  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    assert plain.grad is not None
+    assert torch.equal(x.grad, plain.grad)
+
+
+def test_every_release_has_noise_of_its_own() -> None:
+    """Noise is drawn ahead; none is used twice, on neither channel."""
+    x = torch.zeros(5000, 4, dtype=torch.float64)
+    with publisher(None, noise_multiplier=2, clip=1.5, gradient_clip=1.5) as door:
+        seen = [door.embeddings(x, step) for step in range(4)] + [door.gradients(x, step) for step in range(4)]
+    for number, one in enumerate(seen):
+        assert abs(float(one.std()) - 3) < 0.1
+        for other in seen[:number]:
+            assert abs(float((one - other).std()) - 3 * math.sqrt(2)) < 0.15
+
+
+def test_channels_have_their_own_clip() -> None:
+    x = 100 * torch.ones(50, 4, dtype=torch.float64)
+    with publisher(None, noise_multiplier=1e-6, clip=3, gradient_clip=0.01) as door:
+        assert float((door.embeddings(x, 0).norm(dim=1) - 3).abs().max()) < 1e-4
+        assert float((door.gradients(x, 0).norm(dim=1) - 0.01).abs().max()) < 1e-6
+
+
+def test_each_release_is_paid_for_before_it_is_made(ledger: Ledger) -> None:
+    with publisher(ledger, noise_multiplier=5) as door:
+        for step in range(3):
+            door.embeddings(rows(), step)
+            door.gradients(rows(), step)
+        spent = door.spent()
+        assert spent.releases == {"embeddings": 3, "gradients": 3}
+        assert spent.epsilon_total == pytest.approx(next(iter(ledger.totals().values())))
+        assert spent.epsilon_release < spent.epsilon_total
+        for step in range(ledger.room(door.plan.event) or 0):  # type: ignore[arg-type]
+            door.embeddings(rows(4, 4), step)
+        with pytest.raises(BudgetSpent):
+            door.embeddings(rows(4, 4), step)
+        assert door.spent().epsilon_total <= 30
+
+
+def test_steps_to_come_are_paid_for_at_once(ledger: Ledger) -> None:
+    with publisher(ledger, noise_multiplier=5) as door:
+        door.expect(7, 0)
+        assert door.spent().releases == {"embeddings": 7, "gradients": 7}
+        assert len(ledger.path.read_text().splitlines()) == 3
+        for step in range(7):
+            door.embeddings(rows(), step)
+            door.gradients(rows(), step)
+        assert len(ledger.path.read_text().splitlines()) == 3
+        door.embeddings(rows(), 7)
+        assert door.spent().releases == {"embeddings": 8, "gradients": 7}
+
+
+def test_a_budget_is_told_in_training_steps(ledger: Ledger) -> None:
+    with publisher(ledger, noise_multiplier=5) as door:
+        steps = door.affordable_steps()
+        assert steps is not None
+        assert steps > 20
+        assert door.refusal() == ""
+        door.expect(steps, 0)
+        assert door.affordable_steps() == 0
+        assert door.refusal() == "", "the inference has its room"
+        while ledger.room(door.plan.event):  # type: ignore[arg-type]
+            door.embeddings(rows(4, 4), 0)
+        assert "0 more releases fit the budget of A and an inference needs 1" in door.refusal()
+
+
+def test_without_noise_nothing_is_paid_and_short_rows_pass_as_they_are() -> None:
+    with publisher(None, noise_multiplier=0, clip=1e3, gradient_clip=1e3) as door:
+        x = rows()
+        assert torch.equal(door.embeddings(x, 0), x)
+        assert torch.equal(door.gradients(x, 0), x)
+        assert door.spent().epsilon_total == math.inf
+        assert door.affordable_steps() is None

@@ -1,0 +1,272 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.plan import plan
+from veilgraph.report.budget import (
+    budget_notes,
+    budget_table,
+    noise_notes,
+    noise_table,
+    read_spent,
+    spent_table,
+)
+
+ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+
+
+def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = None, **privacy: Any) -> JobSettings:
+    return parse_job(
+        {
+            "data": {"holders": holders},
+            "model": model or {},
+            "train": {"epochs": epochs, "select_by": "last", "patience": None},
+            "privacy": privacy or None,
+        }
+    )
+
+
+def rows(table: Table | None) -> list[tuple[str, ...]]:
+    assert table is not None
+    return list(zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True))
+
+
+def facts(settings: JobSettings) -> dict[str, list[str]]:
+    return {name: cells for name, *cells in rows(budget_table(settings))}
+
+
+def shown(table: Table) -> str:
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def limit_note(settings: JobSettings) -> str:
+    (note,) = [note for note in budget_notes(settings) if note.startswith("privacy.epsilon_total")]
+    return note
+
+
+def test_releases_and_both_epsilons_are_those_of_the_plan() -> None:
+    found = facts(job(299, noise_multiplier=5, clip=0.5))
+    assert found["releases per training step"] == ["embeddings 1, gradients 1", "embeddings 1"]
+    assert found["releases in all"] == ["599", "300"]
+    assert found["noise over clip"] == ["5", "5"]
+    assert found["its deviation in embeddings"] == ["2.5", "2.5"]
+    assert found["its deviation in gradients"] == ["0.05", "–"]
+    # 300 releases of σ = 5 at δ = 1e-4: docs/privacy.md, rounded up
+    assert (found["per-release ε"][1], found["total ε"][1]) == ("0.6016", "18.21")
+
+
+def test_the_columns_name_all_holders() -> None:
+    assert [str(column.header) for column in budget_table(job(holders=4, epsilon_total=1)).columns] == [
+        "",
+        "A (label holder)",
+        "B, C, D",
+    ]
+
+
+def test_wanted_totals_are_met() -> None:
+    found = facts(job(epsilon_total=4))
+    assert found["total ε"] == ["4", "4"]
+    assert found["noise over clip"] == ["19.2", "13.59"]
+
+
+def test_with_once_the_label_holder_publishes_nothing() -> None:
+    settings = job(model=ONCE, schedule="once", epsilon_total=4)
+    found = facts(settings)
+    assert found["releases in all"] == ["0", "1"]
+    assert found["mechanism"] == ["–", "gaussian"]
+    assert (found["per-release ε"], found["total ε"]) == (["0", "4"], ["0", "4"])
+    assert "with schedule once A, the label holder, publishes nothing: total ε is 0" in noise_notes(settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "against"),
+    [
+        ("individual", "the server and all other holders"),
+        ("collaborative", "the server only"),
+        ("secure-sum", "the server only"),
+    ],
+)
+def test_it_says_against_whom_a_number_holds(method: str, against: str) -> None:
+    settings = job(model={"initial": {"method": method}}, epsilon_total=4)
+    assert facts(settings)["holds against"] == [against, against]
+    warned = any("h0 goes to the other holders without noise" in note for note in budget_notes(settings))
+    assert warned == (method != "individual")
+
+
+def test_an_edge_counts_the_rows_that_it_can_change() -> None:
+    settings = job(model=ONCE, schedule="once", unit="edge", degree_bound=10, epsilon_total=4)
+    found = facts(settings)
+    assert (found["unit"], found["neighbours"]) == (["edge", "edge"], ["replacement", "replacement"])
+    assert found["rows that a unit changes"] == ["–", "at most 40"]
+    assert any("no more than there are common nodes" in note for note in budget_notes(settings))
+    assert not any("common nodes" in note for note in budget_notes(job(epsilon_total=4)))
+
+
+def test_laplace_noise_has_its_own_deviation() -> None:
+    assert facts(job(2, mechanism="laplace", noise_multiplier=5))["its deviation in embeddings"] == ["7.071", "7.071"]
+
+
+def test_noise_of_zero_is_no_privacy() -> None:
+    settings = job(noise_multiplier=0)
+    assert facts(settings)["total ε"] == ["infinite", "infinite"]
+    assert any("there is no differential privacy" in note for note in budget_notes(settings))
+
+
+def test_a_budget_ends_training_where_the_first_holder_cannot_pay() -> None:
+    settings = job(noise_multiplier=5, epsilon_total=10)
+    most = max(n for n in range(404) if accountant.total({GaussianEvent(5): n}, 1e-4) <= 10)
+    note = limit_note(settings)
+    assert f"ends training after step {(most - 1) // 2} of 200; " in note
+    assert note.endswith("would have a total ε of 22.22")
+    assert facts(settings)["total ε"] == ["at most 10", "at most 10"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (job(3, noise_multiplier=5, epsilon_total=10), "has room for all that the job foresees"),
+        (job(3, epsilon_total=10), "has room for all that the job foresees"),
+        (job(3, noise_multiplier=5, epsilon_total=0.1), "has no room for a training step beside"),
+        (job(3, model=ONCE, schedule="once", noise_multiplier=1, epsilon_total=1), "has no room for a single"),
+    ],
+)
+def test_a_budget_says_what_it_has_room_for(settings: JobSettings, says: str) -> None:
+    assert says in limit_note(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "noise", "others"),
+    [
+        (job(3, model=ONCE, schedule="once", noise_multiplier=1, epsilon_total=10, predictions=50), 1, 1),
+    ],
+)
+def test_a_budget_says_how_many_predictions_it_leaves(settings: JobSettings, noise: float, others: int) -> None:
+    assert settings.privacy is not None
+    limit = settings.privacy.epsilon_total or 0
+    most = max(n for n in range(60) if accountant.total({GaussianEvent(noise): n}, 1e-4) <= limit)
+    assert others < most
+    says = f"has room for all of the training, with room for {most - others} of 50 later predictions"
+    assert says in limit_note(settings)
+
+
+def test_training_leaves_the_predictions_their_room() -> None:
+    most = max(n for n in range(60) if accountant.total({GaussianEvent(5): n}, 1e-4) <= 2.5)
+    settings = job(30, noise_multiplier=5, epsilon_total=2.5, predictions=most - 4)  # four: an inference, three others
+    assert f"ends training after step 1 of 30, with room for {most - 3} of {most - 4} later" in limit_note(settings)
+
+
+def test_no_more_releases_are_within_a_bound_than_fit() -> None:
+    event = GaussianEvent(5)
+    for bound in (0.1, 1.0, 18.3):
+        most = accountant.releases_within(event, bound, 1e-4)
+        assert most == 0 or accountant.total({event: most}, 1e-4) <= bound
+        assert accountant.total({event: most + 1}, 1e-4) > bound
+    assert accountant.releases_within(event, 18.3, 1e-4, most=7) == 7
+    assert accountant.releases_within(event, 18.3, 1e-4, before={event: 300}) == 2
+    assert accountant.releases_within(event, math.inf, 1e-4, most=9) == 9
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_the_noise_that_is_shown_reaches_the_total_and_little_less_does_not(mechanism: str) -> None:
+    settings = job(5, model=ONCE, mechanism=mechanism, noise_multiplier=7)
+    table = rows(noise_table(settings, [0.5, 4]))
+    assert [row[:4] for row in table] == [
+        ("0.5", "every-step", "A (label holder)", "11"),
+        ("", "every-step", "B", "6"),
+        ("", "once", "B", "1"),
+        ("4", "every-step", "A (label holder)", "11"),
+        ("", "every-step", "B", "6"),
+        ("", "once", "B", "1"),
+    ]
+    for total, row in zip((0.5, 0.5, 0.5, 4, 4, 4), table, strict=True):
+        given: dict[str, Any] = {"mechanism": mechanism, "schedule": row[1], "noise_multiplier": float(row[4])}
+        again = plan(job(5, model=ONCE, **given), row[2][0])
+        assert again is not None
+        assert again.epsilon_total <= total
+        assert again.epsilon_release == pytest.approx(float(row[5]), rel=2e-3)
+        less = plan(job(5, model=ONCE, **{**given, "noise_multiplier": float(row[4]) * 0.995}), row[2][0])
+        assert less is not None
+        assert less.epsilon_total > total
+
+
+def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> None:
+    settings = job(epsilon_total=4)
+    assert {row[1] for row in rows(noise_table(settings, [1]))} == {"every-step"}
+    assert noise_notes(settings) == [
+        "schedule once is not for this job: privacy.schedule=once needs model.initial.method=individual, not "
+        "collaborative: each holder projects its own features"
+    ]
+
+
+def test_a_job_without_privacy_is_told_so_and_what_it_would_take() -> None:
+    settings = parse_job({})
+    assert "no differential privacy" in budget_notes(settings)[0]
+    assert "infinite" in budget_notes(settings)[0]
+    assert rows(noise_table(settings, [4]))[1][4] == "13.6"  # docs/privacy.md: 201 releases
+    assert "schedule every-step needs train.select_by=last and train.patience=null as well" in noise_notes(settings)
+
+
+def test_a_job_that_can_have_none_says_why() -> None:
+    settings = parse_job({"model": {"combine": {"strategy": "degree-weighted"}}})
+    assert noise_table(settings, [4]) is None
+    assert [note.partition(":")[0] for note in noise_notes(settings)] == [
+        "schedule every-step is not for this job",
+        "schedule once is not for this job",
+    ]
+
+
+def test_a_total_that_needs_next_to_no_noise_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"noise_multiplier=.*at least 1e-09"):
+        noise_table(job(epsilon_total=4), [1e30])
+
+
+def test_the_tables_fit_a_terminal() -> None:
+    settings = job(model=ONCE, holders=9, noise_multiplier=5, epsilon_total=10)
+    needed = noise_table(settings, [1e-3, 64])
+    assert needed is not None
+    for text in (shown(budget_table(settings)), shown(needed)):
+        assert "per-release ε" in " ".join(text.split()) or "per-release" in text
+        assert "…" not in text
+
+
+SPENT = {"releases": {"embeddings": 201, "gradients": 200}, "epsilon_release": 0.60158, "epsilon_total": 21.26}
+
+
+def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
+    settings = job(noise_multiplier=5)
+    nothing = {"releases": {}, "epsilon_release": 0.0, "epsilon_total": 0.0}
+    unbounded: dict[str, Any] = {"releases": {}, "epsilon_release": None, "epsilon_total": None}
+    table = spent_table({"A": SPENT, "B": nothing, "[red]C": unbounded}, settings)
+    assert [str(column.header) for column in table.columns] == ["holder", "releases", "per-release ε", "total ε"]
+    assert rows(table) == [
+        ("A", "embeddings 201, gradients 200", "0.6016", "21.26"),
+        ("B", "none", "0", "0"),
+        ("[red]C", "not counted", "infinite", "infinite"),
+    ]
+    assert table.caption == "δ = 0.0001, unit row, zero-out. Holds against the server only."
+
+
+def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", job(noise_multiplier=5))
+    assert read_spent(run) == {}
+    part = run.party_path("B")
+    part.mkdir(parents=True)
+    (part / "ledger.json").write_text(
+        '{"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": null, "delta": 1e-4}'
+    )
+    assert read_spent(run) == {"B": {"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": None}}
+    (part / "ledger.json").write_text('{"releases": {}}')
+    with pytest.raises(RunError, match=r"ledger\.json: damaged"):
+        read_spent(run)

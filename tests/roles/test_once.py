@@ -1,0 +1,230 @@
+"""``privacy.schedule: once``: what is released equals its plaintext twin, and nothing leaves the label holder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.roles.federation import (
+    CLASSES,
+    DIM,
+    NODES,
+    Settings,
+    fixed_secrets,
+    publisher_of,
+    small_job,
+    small_parties,
+    with_own_nodes,
+)
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings
+from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.nn.fixed import random_projection
+from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.plan import plan
+from veilgraph.roles.launch import run_threads
+from veilgraph.roles.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.roles.role import Session
+
+LOCAL: Settings = {"model": "appnp", "hops": 2, "teleport": 0.2, "activation": "none"}
+
+
+def job(holders: int, *changes: Settings, **privacy: object) -> JobSettings:
+    noise = {} if {"epsilon_total", "epsilon_step"} & privacy.keys() else {"noise_multiplier": 0.5}
+    return small_job(
+        holders,
+        {
+            "precision": "float64",
+            "model": {"initial": {"method": "individual"}, "local": LOCAL, "combine": {"masked": None}},
+            "privacy": {"schedule": "once", **noise, **privacy},
+        },
+        *changes,
+    )
+
+
+@dataclass
+class Worked:
+    roles: Mapping[PartyId, OnceRole]
+    transcripts: Mapping[PartyId, tuple[Message, ...]]
+
+    @property
+    def learner(self) -> LearningHolder:
+        found = self.roles["A"]
+        assert isinstance(found, LearningHolder)
+        return found
+
+
+def session_of(settings: JobSettings, link: Link, party: PartyId) -> Session:
+    streams = LearningStreams(settings.seed, party)
+    return Session(settings, link, streams, system_secrets, publisher=publisher_of(settings, party))
+
+
+def work(
+    settings: JobSettings, graphs: Sequence[PartyGraph], held: Mapping[PartyId, int], rows: Tensor | None = None
+) -> Worked:
+    """Sets all parties up and lets the label holder infer."""
+    by_name = {graph.party: graph for graph in graphs}
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(link: Link) -> OnceRole:
+        party = link.party
+        recorded = links[party] = RecordedLink(link, keep_transcript=True)
+        session = session_of(settings, recorded, party)
+        role: OnceRole
+        if party == SERVER:
+            role = ReleaseServer(session)
+        elif party == "A":
+            role = LearningHolder(session, by_name[party], held.get(party, 0), rows)
+        else:
+            role = ReleasingHolder(session, by_name[party], held.get(party, 0))
+        role.setup([])
+        with torch.no_grad():
+            role.forward(0, None)
+        recorded.close()
+        return role
+
+    roles = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 20, lambda: None)
+    return Worked(roles, {party: link.transcript() for party, link in links.items()})
+
+
+def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
+    """The rows before noise, with dense matrices."""
+    streams = LearningStreams(settings.seed, graph.party)
+    start = graph.features.to_dense().double() @ random_projection(graph.num_features, DIM, streams, torch.float64)
+    matrix = torch.eye(graph.num_nodes, dtype=torch.float64)
+    bound = None if settings.privacy is None else settings.privacy.degree_bound
+    kept = torch.ones(graph.num_edges, dtype=torch.bool)
+    if bound is not None:
+        kept = bound_degrees(graph.edge_index, graph.num_nodes, bound)
+    source, target = graph.edge_index[:, kept]
+    matrix.index_put_((target, source), torch.ones(1).double(), accumulate=True)
+    matrix /= matrix.sum(dim=1, keepdim=True)
+    rows: Tensor = start
+    for _ in range(2):
+        rows = 0.8 * matrix @ rows + 0.2 * start
+    lengths: Tensor = rows.norm(dim=1, keepdim=True)
+    return rows / lengths.clamp_min(1e-12)
+
+
+def noised(settings: JobSettings, graph: PartyGraph) -> Tensor:
+    """What the holder must have released, with the same secrets."""
+    planned = plan(settings, graph.party, NODES)
+    assert planned is not None
+    rows = by_hand(settings, graph)[: graph.common]
+    return planned.mechanism("embeddings").release(rows, fixed_secrets(f"noise of {graph.party}"))
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "james-stein-plus", "laplace"])
+@pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (4, "mean"), (2, "concat"), (3, "concat")])
+def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, mechanism: str) -> None:
+    settings = job(holders, {"model": {"combine": {"strategy": strategy}}}, mechanism=mechanism, clip=0.7)
+    graphs = with_own_nodes(small_parties(holders), (5, 4, 0, 3)[:holders])
+    got = work(settings, graphs, {}).learner.released
+    pieces = [noised(settings, graph) for graph in graphs[1:]]
+    expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
+    assert got is not None
+    assert got.shape == (NODES, DIM * (holders - 1) if strategy == "concat" else DIM)
+    assert float((got - expected).abs().max()) < 1e-8
+
+
+@pytest.mark.parametrize("unit", ["edge", "node"])
+def test_with_a_degree_bound(unit: str) -> None:
+    settings = job(2, unit=unit, degree_bound=2, epsilon_total=5)
+    graphs = small_parties(2)
+    session = work(settings, graphs, {})
+    assert session.learner.released is not None
+    bounded = noised(settings, graphs[1])
+    assert float((session.learner.released - bounded).abs().max()) < 1e-8
+    unbounded = job(2, epsilon_total=5)
+    assert float((by_hand(settings, graphs[1]) - by_hand(unbounded, graphs[1])).abs().max()) > 0.1
+
+
+def test_messages() -> None:
+    """Hellos from everybody; rows from the releasing holders; their sum to the label holder. Nothing of its own."""
+    settings = job(3)
+    seen = work(settings, small_parties(3), {}).transcripts
+    for party, transcript in seen.items():
+        kinds = {
+            (message.sender, message.receiver, message.tag.kind)
+            for message in transcript
+            if message.tag.kind is not Kind.HELLO
+        }
+        masked = {("B", "C", Kind.KEY), ("C", "B", Kind.KEY)}
+        rows = {("B", SERVER, Kind.MASKED), ("C", SERVER, Kind.MASKED)}
+        combined = {(SERVER, "A", Kind.COMBINED)}
+        assert kinds == {one for one in masked | rows | combined if party in one[:2]}
+        assert {message.tag.kind for message in transcript if message.sender == "A"} == {Kind.HELLO}
+
+
+def test_a_release_that_all_still_have_is_used_again() -> None:
+    settings, graphs = job(3), small_parties(3)
+    first = work(settings, graphs, {})
+    assert first.learner.is_new
+    assert first.learner.release_number == 1
+    again = work(settings, graphs, dict.fromkeys("ABC", 1), first.learner.released)
+    assert not again.learner.is_new
+    assert {message.tag.kind for view in again.transcripts.values() for message in view} == {Kind.HELLO}
+    assert torch.equal(again.learner.logits, first.learner.logits)
+
+
+@pytest.mark.parametrize("held", [{"A": 2, "B": 2}, {"A": 2, "B": 2, "C": -2}, {"A": 0, "B": 2, "C": 2}])
+def test_a_release_that_one_has_not_or_whose_data_have_changed_is_made_anew(held: dict[str, int]) -> None:
+    settings, graphs = job(3), small_parties(3)
+    rows = torch.zeros(NODES, DIM, dtype=torch.float64)
+    session = work(settings, graphs, held, rows if held["A"] else None)
+    assert all(role.is_new and role.release_number == 3 for role in session.roles.values())
+    assert session.learner.released is not None
+    assert bool(session.learner.released.any())
+
+
+def test_the_own_network_is_that_of_training_alone() -> None:
+    model: Settings = {"head": {"logit_hops": 2}, "server": {"dropout": 0.0}}
+    settings, graphs = job(2, {"model": model}), with_own_nodes(small_parties(2), (6, 0))
+    learner = work(settings, graphs, {}).learner
+    learner.released = None
+    alone = PlainNetwork(settings, [graphs[0]], "A")
+    names = {
+        "A/W": "initial.weight",
+        "A/head.output.weight": "head.output.weight",
+        "A/head.output.bias": "head.output.bias",
+        "server/server.deep.layers.0.weight": "deep.layers.0.weight",
+        "server/server.deep.layers.0.bias": "deep.layers.0.bias",
+    }
+    weights = alone.weights()
+    assert names.keys() == weights.keys()
+    learner.load_weights({names[name]: weight.detach() for name, weight in weights.items()})
+    with torch.no_grad():
+        learner.forward(1, None)
+    assert float((learner.logits - alone.infer()).abs().max()) < 1e-10
+    assert learner.logits.shape == (NODES, CLASSES)
+    gradients = {names[name]: weight for name, weight in weights.items()}
+    loss = alone.train_step(1)
+    learner.zero_grad()
+    learner.forward(2, 1)
+    learner.backward(2)
+    assert abs(learner.loss - loss) < 1e-10
+    ours = learner.weights()
+    learner.update()
+    for name, weight in gradients.items():
+        assert float((ours[name] - weight).abs().max()) < 1e-10, name
+
+
+def test_with_nothing_but_noise_the_label_holder_says_what_it_says_alone() -> None:
+    settings = job(2, noise_multiplier=1e6)
+    learner = work(settings, small_parties(2), {}).learner
+    with_release = learner.logits.softmax(dim=1)
+    learner.released = None
+    with torch.no_grad():
+        learner.forward(1, None)
+    log_probabilities, _ = learner._objective.opinion(learner.logits)
+    assert float((with_release - log_probabilities.exp()).abs().max()) < 0.2
+    quiet = work(job(2, noise_multiplier=0), small_parties(2), {}).learner
+    assert float((quiet.logits.softmax(dim=1) - with_release).abs().max()) > 0.2
