@@ -153,6 +153,28 @@ def test_a_job_from_tables_over_the_engine_is_the_run_in_one_process(consortium:
         consortium.submit(job("whole"))
 
 
+def test_a_private_job_spends_at_every_holders_own_site_until_its_budget_is_gone(consortium: Consortium) -> None:
+    settings = job(
+        "private",
+        model={"dim": 8, "initial": {"method": "individual"}},
+        train={"epochs": 4, "select_by": "last", "patience": None},
+        privacy={"epsilon_total": 3, "predictions": 1},
+    )
+    consortium.submit(settings)
+    ledgers = [consortium.run(party, "private").party(party).path / "ledger.jsonl" for party in HOLDERS]
+    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 1, 4 + 1, 4 + 1]
+    assert not (consortium.run(SERVER, "private").party(SERVER).path / "ledger.jsonl").exists()
+    consortium.submit(settings, "predict")
+    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
+    with pytest.raises(ConfigError, match=r"B refuses the job: 0 more releases fit the budget of B"):
+        consortium.submit(settings, "predict")
+    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
+
+
+def _releases(ledger: Path) -> int:
+    return sum(json.loads(line)["count"] for line in ledger.read_text(encoding="utf-8").splitlines()[1:])
+
+
 def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
     settings = job("deep", model={"dim": 8, "rounds": 2})
     with pytest.raises(ConfigError, match=r"limits\.max_rounds=1 and model\.rounds=2"):

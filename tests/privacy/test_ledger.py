@@ -137,7 +137,7 @@ def test_the_release_over_the_budget_is_refused_with_all_numbers_and_nothing_is_
             ledger.spend(ROW, DOWN, 3)
         assert path.read_bytes() == before
         spent, wanted = (f"{accountant.total({ROW: n}, DELTA):.6g}" for n in (3, 4))
-        for word in (f"{DOWN}, step 3", f"from {spent} to {wanted}", f"epsilon_total={spent}", "row", "more noise"):
+        for word in (f"{DOWN}, step 3", f"from {spent} to {wanted}", f"budget of {spent}", "row", "more noise"):
             assert word in str(caught.value)
         ledger.spend(EDGE, DOWN, 3)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.config import TrainSettings
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
@@ -87,14 +87,21 @@ def fit(
     """
     settings = role.session.settings.train
     start = role.setup(store.epochs() if resume else [])
-    store.forget_after(start)
     last = settings.epochs
     if role.affordable_steps is not None:
         last = min(last, start + role.affordable_steps)
+    if last == 0:
+        raise BudgetSpent(
+            "a party's privacy budget allows no training step, and there is no checkpoint that all parties hold; "
+            "begin a new run, with a larger privacy.epsilon_total or more noise"
+        )
+    store.forget_after(start)
     begin(start, last)
     if not role.trains:
         return Fitted(start, Judgement())
     best, judgement, stop = _resumed(role, store, start) if start else (_clone(role.weights()), Judgement(), False)
+    if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
+        best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
     step, paid = 0, start
     for epoch in range(start + 1, last + 1):
         if stop:

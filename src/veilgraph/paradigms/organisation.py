@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from veilgraph.core.config import JobSettings
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.limits import refusal, too_few
 from veilgraph.core.party_settings import PartySettings, read_party_settings
@@ -29,6 +30,7 @@ from veilgraph.tables.nodes import read_nodes
 _ALIGNMENT: Final = "alignment.json"
 _NODES: Final = "nodes.safetensors"
 _ENCODING: Final = "encoding.json"
+_TABLES: Final = "tables.sha256"
 _BEFORE, _ALIGNED, _MAX_IDENTITY = 1, 2, 128
 
 
@@ -57,6 +59,22 @@ class Organisation:
                 f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
             )
         return cls(settings, path.absolute().parent)
+
+    def digest(self) -> str:
+        """SHA-256 of how its tables are read and of the tables themselves: another one where anything has changed.
+
+        Raises:
+            DataError: a table cannot be read.
+        """
+        found = hashlib.sha256(self.settings.model_dump_json(include={"nodes", "edges"}).encode())
+        for name in (self.settings.nodes.file, *(edges.file for edges in self.settings.edges)):
+            path = self.folder / name
+            try:
+                with path.open("rb") as file:
+                    found.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read ({error}); give the path of a table") from error
+        return found.hexdigest()
 
     def refusal(self, job: JobSettings) -> str | None:
         """Why it does not accept a job, by its limits; None when it does."""
@@ -124,7 +142,8 @@ def align(
 ) -> Aligned:
     """Finds the common nodes and builds the party's graph with them first, in the order that all agreed on.
 
-    An alignment that all parties kept is used again, unless ``anew``. Called at all parties together.
+    An alignment that all parties kept is used again; with ``anew`` only if no table has changed since. Called at all
+    parties together.
 
     Args:
         store: of the party.
@@ -137,7 +156,9 @@ def align(
         DataError: a table breaks a rule, or the holders have no node in common.
         ConfigError: fewer nodes in common than this party accepts.
     """
-    if not anew and (kept := _kept(store, link, settings, organisation)) is not None:
+    digest = "" if organisation is None else organisation.digest()
+    offers = not anew or organisation is None or _aligned_tables(store) == digest
+    if (kept := _kept(store, link, settings, organisation, offers=offers)) is not None:
         return kept
     holders = settings.data.names
     if organisation is None:
@@ -162,6 +183,7 @@ def align(
             save_party(built.graph, store.graph_path)
             save_tensors(store.path / _NODES, pack_ids(row_ids), {})
             write_whole(store.path / _ENCODING, built.encoding.to_json().encode())
+            write_whole(store.path / _TABLES, digest.encode())
     if not anew:
         store.forget_after(0)
         facts = {"identity": identity, "common_nodes": common, "set_sizes": dict(set_sizes)}
@@ -169,10 +191,12 @@ def align(
     return aligned
 
 
-def _kept(store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None) -> Aligned | None:
-    """The alignment of an earlier session, if all parties have the same one."""
+def _kept(
+    store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None, *, offers: bool
+) -> Aligned | None:
+    """The alignment of an earlier session, if all parties have the same one and all offer to use it again."""
     path = store.path / _ALIGNMENT
-    mine = str(_read(path)["identity"]) if path.is_file() else ""
+    mine = str(_read(path)["identity"]) if offers and path.is_file() else ""
     others = [party for party in (*settings.data.names, SERVER) if party != link.party]
     texts = exchange(link, others, Tag(Kind.HELLO, 0, _ALIGNED), text_tensor(mine), shape=(None,))
     identities = {tensor_text(text[:_MAX_IDENTITY]) for text in texts.values()} | {mine}
@@ -189,6 +213,11 @@ def _aligned(identity: str, graph: PartyGraph, ids: Sequence[str], organisation:
     class_names = None if label is None else tuple(label.classes)
     refuses = too_few(organisation.settings.limits, graph.common) or ""
     return Aligned(identity, graph, ids, class_names, refuses)
+
+
+def _aligned_tables(store: PartyStore) -> str | None:
+    path = store.path / _TABLES
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _load_encoding(store: PartyStore) -> FeatureEncoding:

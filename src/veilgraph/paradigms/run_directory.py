@@ -7,7 +7,9 @@ traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
 parties/<name>/                private to that party
     graph.safetensors          its data
-    nodes.safetensors          ids of its rows, encoding.json its features' encoding, alignment.json: from tables
+    nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
+                               they have changed since, alignment.json the common nodes
+    release.safetensors        the newest single release, where a job has one
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest

@@ -218,7 +218,7 @@ class Ledger:
         group = _protected(event)
         return BudgetSpent(
             f"{channel}, step {step}: the release would take the total ε from {self._total(group):.6g} to {total:.6g} "
-            f"(δ = {self.delta:g}, unit {group.unit}, {group.neighbours}), over epsilon_total={self.budget:.6g}, and "
+            f"(δ = {self.delta:g}, unit {group.unit}, {group.neighbours}), over the budget of {self.budget:.6g}, and "
             "was not made; allow a larger total, add more noise or release less often"
         )
 

@@ -80,20 +80,30 @@ class Publisher:
             return clip_rows(rows, self.plan.settings.gradient_clip, self._order)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
+    @property
+    def budget(self) -> float:
+        """The largest total ε: the job's, or the party's own if that is less."""
+        return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
+
     def refusal(self) -> str:
         """Why the budget does not allow an inference; empty where it does."""
         room = self._room()
         if room is None or room >= self.plan.inference:
             return ""
         return (
-            f"{room} more releases fit the budget of {self.plan.party} and an inference needs {self.plan.inference}; allow "
-            "a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+            f"{room} more releases fit the budget of {self.plan.party} and an inference needs {self.plan.inference}; "
+            "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
         )
 
     def affordable_steps(self) -> int | None:
         """Training steps that the budget still allows, beside inferences; None without a budget."""
         room = self._room()
         return None if room is None else self.plan.affordable_steps(room)
+
+    def affordable_releases(self) -> int | None:
+        """Inferences that the budget still allows; None without a budget."""
+        room = self._room()
+        return None if room is None else room // max(1, self.plan.inference)
 
     def _room(self) -> int | None:
         return None if self._ledger is None or self._event is None else self._ledger.room(self._event)

@@ -60,7 +60,8 @@ class Hello(BaseModel):
     checkpoints: Annotated[list[_Epoch], Field(max_length=1000)] = []
     """Epochs whose checkpoints the party holds; the newest that all hold is where the job goes on."""
     steps: _Count | None = None
-    """Training steps that the party's privacy budget still allows; null without a budget."""
+    """Training steps that the party's privacy budget still allows, or, where there is a single release, such releases;
+    null without a budget."""
     release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
     """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
     data have changed since, 0 for none."""

@@ -104,8 +104,8 @@ class DataHolder(Role):
         steps = publisher.affordable_steps()
         if begins and steps == 0:
             refuses = (
-                f"privacy.epsilon_total={publisher.plan.settings.epsilon_total} and this noise allow no training step "
-                "beside the inference; allow a larger total or add more noise"
+                f"a total ε of {publisher.budget:g} and this noise allow no training step beside the inference; allow "
+                "a larger total (privacy.epsilon_total, limits.max_epsilon) or add more noise"
             )
         return steps, refuses
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.errors import BudgetSpent, RangeOverflow
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
@@ -56,14 +56,15 @@ class OnceRole(Role, ABC):
         self._strategy = build_combine(job.model.combine)
         self._width = self._strategy.output_dim(job.model.dim, len(job.publishing))
 
-    def _agree(self, nodes: int, checkpoints: list[int], refuses: str = "") -> dict[PartyId, Hello]:
+    def _agree(self, nodes: int, checkpoints: list[int], affordable: int | None = None) -> dict[PartyId, Hello]:
         session = self.session
         mine = Hello(
             job=session.settings.hash(),
             nodes=nodes,
             checkpoints=checkpoints,
             alignment=session.alignment,
-            refuses=session.refuses or refuses,
+            refuses=session.refuses,
+            steps=affordable,
             release=self._held,
         )
         hellos = agree(session.link, session.holders, mine)
@@ -71,6 +72,12 @@ class OnceRole(Role, ABC):
         held = numbers.pop() if len(numbers) == 1 else 0
         self.is_new = held <= 0
         self.release_number = held if held > 0 else 1 + max(abs(hellos[holder].release) for holder in session.holders)
+        spent = [holder for holder in session.settings.publishing if hellos[holder].steps == 0]
+        if self.is_new and spent:
+            raise BudgetSpent(
+                f"a new release is needed and the budget of {', '.join(spent)} has no room for one; allow a larger "
+                "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+            )
         return hellos
 
     @override
@@ -103,20 +110,16 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, checkpoints: list[int]) -> int:
         session, job = self.session, self.session.settings
-        self._agree(self.graph.common, [], self._why_not())
+        publisher = session.publisher
+        self._agree(self.graph.common, [], None if publisher is None else publisher.affordable_releases())
         if not self.is_new:
             return 0
         masks = PairwiseMasks.agree(session.link, job.publishing, session.secrets) if job.is_masked else None
-        cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, session.publisher)
+        cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, publisher)
         rows, release = embedding_to_release(self.graph, session), cut.release(0)
         released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / len(job.publishing) if self._strategy.linear else released)
         return 0
-
-    def _why_not(self) -> str:
-        """Why no release can be made, should one be needed."""
-        publisher = self.session.publisher
-        return "" if publisher is None or self._held > 0 else publisher.refusal()
 
 
 class ReleaseServer(OnceRole):

@@ -1,0 +1,374 @@
+"""Whole runs with ``privacy.schedule: once``: one release for all epochs, evaluations, predictions and resumes."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.test_private_runs import (
+    LABEL_HOLDER,
+    NOISE,
+    OTHER,
+    arrived,
+    cost,
+    entries,
+    kinds_sent,
+    ledger,
+    paid,
+    planned,
+    refused_by_all,
+    sent,
+    spent_total,
+)
+from tests.paradigms.test_resume import CutError, checkpoint, cut_at, cut_run, epochs_of
+from tests.roles.federation import Settings, with_own_nodes
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
+from veilgraph.core.errors import RunError
+from veilgraph.core.types import SERVER
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import predict, resume, train
+from veilgraph.privacy import ledger_file
+
+ONE = Counter(embeddings=1)
+PREDICTED = "prediction_traffic.json"
+
+
+def once_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
+    model: Settings = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}}
+    noise = {} if "epsilon_total" in privacy else {"noise_multiplier": NOISE}
+    return saved_job(folder, model, {"privacy": {"schedule": "once", **noise, **privacy}}, *changes, holders=holders)
+
+
+def graph(run: Path, party: str) -> Path:
+    return run / "parties" / party / "graph.safetensors"
+
+
+def change_features(run: Path, party: str) -> None:
+    before = load_party(graph(run, party))
+    save_party(replace(before, features=before.features.to_dense() + 1), graph(run, party))
+
+
+def lose(run: Path, party: str) -> None:
+    """The kept release of one party."""
+    (run / "parties" / party / "release.safetensors").unlink()
+
+
+def released(run: Path) -> torch.Tensor:
+    """The rows that the label holder was given."""
+    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
+
+
+def assert_nothing_left(run: Path, party: str, work: str = "traffic.json") -> None:
+    assert kinds_sent(run, party, work) == {"hello"}
+
+
+JOBS: dict[str, tuple[int, Settings]] = {
+    "two holders": (2, {}),
+    "three, masked mean": (3, {}),
+    "three, mean": (3, {"model": {"combine": {"masked": False}}}),
+    "three, concat": (3, {"model": {"combine": {"strategy": "concat"}}}),
+    "two, concat": (2, {"model": {"combine": {"strategy": "concat"}}}),
+}
+
+
+@pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
+def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes: Settings) -> None:
+    settings = once_job(tmp_path / "data", changes, {"train": {"epochs": 9}}, holders=holders, epsilon_total=4)
+    run = train(settings, tmp_path / "run")
+    assert len(run.metrics) == 9
+    masked = holders == 3 and not changes
+    for party in settings.data.names[1:]:
+        assert paid(run.path, party) == sent(run.path, party) == arrived(run.path, party) == ONE
+        assert ("masked" if masked else "embedding") in kinds_sent(run.path, party)
+        assert 4 - 1e-6 < spent_total(run.path, party) <= 4
+        assert run.summary["privacy"][party]["releases"] == {"embeddings": 1}
+        assert epochs_of(run.path)[party] == []
+    assert_nothing_left(run.path, LABEL_HOLDER)
+    assert entries(run.path, LABEL_HOLDER) == []
+    assert run.summary["privacy"][LABEL_HOLDER]["epsilon_total"] == 0
+    concat = settings.model.combine.strategy == "concat"
+    assert released(run.path).shape == (60, settings.model.dim * (holders - 1 if concat else 1))
+    for _ in range(3):
+        assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    (run.path / "summary.json").unlink()
+    assert_same_run(run, resume(run.path))
+    for party in settings.data.names:
+        assert_nothing_left(run.path, party)
+        assert_nothing_left(run.path, party, PREDICTED)
+        assert paid(run.path, party) == (ONE if party != LABEL_HOLDER else Counter())
+
+
+def test_no_noise_has_no_ledger_and_can_be_repeated(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", noise_multiplier=0, clip=0.5)
+    one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
+    assert_same_run(one, other)
+    assert not ledger(one.path, OTHER).exists()
+    assert one.summary["privacy"][OTHER]["epsilon_total"] is None
+    assert sent(one.path, OTHER) == ONE
+    assert float(released(one.path).norm(dim=1).max()) <= 0.5 * (1 + 1e-6)
+    predict(one.path)
+    assert_nothing_left(one.path, OTHER, PREDICTED)
+
+
+def test_noise_is_not_of_the_jobs_seed_and_reaches_the_predictions(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", noise_multiplier=0.05)
+    one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
+    assert not torch.equal(released(one.path), released(other.path))
+    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+# Going on
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+def test_cut_in_training_it_goes_on_from_the_same_release(tmp_path: Path, holders: int) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 9}}, holders=holders, epsilon_total=4)
+    run = cut_run(settings, tmp_path / "run", 5)
+    rows = released(run)
+    assert epochs_of(run)[LABEL_HOLDER] == [2, 4]
+    whole = tmp_path / "whole"
+    shutil.copytree(run, whole)
+    shutil.rmtree(whole / "parties" / LABEL_HOLDER / "checkpoints")
+    from_the_start, result = resume(whole), resume(run)
+    assert from_the_start.summary["started_at"] == 0
+    assert result.summary["started_at"] == 4
+    for resumed in (from_the_start, result):
+        assert torch.equal(released(resumed.path), rows)
+        for party in settings.data.names:
+            assert_nothing_left(resumed.path, party)
+            assert paid(resumed.path, party) == (ONE if party != LABEL_HOLDER else Counter())
+    assert_same_run(from_the_start, result)
+
+
+def test_cut_many_times_there_is_one_release(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 9}}, epsilon_total=4)
+    run = cut_run(settings, tmp_path / "run", 1)
+    for epoch in (1, 4, 7, 9):
+        with cut_at(epoch), pytest.raises(CutError):
+            resume(run)
+    assert len(resume(run).metrics) == 9
+    assert paid(run, OTHER) == ONE
+
+
+@pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER, "C"])
+def test_a_lost_release_is_made_anew_and_paid_for(tmp_path: Path, loser: str) -> None:
+    """All holders release again: what is kept must be of one release, and the sum of several holders' is."""
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, holders=3, epsilon_total=4, predictions=1)
+    run = cut_run(settings, tmp_path / "run", 3)
+    rows = released(run)
+    lose(run, loser)
+    resumed = resume(run)
+    assert not torch.equal(released(run), rows)
+    for party in (OTHER, "C"):
+        assert paid(run, party) == Counter(embeddings=2)
+        assert planned(settings, party).releases == 2
+        assert sent(run, party) == ONE
+        assert 4 - 1e-6 < spent_total(run, party) <= 4
+    assert len(resumed.metrics) == 5
+    predict(run)
+    assert paid(run, OTHER) == Counter(embeddings=2)
+
+
+@pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER])
+def test_a_lost_release_without_room_is_one_clear_refusal(tmp_path: Path, loser: str) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, epsilon_total=4)
+    run = cut_run(settings, tmp_path / "run", 3)
+    lose(run, loser)
+    for _ in range(2):
+        refused_by_all(lambda: resume(run), "the budget of B has no room for one")
+        assert paid(run, OTHER) == ONE
+        assert not sent(run, OTHER)
+
+
+def test_a_damaged_release_is_one_clear_error(tmp_path: Path) -> None:
+    run = train(once_job(tmp_path / "data"), tmp_path / "run").path
+    path = run / "parties" / LABEL_HOLDER / "release.safetensors"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(RunError, match=r"A/release\.safetensors: missing or damaged"):
+        predict(run)
+    assert paid(run, OTHER) == ONE
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path, trained: bool) -> None:
+    """A holder that releases has no checkpoints: what it keeps of its release says that there was one."""
+    settings = once_job(tmp_path / "data", epsilon_total=4)
+    run = cut_run(settings, tmp_path / "run", 3)
+    if trained:
+        resume(run)
+    else:
+        PartyStore(run / "parties" / OTHER).model_path.unlink(missing_ok=True)
+    ledger(run, OTHER).unlink()
+    change_features(run, OTHER)
+    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+        predict(run) if trained else resume(run)
+    assert not ledger(run, OTHER).exists()
+
+
+def test_a_checkpoint_lost_is_an_epoch_again_and_no_release(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 9}}, epsilon_total=4)
+    whole = train(settings, tmp_path / "run")
+    copy = tmp_path / "copy"
+    shutil.copytree(whole.path, copy)
+    (copy / "summary.json").unlink()
+    checkpoint(copy, LABEL_HOLDER, 8).unlink()
+    resumed = resume(copy)
+    assert resumed.summary["started_at"] == 6
+    assert_same_run(whole, resumed)
+    assert paid(copy, OTHER) == ONE
+
+
+# Changed data
+
+
+def test_changed_data_of_a_releasing_holder_is_a_new_release(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", holders=3, epsilon_total=4, predictions=1)
+    run = train(settings, tmp_path / "run")
+    rows = released(run.path)
+    change_features(run.path, OTHER)
+    changed = predict(run.path)
+    for party in (OTHER, "C"):
+        assert paid(run.path, party) == Counter(embeddings=2)
+        assert sent(run.path, party, PREDICTED) == ONE
+        assert spent_total(run.path, party) <= 4
+    assert_nothing_left(run.path, LABEL_HOLDER, PREDICTED)
+    assert not torch.equal(released(run.path), rows)
+    again = predict(run.path)
+    assert torch.equal(again.probabilities, changed.probabilities)
+    assert paid(run.path, OTHER) == Counter(embeddings=2)
+    change_features(run.path, "C")
+    refused_by_all(lambda: predict(run.path), "the budget of .*has no room for one")
+    assert paid(run.path, OTHER) == paid(run.path, "C") == Counter(embeddings=2)
+
+
+@pytest.mark.parametrize("part", ["edges", "weights", "own nodes"])
+def test_every_part_of_the_data_counts(tmp_path: Path, part: str) -> None:
+    run = train(once_job(tmp_path / "data"), tmp_path / "run")
+    before = load_party(graph(run.path, OTHER))
+    if part == "edges":
+        after = replace(before, edge_index=before.edge_index[:, 1:])
+    elif part == "weights":
+        after = replace(before, edge_weight=torch.ones(before.edge_index.shape[1]))
+    else:
+        after = with_own_nodes([before], [3])[0]
+    save_party(after, graph(run.path, OTHER))
+    predict(run.path)
+    assert paid(run.path, OTHER) == Counter(embeddings=2)
+    predict(run.path)
+    assert paid(run.path, OTHER) == Counter(embeddings=2)
+
+
+def test_the_label_holders_own_data_may_change_for_nothing(tmp_path: Path) -> None:
+    run = train(once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run")
+    change_features(run.path, LABEL_HOLDER)
+    changed = predict(run.path)
+    assert not torch.equal(changed.probabilities, run.predictions.probabilities)
+    assert paid(run.path, OTHER) == ONE
+    assert_nothing_left(run.path, LABEL_HOLDER, PREDICTED)
+
+
+def test_changed_while_the_run_was_cut(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 7}})
+    run = cut_run(settings, tmp_path / "run", 5)
+    change_features(run, OTHER)
+    rows = released(run)
+    resumed = resume(run)
+    assert [record["epoch"] for record in resumed.metrics] == list(range(1, 8))
+    assert paid(run, OTHER) == Counter(embeddings=2)
+    assert spent_total(run, OTHER) == pytest.approx(cost(2), rel=1e-12)
+    assert not torch.equal(released(run), rows)
+
+
+def test_a_budget_below_one_release_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", noise_multiplier=NOISE, epsilon_total=cost(1) / 2)
+    run = tmp_path / "run"
+    refused_by_all(lambda: train(settings, run), "the budget of .*has no room for one")
+    for party in (LABEL_HOLDER, OTHER, SERVER):
+        assert_nothing_left(run, party)
+        assert entries(run, party) == []
+    assert not RunDirectory.open(run).trained()
+
+
+def test_an_unpaid_release_of_three_leaves_nothing_behind(tmp_path: Path) -> None:
+    """C's disk is full when it pays: it sends nothing, and B's release alone is paid and not used."""
+    settings = once_job(tmp_path / "data", holders=3, epsilon_total=4)
+    write = ledger_file._write
+
+    def full(file: FileIO, content: bytes) -> None:
+        if "/C/" in str(file.name) and b'"count"' in content:
+            raise OSError(28, "No space left on device")
+        write(file, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_file, "_write", full)
+        with pytest.raises(RunError, match=r"C/ledger\.jsonl: cannot be written .*nothing was released"):
+            train(settings, tmp_path / "run")
+    run = tmp_path / "run"
+    assert not sent(run, "C")
+    assert paid(run, "C") == Counter()
+    assert sent(run, "B") <= paid(run, "B") == ONE
+
+
+# From tables
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> JobSettings:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    parties = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
+    for path in parties.values():
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"may_reveal": [], "max_epsilon": 4}}
+        path.write_text(yaml.safe_dump(accepted))
+    content = once_job(tmp_path / "data", epsilon_total=4, predictions=1).model_dump(mode="json")
+    return parse_job({**content, "data": {"parties": {name: str(path) for name, path in parties.items()}}})
+
+
+def change_table(settings: JobSettings, party: str) -> None:
+    """One value more in one row of its table."""
+    assert settings.data.parties is not None
+    file = settings.data.parties[party]
+    assert file is not None
+    table = file.parent / "nodes.csv"
+    lines = table.read_text(encoding="utf-8").splitlines()
+    values = lines[5].split(",")
+    values[1] = str(float(values[1]) + 1)
+    table.write_text("\n".join([*lines[:5], ",".join(values), *lines[6:]]) + "\n", encoding="utf-8")
+
+
+def test_predictions_for_the_same_tables_release_nothing(tables: JobSettings, tmp_path: Path) -> None:
+    run = train(tables, tmp_path / "run")
+    for _ in range(3):
+        assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+        assert paid(run.path, OTHER) == ONE
+
+
+def test_a_prediction_for_changed_tables_is_a_new_release(tables: JobSettings, tmp_path: Path) -> None:
+    run = train(tables, tmp_path / "run").path
+    change_table(tables, OTHER)
+    predict(run)
+    assert paid(run, OTHER) == Counter(embeddings=2)
+    assert spent_total(run, OTHER) <= 4
+    change_table(tables, OTHER)
+    refused_by_all(lambda: predict(run), "the budget of .*has no room for one")
+    assert paid(run, OTHER) == Counter(embeddings=2)
+
+
+def test_an_alignment_lost_is_a_new_release(tables: JobSettings, tmp_path: Path) -> None:
+    """The rows are in another order then."""
+    run = cut_run(tables, tmp_path / "run", 3)
+    (run / "parties" / LABEL_HOLDER / "alignment.json").unlink()
+    assert len(resume(run).metrics) == 6
+    assert paid(run, OTHER) == Counter(embeddings=2)
+    assert kinds_sent(run, LABEL_HOLDER) == {"hello", "blinded_ids", "id_tokens"}

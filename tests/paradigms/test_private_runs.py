@@ -1,0 +1,539 @@
+"""Whole runs with differential privacy: what the ledger counts is what was sent, and the budget ends what it must."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.test_resume import CutError, cut_at, cut_run
+from tests.roles.federation import Settings, merge
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
+from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed, RunError, VeilgraphError
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.paradigms import vertical
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical import TrainResult, load_result, predict, resume, train
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.plan import Plan, plan
+
+LABEL_HOLDER, OTHER = "A", "B"
+LAST: Settings = {"train": {"select_by": "last"}}
+NOISE, DELTA = 2.0, 1e-4
+_TO_SERVER = {
+    "embedding": "embeddings",
+    "masked": "embeddings",
+    "gradient": "gradients",
+    "masked_gradient": "gradients",
+}
+
+
+def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
+    return saved_job(folder, LAST, {"privacy": {"delta": DELTA, **privacy}}, *changes, holders=holders)
+
+
+def planned(settings: JobSettings, party: PartyId) -> Plan:
+    found = plan(settings, party)
+    assert found is not None
+    return found
+
+
+def ledger(run: Path, party: PartyId) -> Path:
+    return run / "parties" / party / "ledger.jsonl"
+
+
+def entries(run: Path, party: PartyId) -> list[dict[str, Any]]:
+    """A ledger's lines but the first; a line that a kill left unfinished is none."""
+    path = ledger(run, party)
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    return [json.loads(line) for line in lines[1:] if line.endswith(b"\n")]
+
+
+def paid(run: Path, party: PartyId) -> Counter[str]:
+    """Channel → releases that the party's ledger counts."""
+    found = Counter[str]()
+    for entry in entries(run, party):
+        found[entry["channel"]] += entry["count"]
+    return found
+
+
+def spent_total(run: Path, party: PartyId) -> float:
+    """Total ε of the ledger, composed anew from what its lines say; its own last total must say the same."""
+    found = entries(run, party)
+    events: dict[Event, int] = {}
+    for entry in found:
+        event = entry["event"]
+        assert event["kind"] == "gaussian"
+        release = GaussianEvent(event["noise_multiplier"], event["neighbours"], event["unit"])
+        events[release] = events.get(release, 0) + entry["count"]
+    total = accountant.total(events, DELTA)
+    assert total == pytest.approx(found[-1]["total"] if found else 0.0, rel=1e-12)
+    return total
+
+
+def cost(releases: int, noise: float = NOISE) -> float:
+    return accountant.total({GaussianEvent(noise): releases}, DELTA)
+
+
+def sent(run: Path, party: PartyId, work: str = "traffic.json") -> Counter[str]:
+    """Channel → messages with rows that went to the server in the newest session, as the party recorded them."""
+    return _counted(run, party, work, "sent", SERVER)
+
+
+def arrived(run: Path, party: PartyId) -> Counter[str]:
+    """The same, as the server recorded them."""
+    return _counted(run, SERVER, "traffic.json", "received", party)
+
+
+def _counted(run: Path, party: PartyId, work: str, direction: str, peer: PartyId) -> Counter[str]:
+    path = run / "parties" / party / work
+    found = Counter[str]()
+    for row in json.loads(path.read_text()) if path.is_file() else ():
+        if row["direction"] == direction and row["peer"] == peer and row["kind"] in _TO_SERVER:
+            found[_TO_SERVER[row["kind"]]] += row["messages"]
+    return found
+
+
+def kinds_sent(run: Path, party: PartyId, work: str = "traffic.json") -> set[str]:
+    rows = json.loads((run / "parties" / party / work).read_text())
+    return {row["kind"] for row in rows if row["direction"] == "sent"}
+
+
+def assert_complete(run: Path, epochs: int) -> None:
+    result = load_result(run)
+    assert [record["epoch"] for record in result.metrics] == list(range(1, epochs + 1))
+    assert result.summary["best_epoch"] == epochs
+    settings = RunDirectory.open(run).settings
+    for party in (*settings.data.names, SERVER):
+        assert RunDirectory.open(run).party(party).model_path.is_file()
+
+
+@contextmanager
+def errors_of_all() -> Iterator[dict[PartyId, BaseException]]:
+    """What every party fails with, not the first cause alone."""
+    found: dict[PartyId, BaseException] = {}
+    original = vertical.__dict__["run_simulated"]
+
+    def run(of: RunDirectory, party: PartyId, *rest: Any) -> None:
+        try:
+            original(of, party, *rest)
+        except BaseException as error:
+            found[party] = error
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vertical, "run_simulated", run)
+        yield found
+
+
+def refused_by_all(do: Callable[[], object], message: str) -> str:
+    """Every party ends, with the same refusal on one line or, where it was slower, because another has ended so."""
+    with errors_of_all() as errors, pytest.raises((ConfigError, BudgetSpent), match=message) as caught:
+        do()
+    refusal = str(caught.value)
+    assert {LABEL_HOLDER, OTHER, SERVER} <= errors.keys()
+    assert all(str(error) == refusal or isinstance(error, PeerFailed) for error in errors.values())
+    assert "\n" not in refusal
+    return refusal
+
+
+# What is paid is what is sent
+
+
+INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
+JOBS: dict[str, tuple[int, Settings]] = {
+    "one round": (2, {}),
+    "two rounds": (2, {"model": {"rounds": 2}}),
+    "two rounds, no mask, three holders": (3, {"model": {"rounds": 2, "combine": {"masked": False}}}),
+    "individual, concat": (2, merge(INDIVIDUAL, {"model": {"combine": {"strategy": "concat"}}})),
+    "seldom evaluated": (2, merge(INDIVIDUAL, {"train": {"evaluate_every": 4, "checkpoint_every": 4}})),
+}
+
+
+@pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
+def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, holders: int, changes: Settings) -> None:
+    settings = private_job(tmp_path / "data", changes, holders=holders, epsilon_total=8)
+    run = train(settings, tmp_path / "run")
+    assert_complete(run.path, settings.train.epochs)
+    for party in settings.data.names:
+        of = planned(settings, party)
+        count = paid(run.path, party)
+        assert count == sent(run.path, party) == arrived(run.path, party)
+        assert count.total() == of.releases
+        rounds, epochs = settings.model.rounds, settings.train.epochs
+        labelled = party == LABEL_HOLDER
+        assert count == Counter(embeddings=rounds * (epochs + 1), gradients=epochs * (rounds - 1 + labelled))
+        assert 8 - 1e-6 < spent_total(run.path, party) <= 8
+        summary = run.summary["privacy"][party]
+        assert summary["releases"] == {channel: number for channel, number in count.items() if number}
+        assert summary["epsilon_total"] == pytest.approx(spent_total(run.path, party), rel=1e-12)
+        assert summary["epsilon_release"] == pytest.approx(cost(1, of.multiplier), rel=1e-9)
+        assert summary["budget"] == 8
+    assert not ledger(run.path, SERVER).exists()
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_training_ends_where_the_tightest_budget_does(tmp_path: Path, rounds: int, spare: int) -> None:
+    """Here the label holder's, which publishes gradients of z_L as well. ``spare`` releases are no training step."""
+    affordable, per_step = 5, 2 * rounds
+    most = affordable * per_step + rounds + spare
+    budget = cost(most) * (1 + 1e-9)
+    settings = private_job(
+        tmp_path / "data",
+        {"model": {"rounds": rounds}, "train": {"epochs": 9, "checkpoint_every": 3}},
+        noise_multiplier=NOISE,
+        epsilon_total=budget,
+    )
+    run = train(settings, tmp_path / "run")
+    assert_complete(run.path, affordable)
+    for party in (LABEL_HOLDER, OTHER):
+        assert paid(run.path, party) == sent(run.path, party)
+        assert spent_total(run.path, party) <= budget
+    assert paid(run.path, LABEL_HOLDER).total() == most - spare
+    assert cost(most - spare + per_step) > budget
+    assert paid(run.path, OTHER).total() == affordable * (2 * rounds - 1) + rounds
+
+
+@pytest.mark.parametrize(
+    ("releases", "message"),
+    [(2, "this noise allow no training step beside the inference"), (0, "0 more releases fit the budget")],
+)
+def test_too_small_a_budget_is_one_joint_refusal(tmp_path: Path, releases: int, message: str) -> None:
+    """The label holder needs two releases for a step and one for the inference."""
+    budget = cost(releases) * 1.001 if releases else cost(1) / 2
+    settings = private_job(tmp_path / "data", noise_multiplier=NOISE, epsilon_total=budget)
+    run = tmp_path / "run"
+    refusal = refused_by_all(lambda: train(settings, run), message)
+    assert refusal.count("refuses the job: ") == (1 if releases else 2)
+    for party in (LABEL_HOLDER, OTHER, SERVER):
+        assert entries(run, party) == []
+        assert kinds_sent(run, party) == {"hello"}
+        assert not RunDirectory.open(run).party(party).model_path.exists()
+    with pytest.raises(RunError, match="not a complete run"):
+        load_result(run)
+
+
+# Predictions
+
+
+def test_predictions_spend_from_the_same_ledger_until_it_is_empty(tmp_path: Path) -> None:
+    settings = private_job(tmp_path / "data", {"model": {"rounds": 2}}, epsilon_total=8, predictions=2)
+    run = train(settings, tmp_path / "run")
+    assert_complete(run.path, settings.train.epochs)
+    first = before = {party: paid(run.path, party) for party in (LABEL_HOLDER, OTHER)}
+    for number in (1, 2):
+        predictions = predict(run.path)
+        assert not torch.equal(predictions.probabilities, run.predictions.probabilities), "no new noise"
+        for party, counts in before.items():
+            now = paid(run.path, party)
+            assert now - counts == Counter(embeddings=2) == sent(run.path, party, "prediction_traffic.json")
+            summary = json.loads((run.path / "parties" / party / "ledger.json").read_text())
+            assert Counter(summary["releases"]) == now
+            assert summary["epsilon_total"] == pytest.approx(spent_total(run.path, party), rel=1e-12)
+            assert spent_total(run.path, party) <= 8
+        before = {party: paid(run.path, party) for party in before}
+        assert before[OTHER] == first[OTHER] + Counter(embeddings=2 * number)
+    for party in before:
+        assert paid(run.path, party).total() == planned(settings, party).releases
+        assert spent_total(run.path, party) > 8 - 1e-6
+    kept = (run.path / "parties" / LABEL_HOLDER / "predictions.csv").read_bytes()
+    for _ in range(2):
+        refusal = refused_by_all(lambda: predict(run.path), "A refuses the job: .*0 more releases fit the budget")
+        assert "B refuses the job: " in refusal
+        for party in (LABEL_HOLDER, OTHER):
+            assert kinds_sent(run.path, party, "prediction_traffic.json") == {"hello"}
+            assert paid(run.path, party) == before[party]
+    assert (run.path / "parties" / LABEL_HOLDER / "predictions.csv").read_bytes() == kept
+
+
+def test_predictions_without_a_budget_are_counted(tmp_path: Path) -> None:
+    run = train(private_job(tmp_path / "data", noise_multiplier=NOISE), tmp_path / "run")
+    counts = []
+    for _ in range(3):
+        predict(run.path)
+        counts.append(paid(run.path, OTHER).total())
+    assert counts == [8, 9, 10]
+    assert spent_total(run.path, OTHER) == pytest.approx(cost(10), rel=1e-12)
+
+
+def test_training_leaves_room_for_the_predictions_that_the_job_foresees(tmp_path: Path) -> None:
+    """With noise and budget both given, the budget ends the training two predictions earlier."""
+    budget = cost(2 * 5 + 1 + 2) * (1 + 1e-9)
+    changes: Settings = {"train": {"epochs": 9}}
+    settings = private_job(tmp_path / "data", changes, noise_multiplier=NOISE, epsilon_total=budget, predictions=2)
+    run = train(settings, tmp_path / "run").path
+    assert_complete(run, 5)
+    predict(run)
+    predict(run)
+    assert paid(run, LABEL_HOLDER).total() == 2 * 5 + 1 + 2
+    refused_by_all(lambda: predict(run), "A refuses the job: .*0 more releases fit the budget")
+    assert spent_total(run, LABEL_HOLDER) <= budget
+
+
+def test_a_resumed_training_leaves_that_room_too(tmp_path: Path) -> None:
+    changes: Settings = {"train": {"epochs": 6, "checkpoint_every": 2}}
+    settings = private_job(tmp_path / "data", changes, epsilon_total=8, predictions=2)
+    run = cut_run(settings, tmp_path / "run", 3)
+    resume(run)
+    assert_complete(run, 4)
+    predict(run)
+    predict(run)
+    refused_by_all(lambda: predict(run), "0 more releases fit the budget")
+
+
+def test_a_lost_ledger_beside_the_model_refuses_predictions(tmp_path: Path) -> None:
+    run = train(private_job(tmp_path / "data", noise_multiplier=NOISE), tmp_path / "run")
+    ledger(run.path, OTHER).unlink()
+    for party in (LABEL_HOLDER, OTHER, SERVER):
+        for path in (run.path / "parties" / party / "checkpoints").iterdir():
+            path.unlink()
+    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+        predict(run.path)
+    assert not ledger(run.path, OTHER).exists()
+
+
+# Going on
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_resumed_run_goes_on_with_its_ledger(tmp_path: Path, rounds: int) -> None:
+    """Without slack it ends earlier than planned, for what was paid twice is gone."""
+    epochs, every, cut = 12, 4, 6
+    changes: Settings = {"model": {"rounds": rounds}, "train": {"epochs": epochs, "checkpoint_every": every}}
+    settings = private_job(tmp_path / "data", changes, epsilon_total=8)
+    run = cut_run(settings, tmp_path / "run", cut)
+    before = {party: paid(run, party) for party in settings.data.names}
+    first = {party: sent(run, party) | arrived(run, party) for party in settings.data.names}
+    for party, count in first.items():
+        assert count["embeddings"] >= cut * rounds
+        assert count <= before[party], "paid before it was sent"
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 4
+    # Epochs 5 to 8 were paid for already: of 12 steps 8 are spent, and 4 are left after checkpoint 4.
+    assert_complete(run, 8)
+    for party in settings.data.names:
+        both = first[party] + sent(run, party)
+        assert both <= paid(run, party)
+        assert paid(run, party) == before[party] + sent(run, party)
+        assert paid(run, party).total() == planned(settings, party).releases
+        assert 8 - 1e-6 < spent_total(run, party) <= 8
+    refused_by_all(lambda: predict(run), "0 more releases fit the budget")
+
+
+def test_with_room_to_spare_a_resumed_run_trains_all_epochs(tmp_path: Path) -> None:
+    changes: Settings = {"train": {"epochs": 6, "checkpoint_every": 2}}
+    budget = cost(2 * 6 + 1 + 2 * 2) * (1 + 1e-9)
+    settings = private_job(tmp_path / "data", changes, noise_multiplier=NOISE, epsilon_total=budget)
+    run = cut_run(settings, tmp_path / "run", 3)
+    resume(run)
+    assert_complete(run, 6)
+    assert paid(run, LABEL_HOLDER) == Counter(embeddings=9, gradients=8)
+    assert spent_total(run, LABEL_HOLDER) <= budget
+
+
+def test_resumed_again_and_again_it_ends_within_the_budget(tmp_path: Path) -> None:
+    changes: Settings = {"train": {"epochs": 20, "checkpoint_every": 2}}
+    settings = private_job(tmp_path / "data", changes, epsilon_total=8)
+    run = cut_run(settings, tmp_path / "run", 3)
+    for epoch in (3, 5, 5):
+        with cut_at(epoch), pytest.raises(CutError):
+            resume(run)
+    result = resume(run)
+    # Every cut was within two epochs that were paid for together, and were then paid for again.
+    assert result.summary["best_epoch"] == len(result.metrics) == 20 - 2 * 4
+    for party in settings.data.names:
+        assert paid(run, party).total() <= planned(settings, party).releases
+        assert spent_total(run, party) <= 8
+
+
+@pytest.mark.parametrize("losers", [(LABEL_HOLDER, OTHER, SERVER), (SERVER,)])
+def test_deleting_checkpoints_gives_no_budget_back(tmp_path: Path, losers: tuple[PartyId, ...]) -> None:
+    changes: Settings = {"train": {"epochs": 6, "checkpoint_every": 2}}
+    settings = private_job(tmp_path / "data", changes, epsilon_total=8)
+    run = cut_run(settings, tmp_path / "run", 3)
+    before = {party: ledger(run, party).read_bytes() for party in settings.data.names}
+    for party in losers:
+        for path in (run / "parties" / party / "checkpoints").iterdir():
+            path.unlink()
+    assert resume(run).summary["started_at"] == 0
+    assert_complete(run, 6 - 4)
+    for party in settings.data.names:
+        assert ledger(run, party).read_bytes().startswith(before[party])
+        assert paid(run, party).total() == planned(settings, party).releases
+        assert spent_total(run, party) <= 8
+
+
+def test_spent_up_in_one_partys_view_and_begun_anew_in_anothers(tmp_path: Path) -> None:
+    """A has a checkpoint and no step left, B no checkpoint and steps enough: no model is made of initial weights."""
+    budget = cost(2 * 4 + 1) * (1 + 1e-9)
+    changes: Settings = {"train": {"epochs": 4, "checkpoint_every": 2}}
+    settings = private_job(tmp_path / "data", changes, noise_multiplier=NOISE, epsilon_total=budget)
+    run = cut_run(settings, tmp_path / "run", 3)
+    for path in (run / "parties" / OTHER / "checkpoints").iterdir():
+        path.unlink()
+    before = {party: paid(run, party) for party in settings.data.names}
+    with pytest.raises(VeilgraphError, match="no training step"):
+        resume(run)
+    assert {party: paid(run, party) for party in settings.data.names} == before
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 3])
+def test_no_step_left_after_a_checkpoint_takes_the_checkpoints_weights(tmp_path: Path, evaluate_every: int) -> None:
+    changes: Settings = {"train": {"epochs": 4, "checkpoint_every": 2, "evaluate_every": evaluate_every}}
+    settings = private_job(tmp_path / "data", changes, epsilon_total=8)
+    run = cut_run(settings, tmp_path / "run", 3)
+    resume(run)
+    assert_complete(run, 2)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def middle_line_removed(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+
+
+def fewer_releases(path: Path) -> None:
+    text = path.read_text()
+    assert text.count('"count": 2') >= 2
+    path.write_text(text.replace('"count": 2', '"count": 1', 1))
+
+
+def torn_in_the_middle(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:1], lines[1][:40] + b"\n", *lines[2:]]))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def another_relation(path: Path) -> None:
+    path.write_text(path.read_text().replace("zero-out", "replacement", 1))
+
+
+DAMAGES = {
+    "gone": (gone, "the ledger is gone"),
+    "middle line removed": (middle_line_removed, "line 3: the line before it was removed or changed"),
+    "fewer releases": (fewer_releases, "line 3: the line before it was removed or changed"),
+    "torn in the middle": (torn_in_the_middle, "line 2: not a ledger's line"),
+    "empty": (empty, "line 1: not the first line"),
+    "another relation": (another_relation, "line 3: the line before it was removed or changed"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_ledger_beside_checkpoints_is_one_clear_error(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    settings = private_job(tmp_path / "data", noise_multiplier=NOISE)
+    run = cut_run(settings, tmp_path / "run", 5)
+    whole = ledger(run, OTHER).read_bytes()
+    damage(ledger(run, OTHER))
+    with pytest.raises(RunError, match=rf"parties/B/ledger\.jsonl.*{message}") as caught:
+        resume(run)
+    assert "\n" not in str(caught.value)
+    assert not sent(run, LABEL_HOLDER)
+    assert not sent(run, OTHER)
+    ledger(run, OTHER).write_bytes(whole)
+    resume(run)
+    assert_complete(run, 6)
+
+
+def test_an_entry_cut_short_at_the_end_was_no_release(tmp_path: Path) -> None:
+    """A kill in the middle of a line; the write had not returned."""
+    settings = private_job(tmp_path / "data", noise_multiplier=NOISE)
+    run = cut_run(settings, tmp_path / "run", 3)
+    before = paid(run, OTHER)
+    line = ledger(run, OTHER).read_bytes().splitlines()[-1]
+    with ledger(run, OTHER).open("ab") as file:
+        file.write(line[: len(line) // 2])
+    resume(run)
+    assert_complete(run, 6)
+    assert paid(run, OTHER) == before + sent(run, OTHER)
+
+
+# Noise
+
+
+def same_job(folder: Path, **privacy: Any) -> tuple[TrainResult, TrainResult]:
+    settings = private_job(folder / "data", **privacy)
+    return train(settings, folder / "one"), train(settings, folder / "other")
+
+
+def test_noise_is_not_of_the_jobs_seed(tmp_path: Path) -> None:
+    one, other = same_job(tmp_path, noise_multiplier=0.01)
+    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+def test_clipping_alone_is_reproducible_and_protects_nothing(tmp_path: Path) -> None:
+    one, other = same_job(tmp_path, noise_multiplier=0, clip=0.5)
+    assert_same_run(one, other)
+    assert one.summary["privacy"][OTHER]["epsilon_total"] is None
+    assert not ledger(one.path, OTHER).exists()
+    settings = RunDirectory.open(one.path).settings
+    assert_same_run(one, resume(cut_run(settings, tmp_path / "cut", 5)))
+    assert torch.equal(predict(one.path).probabilities, one.predictions.probabilities)
+
+
+# What a party accepts, in its own file
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> dict[str, Path]:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    return export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
+
+
+def bounded_job(parties: dict[str, Path], most: float, epochs: int) -> JobSettings:
+    """B accepts no larger total; the job itself has no budget."""
+    content = yaml.safe_load(parties[OTHER].read_text())
+    parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"may_reveal": [], "max_epsilon": most}}))
+    train_ = {"epochs": epochs, "checkpoint_every": 2, "select_by": "last", "patience": None}
+    model = {"dim": 4, "initial": {"method": "individual"}}
+    privacy = {"noise_multiplier": NOISE, "delta": DELTA}
+    data = {"parties": {name: str(path) for name, path in parties.items()}}
+    return parse_job({"data": data, "model": model, "train": train_, "privacy": privacy})
+
+
+def test_a_partys_own_limit_ends_predictions(parties: dict[str, Path], tmp_path: Path) -> None:
+    most = cost(4 + 1 + 1) * (1 + 1e-9)
+    run = train(bounded_job(parties, most, 4), tmp_path / "run").path
+    assert_complete(run, 4)
+    predict(run)
+    assert spent_total(run, OTHER) <= most < cost(7)
+    before = paid(run, OTHER)
+    refusal = refused_by_all(lambda: predict(run), "B refuses the job: 0 more releases fit the budget")
+    assert "A refuses" not in refusal
+    assert paid(run, OTHER) == before
+    assert not sent(run, OTHER, "prediction_traffic.json")
+
+
+def test_a_partys_own_limit_ends_a_resumed_training_earlier(parties: dict[str, Path], tmp_path: Path) -> None:
+    most = cost(6 + 1) * (1 + 1e-9)
+    run = cut_run(bounded_job(parties, most, 6), tmp_path / "run", 3)
+    resume(run)
+    assert_complete(run, 4)
+    assert most * 0.999 < spent_total(run, OTHER) <= most
+    assert paid(run, LABEL_HOLDER) == Counter(embeddings=7, gradients=6)
+
+
+def test_a_lowered_limit_refuses_predictions(parties: dict[str, Path], tmp_path: Path) -> None:
+    run = train(bounded_job(parties, cost(10), 4), tmp_path / "run").path
+    bounded_job(parties, cost(3), 4)
+    refused_by_all(lambda: predict(run), r"B refuses the job: limits\.max_epsilon=")
+    assert paid(run, OTHER).total() == 5
