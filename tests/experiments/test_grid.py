@@ -5,15 +5,24 @@ import pytest
 
 from tests.experiments.conftest import TINY
 from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.experiments import grid
 from veilgraph.experiments.grid import Cell, run_cell, run_cells
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Store
+from veilgraph.privacy.publish import Publisher
+
+LAST = {"train.select_by": "last", "train.patience": None}
 
 
 def cell(kind="federated", seed=0, engine="plaintext", **changes):
     settings = with_overrides(shipped_job("digits"), {**TINY, **changes})
     return Cell("tiny", "synthetic", kind, "synthetic", settings, kind, seed, engine)
+
+
+def private(multiplier, mechanism, kind="federated", engine="plaintext", gradient_clip=0.01):
+    privacy = PrivacySettings(noise_multiplier=multiplier, mechanism=mechanism, gradient_clip=gradient_clip)
+    return cell(kind, engine=engine, privacy=privacy.model_dump(mode="json"), **LAST)
 
 
 def test_both_engines_agree(tmp_path, monkeypatch):
@@ -46,6 +55,51 @@ def test_the_seed_decides_partition_and_weights():
     assert (first.settings["seed"], second.settings["seed"]) == (0, 1)
     assert first.key != second.key
     assert run_cell(cell(seed=1)).test_accuracy == second.test_accuracy
+
+
+def test_the_twin_of_a_private_job_has_noise_and_clips(monkeypatch):
+    released = []
+
+    class Watched(Publisher):
+        def embeddings(self, rows, step):
+            noisy = super().embeddings(rows, step)
+            released.append((self.plan.party, (noisy - rows).detach().std().item()))
+            return noisy
+
+        def close(self):
+            released.append((self.plan.party, "closed"))
+            super().close()
+
+    monkeypatch.setattr(grid, "Publisher", Watched)
+    entry = run_cell(private(0.5, "gaussian"))
+    assert entry.best_epoch == TINY["train.epochs"]
+    for party in ("A", "B"):
+        seen = [what for holder, what in released if holder == party]
+        assert len(seen) > TINY["train.epochs"] + 1
+        assert seen[:-1] == pytest.approx([0.5] * (len(seen) - 1), rel=0.1)
+        assert seen[-1] == "closed"
+
+
+def test_without_noise_the_twin_of_a_private_job_clips_alone():
+    """Rows have length 1 already and gradients are shorter than their clip: nothing is left of the privacy."""
+    plain = run_cell(cell(**LAST))
+    clipped = run_cell(private(0, "gaussian", gradient_clip=1e6))
+    assert clipped.key != plain.key
+    assert clipped.test_accuracy == plain.test_accuracy
+
+
+def test_baselines_of_a_private_job_have_no_noise():
+    assert (
+        run_cell(private(9.0, "gaussian", kind="pooled")).test_accuracy
+        == run_cell(cell("pooled", **LAST)).test_accuracy
+    )
+
+
+def test_both_engines_agree_on_a_private_job():
+    real = run_cell(private(0.01, "james-stein", engine="federated"))
+    twin = run_cell(private(0.01, "james-stein"))
+    assert real.test_accuracy == pytest.approx(twin.test_accuracy, abs=0.05)
+    assert real.best_epoch == twin.best_epoch == TINY["train.epochs"]
 
 
 def test_stored_cells_are_not_run_again(tmp_path, monkeypatch):

@@ -1,13 +1,22 @@
 import json
+import math
+from functools import partial
 from statistics import fmean, stdev
 
 import pytest
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.experiments import grid
+from veilgraph.experiments.grid import Entry
 from veilgraph.experiments.markdown import mean_and_spread
 from veilgraph.experiments.paper_tables import TABLES, reproduce
-from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.experiments.shipped import shipped_job
+from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.privacy.plan import plan
+
+CLASSICAL = math.sqrt(2 * math.log(1.25 / 1e-4))
+"""σ·ε of the paper's Definition 3 at its δ of Table 5."""
 
 
 def quiet(what, done, total):
@@ -44,6 +53,32 @@ def test_the_markdown_has_both_figures_and_where_they_come_from(tmp_path):
     assert " seconds; veilgraph " in text
     assert lines[-1] == "- Made with `veilgraph reproduce tiny --seeds 2 --plaintext`."
     assert (tmp_path / "tiny.md").read_text() == text
+
+
+@pytest.mark.usefixtures("tiny_private_table")
+def test_a_private_table_tells_what_a_release_and_what_a_run_costs(tmp_path):
+    text = reproduce("tiny-private", seeds=1, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")
+    lines = text.splitlines()
+    assert lines[2:4] == ["| training | engine | ε 4 | ε 8 |", "|---|---|---:|---:|"]
+    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| alone", "| noised"]
+    assert lines[7:9] == ["| what it costs | ε 4 | ε 8 |", "|---|---:|---:|"]
+    sigma, one = "1.086 | 0.543 |", "3.451 | 8.002 |"
+    once, twice, thrice = (
+        " | ".join(f"{gaussian_epsilon(math.sqrt(releases) * epsilon / CLASSICAL, 1e-4):.4g}" for epsilon in (4, 8))
+        for releases in (1, 3, 5)
+    )
+    assert f"{once} |" == one
+    noise, each = "noise σ (standard deviation / clip)", "true ε of one release"
+    whole = "**true total ε** (δ = 0.0001, row under zero-out)"
+    assert lines[9:15] == [
+        f"| every-step, A, has the labels, 5 releases: {noise} | {sigma}",
+        f"| every-step, A, has the labels, 5 releases: {each} | {one}",
+        f"| every-step, A, has the labels, 5 releases: {whole} | {thrice} |",
+        f"| every-step, B, 3 releases: {noise} | {sigma}",
+        f"| every-step, B, 3 releases: {each} | {one}",
+        f"| every-step, B, 3 releases: {whole} | {twice} |",
+    ]
+    assert "- Test accuracy after the last epoch where no epoch may be chosen (`select_by: last`); one seed" in text
 
 
 @pytest.mark.usefixtures("tiny_table")
@@ -104,7 +139,7 @@ def test_a_data_set_on_request_runs_when_named(tmp_path):
 @pytest.mark.parametrize(
     ("table", "changes", "message"),
     [
-        ("table9", {}, r"'table9' does not exist; choose from table2, table3, table4, rounds"),
+        ("table9", {}, r"'table9' does not exist; choose from table2, table3, table4, table5, private-totals"),
         (
             "table2",
             {"datasets": ["cora", "karate"]},
@@ -128,7 +163,7 @@ def test_every_place_is_a_valid_job_on_its_data_set(table):
     entries = TABLES[table].entries
     assert len({(entry.row, entry.column) for entry in entries}) == len(entries)
     for entry in entries:
-        assert with_overrides(shipped_job(entry.job), entry.overrides).data.dataset == entry.dataset
+        assert entry.settings.data.dataset == entry.dataset
 
 
 @pytest.mark.parametrize(
@@ -143,6 +178,8 @@ def test_every_place_is_a_valid_job_on_its_data_set(table):
         ("table3", "7:3", "VFGNN_R", 0.803),
         ("table4", "3", "VFGNN_C", 0.749),
         ("table4", "4", "VFGNN_R", 0.722),
+        ("table5", "Gaussian", "per-step ε 4", 0.502),
+        ("table5", "James-Stein", "per-step ε 64", 0.804),
         ("rounds", "4", "cora", 0.733),
         ("rounds", "4", "pubmed", None),
         ("rounds", "pooled", "pubmed", 0.791),
@@ -155,15 +192,46 @@ def test_figures_of_the_paper_stand_in_their_places(table, row, column, paper):
 
 def test_the_tables_vary_what_they_say():
     (uneven,) = [e for e in TABLES["table3"].entries if (e.row, e.column) == ("8:2", "VFGNN_C")]
-    settings = with_overrides(shipped_job(uneven.job), uneven.overrides)
+    settings = uneven.settings
     assert settings.data.feature_proportions == settings.data.edge_proportions == (8, 2)
     assert settings.model.combine.strategy == "concat"
     (many,) = [e for e in TABLES["table4"].entries if (e.row, e.column) == ("4", "VFGNN_R")]
-    settings = with_overrides(shipped_job(many.job), many.overrides)
+    settings = many.settings
     assert (settings.data.holders, settings.model.combine.strategy) == (4, "regression")
     (ours,) = [e for e in TABLES["rounds"].entries if (e.row, e.column) == ("3", "pubmed")]
-    settings = with_overrides(shipped_job(ours.job), ours.overrides)
+    settings = ours.settings
     assert (settings.data.holders, settings.model.combine.strategy) == (3, "degree-weighted")
+
+
+def privacy_of(entry: Entry) -> PrivacySettings:
+    found = entry.settings.privacy
+    assert found is not None
+    return found
+
+
+def test_table_5_has_the_papers_noise():
+    for entry in TABLES["table5"].entries:
+        job, privacy = entry.settings, privacy_of(entry)
+        sigmas = [planned.multiplier for planned in map(partial(plan, job), ("A", "B")) if planned is not None]
+        epsilon = float(entry.column.split()[-1])
+        assert sigmas == pytest.approx([CLASSICAL / epsilon] * 2, rel=1e-12)
+        assert (job.data.holders, job.model.combine.strategy, job.model.initial.method) == (2, "mean", "collaborative")
+        assert {"Gaussian": "gaussian", "James-Stein": "james-stein"}[entry.row] == privacy.mechanism
+
+
+def test_private_totals_compare_at_equal_totals():
+    rows: dict[str, list[Entry]] = {}
+    for entry in TABLES["private-totals"].entries:
+        rows.setdefault(entry.row, []).append(entry)
+        job, total = entry.settings, float(entry.column.split()[-1])
+        if entry.row == "A alone":
+            assert (entry.kind, job) == ("isolated-A", shipped_job("cora-private-once"))
+        else:
+            assert privacy_of(entry).schedule == entry.row
+            plans = {party: plan(job, party) for party in job.data.names}
+            costs = {party: planned.epsilon_total for party, planned in plans.items() if planned is not None}
+            assert costs == {"A": pytest.approx(0 if entry.row == "once" else total), "B": pytest.approx(total)}
+    assert [len(entries) for entries in rows.values()] == [7, 7, 7]
 
 
 def test_one_value_has_no_spread():

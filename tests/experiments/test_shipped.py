@@ -14,6 +14,8 @@ JOBS = {
     "citeseer": "citeseer",
     "citeseer-rounds": "citeseer",
     "cora": "cora",
+    "cora-private": "cora",
+    "cora-private-once": "cora",
     "cora-rounds": "cora",
     "digits": "digits",
     "pubmed": "pubmed",
@@ -43,7 +45,14 @@ def test_rounds_jobs_exchange_more_than_once_with_degree_weights(name):
     assert model.combine.strategy == "degree-weighted"
 
 
-@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "arxiv"])
+@pytest.mark.parametrize(("name", "schedule"), [("cora-private", "every-step"), ("cora-private-once", "once")])
+def test_private_jobs_publish_by_their_schedule(name, schedule):
+    privacy = shipped_job(name).privacy
+    assert privacy is not None
+    assert (privacy.schedule, privacy.unit, privacy.relation) == (schedule, "row", "zero-out")
+
+
+@pytest.mark.parametrize("name", ["cora", "cora-private", "citeseer", "pubmed", "arxiv"])
 def test_paper_jobs_use_the_papers_local_model_and_one_round(name):
     model = shipped_job(name).model
     assert (model.rounds, model.local.model) == (1, "sage-mean")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, fit_plain
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
-from veilgraph.experiments.shipped import with_overrides
+from veilgraph.core.randomness import system_secrets
+from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Finished, Store, identity, package_version, training_key
 from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.run_directory import Record
 from veilgraph.paradigms.vertical import Progress, train
+from veilgraph.privacy.plan import plan
+from veilgraph.privacy.publish import Publisher
 
 Kind = Literal["federated", "isolated-A", "isolated-B", "pooled"]
 """All holders together; one of them alone; all data in one place."""
@@ -29,6 +34,38 @@ GridProgress = Callable[[str, int, int], None]
 """(what is being done, trainings done, trainings in all)."""
 
 _ISOLATED: Final = "isolated-"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place in a table.
+
+    Attributes:
+        row: its row's heading.
+        column: its column's heading.
+        dataset: data set by the name the settings use.
+        job: name of the shipped job.
+        kind: what is trained.
+        overrides: dotted key → value, what this place changes in the job.
+        paper: the paper's test accuracy in [0, 1], None where it has none.
+    """
+
+    row: str
+    column: str
+    dataset: str
+    job: str
+    kind: Kind
+    overrides: Mapping[str, object]
+    paper: float | None
+
+    @property
+    def settings(self) -> JobSettings:
+        """The job with the place's changes.
+
+        Raises:
+            ConfigError: there is no such job, or the changes break a rule.
+        """
+        return with_overrides(shipped_job(self.job), self.overrides)
 
 
 @dataclass(frozen=True)
@@ -62,12 +99,15 @@ class Cell:
 
     @property
     def engine(self) -> Engine:
-        """What computes the cell."""
+        """What computes the cell; ``privacy.schedule: once`` is one exchange, and is always made by the parties."""
+        privacy = self.settings.privacy
+        if self.kind == "federated" and privacy is not None and privacy.once:
+            return "federated"
         return self.asked_engine if self.kind == "federated" else "plaintext"
 
     @property
     def key(self) -> str:
-        """Equal for cells that must give the same result, whatever their place."""
+        """Equal for cells that must give the same result, up to noise that protects, whatever their place."""
         return training_key(self.job, self.kind, self.engine)
 
     @property
@@ -148,5 +188,17 @@ def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
     if kind == "pooled":
         return pooled(job, graphs, progress).summary
     if kind == "federated":
-        return fit_plain(PlainNetwork(job, graphs, job.data.label_party), progress).summary
+        return _twin(job, graphs, progress).summary
     return isolated(job, graphs, kind.removeprefix(_ISOLATED), progress).summary
+
+
+def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> PlainResult:
+    """The plaintext twin; with differential privacy its noise is as the parties' would be, and no ledger is kept."""
+    planned = {graph.party: plan(job, graph.party, graph.common) for graph in graphs}
+    with ExitStack() as stack:
+        publishers = {
+            party: stack.enter_context(Publisher(plan_, None, system_secrets))
+            for party, plan_ in planned.items()
+            if plan_ is not None
+        }
+        return fit_plain(PlainNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)

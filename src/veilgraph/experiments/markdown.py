@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final
 
 import torch
 
+from veilgraph.core.config import JobSettings
 from veilgraph.experiments.store import Finished, package_version
+from veilgraph.privacy.plan import plan
 
 _NONE: Final = "–"
+_WHOLE_FROM: Final = 1000
 _ENGINES: Final = {
     "federated": "every party ran its own role and the secure protocols, over the in-memory link",
     "plaintext": "one process, ordinary autograd, nothing hidden",
+}
+_WHEN: Final = {
+    False: "at the epoch chosen on validation nodes",
+    True: "after the last epoch where no epoch may be chosen (`select_by: last`)",
 }
 _TWIN: Final = "for federated rows that is the protocols' plaintext twin, equal to them but for fixed-point rounding"
 
@@ -36,8 +43,16 @@ class Figure:
     runs: tuple[Finished, ...]
 
 
-def render(title: str, corner: str, figures: Sequence[Figure], notes: Sequence[str], *, command: str) -> str:
-    """The whole page.
+def render(
+    title: str,
+    corner: str,
+    figures: Sequence[Figure],
+    notes: Sequence[str],
+    *,
+    command: str,
+    costs: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """The whole page. Where the paper has no figure at all, it has no columns either.
 
     Args:
         title: heading.
@@ -45,14 +60,46 @@ def render(title: str, corner: str, figures: Sequence[Figure], notes: Sequence[s
         figures: all places, row by row; rows and columns keep the order of their first place.
         notes: sentences below the table; empty ones are left out.
         command: that makes the table.
+        costs: of differential privacy, in a second table with the same columns: what is counted → column → number.
 
     Returns:
         Markdown, ending with a newline.
     """
-    lines = [f"# {title}", "", *_grid(corner, figures), "", *_method(figures)]
-    lines += [f"- {note}" for note in notes if note]
-    lines += [*_cost(figures), f"- Made with `{command}`."]
+    lines = [f"# {title}", "", *_grid(corner, figures), ""]
+    if costs:
+        lines += [*_privacy(_columns(figures), costs), ""]
+    lines += [*_method(figures), *(f"- {note}" for note in notes if note)]
+    lines += [*_effort(figures), f"- Made with `{command}`."]
     return "\n".join(lines) + "\n"
+
+
+def privacy_costs(jobs: Iterable[tuple[str, JobSettings]]) -> dict[str, dict[str, str]]:
+    """What the holders' releases truly cost.
+
+    Args:
+        jobs: (column, job) of federated trainings; those without differential privacy are passed over.
+
+    Returns:
+        What is counted → column → number; per-release and total ε of each schedule and holder, at the job's δ.
+    """
+    costs: dict[str, dict[str, str]] = {}
+    for column, job in jobs:
+        for party in job.data.names:
+            planned = plan(job, party)
+            if planned is None:
+                continue
+            privacy, labels = planned.settings, ", has the labels" if party == job.data.label_party else ""
+            releases = f"{planned.releases} release{'' if planned.releases == 1 else 's'}"
+            meaning = f"δ = {privacy.delta:g}, {privacy.unit} under {privacy.relation}"
+            counted = {
+                "noise σ (standard deviation / clip)": planned.multiplier,
+                "true ε of one release": planned.epsilon_release,
+                f"**true total ε** ({meaning})": planned.epsilon_total,
+            }
+            for what, number in counted.items():
+                row = f"{privacy.schedule}, {party}{labels}, {releases}: {what}"
+                costs.setdefault(row, {})[column] = f"{number:,.0f}" if number >= _WHOLE_FROM else f"{number:.4g}"
+    return costs
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -62,16 +109,21 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def _grid(corner: str, figures: Sequence[Figure]) -> list[str]:
-    columns = tuple(dict.fromkeys(figure.column for figure in figures))
+    columns = _columns(figures)
     rows = tuple(dict.fromkeys(figure.row for figure in figures))
     places = {(figure.row, figure.column): figure for figure in figures}
-    lines = [_line([corner, "engine", *(word for column in columns for word in (column, "paper"))])]
-    lines.append("|---|---|" + "---:|" * (2 * len(columns)))
+    words = 2 if any(figure.paper is not None for figure in figures) else 1
+    lines = [_line([corner, "engine", *(word for column in columns for word in (column, "paper")[:words])])]
+    lines.append("|---|---|" + "---:|" * (words * len(columns)))
     for row in rows:
         here = [places.get((row, column)) for column in columns]
         engines = sorted({run.engine for figure in here if figure for run in figure.runs})
-        lines.append(_line([row, ", ".join(engines), *(word for figure in here for word in _words(figure))]))
+        lines.append(_line([row, ", ".join(engines), *(word for figure in here for word in _words(figure)[:words])]))
     return lines
+
+
+def _columns(figures: Sequence[Figure]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(figure.column for figure in figures))
 
 
 def _words(figure: Figure | None) -> tuple[str, str]:
@@ -79,6 +131,13 @@ def _words(figure: Figure | None) -> tuple[str, str]:
         return _NONE, _NONE
     ours = mean_and_spread([run.test_accuracy for run in figure.runs])
     return ours, _NONE if figure.paper is None else f"{figure.paper:.3f}"
+
+
+def _privacy(columns: Sequence[str], costs: Mapping[str, Mapping[str, str]]) -> list[str]:
+    lines = [_line(["what it costs", *columns]), "|---|" + "---:|" * len(columns)]
+    return lines + [
+        _line([what, *(numbers.get(column, _NONE) for column in columns)]) for what, numbers in costs.items()
+    ]
 
 
 def _line(words: Sequence[str]) -> str:
@@ -90,7 +149,8 @@ def _method(figures: Sequence[Figure]) -> list[str]:
     seeds = sorted({run.seed for run in runs})
     spread = "one seed" if len(seeds) == 1 else f"mean ± sample standard deviation over {len(seeds)} seeds"
     numbers = ", ".join(map(str, seeds))
-    lines = [f"- Test accuracy at the epoch chosen on validation nodes; {spread} ({numbers}) of partition and weights."]
+    when = ", ".join(_WHEN[last] for last in sorted({run.settings["train"]["select_by"] == "last" for run in runs}))
+    lines = [f"- Test accuracy {when}; {spread} ({numbers}) of partition and weights."]
     engines = {run.engine for run in runs}
     for engine, meaning in _ENGINES.items():
         if engine in engines:
@@ -99,7 +159,7 @@ def _method(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def _cost(figures: Sequence[Figure]) -> list[str]:
+def _effort(figures: Sequence[Figure]) -> list[str]:
     runs = {run.key: run for run in _runs(figures)}.values()
     sent = sum(sum((run.sent_bytes or {}).values()) for run in runs)
     traffic = f", {sent / 1e6:,.1f} MB sent between the parties" if sent else ""
