@@ -69,10 +69,11 @@ class Publisher:
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
         """
-        clipped = clip_rows(rows, self.plan.settings.clip, self._order)
+        clip = self.plan.settings.clip
         if self._event is None:
-            return clipped
-        return cast(Tensor, _Released.apply(clipped, self._release(clipped.detach(), "embeddings", step)))  # type: ignore[no-untyped-call]
+            return clip_rows(rows, clip, self._order)
+        released = self._release(rows.detach(), "embeddings", step)
+        return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
 
     def gradients(self, rows: Tensor, step: int) -> Tensor:
         """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype."""
@@ -161,12 +162,20 @@ def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:
 
 
 class _Released(torch.autograd.Function):
-    """Released values in place of the clipped rows; the gradient goes to the rows."""
+    """Released values in place of the rows, with the gradient of the clipped rows, as of ``clip_rows``."""
 
     @staticmethod
-    def forward(ctx: Any, clipped: Tensor, released: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
-        return released.to(clipped.dtype)
+    def forward(ctx: Any, rows: Tensor, released: Tensor, clip: float, order: int) -> Tensor:  # noqa: ANN401 - torch's
+        ctx.save_for_backward(rows)
+        ctx.clip, ctx.order = clip, order
+        return released.to(rows.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401 - torch's context
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401 - torch's
+        (rows,), (gradient,) = ctx.saved_tensors, gradients
+        lengths = torch.linalg.vector_norm(rows, ctx.order, dim=1, keepdim=True)
+        factors = ctx.clip / lengths.clamp_min(ctx.clip)
+        # Of a row that is too long: f·(g - ∂‖x‖·(x·g)/‖x‖), f = C/‖x‖; ∂‖x‖ is x/‖x‖, in ℓ1 the sign of x.
+        along = (rows * gradient).sum(dim=1, keepdim=True) * (lengths > ctx.clip) / lengths.clamp_min(ctx.clip)
+        slope = rows * (along / lengths.clamp_min(ctx.clip)) if ctx.order == 2 else rows.sign() * along
+        return (gradient - slope) * factors, None, None, None
