@@ -196,6 +196,67 @@ def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, 
         assert f"single-embeddings ({single})" in reason
 
 
+# Horizontal
+
+HORIZONTAL_ALONE = {
+    "node-lists",
+    "edge-lists",
+    "embedding-maxima",
+    "raw-features",
+    "global-embeddings",
+    "edge-gradients",
+    "weight-gradients",
+    "label-tallies",
+    "single-summands",
+}
+ALWAYS = {"training-rows", "node-lists", "global-embeddings", "weight-gradients", "label-tallies"}
+
+
+def horizontal(holders: int = 3, **settings: Any) -> JobSettings:
+    return parse_job({"paradigm": "horizontal", "data": {"holders": holders}, "horizontal": settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        (horizontal(), {"embedding-maxima", "single-embeddings", "edge-gradients"}),
+        (horizontal(combine="secure-max"), {"embedding-maxima", "edge-gradients"}),
+        (horizontal(2, combine="secure-max", layers=1), {"embedding-maxima", "single-summands"}),
+        (
+            horizontal(aggregate="min", layers=1, message="none"),
+            {"embedding-maxima", "single-embeddings", "raw-features"},
+        ),
+        (
+            horizontal(aggregate="mean", edges="deduplicate", layers=1),
+            {"embedding-sums", "single-embeddings", "pooled-degrees", "single-degrees", "edge-lists"},
+        ),
+        (horizontal(aggregate="sum", edges="disjoint", layers=1), {"embedding-sums", "single-embeddings"}),
+    ],
+    ids=["default", "secure-max", "secure-max of two", "raw features", "mean", "sum"],
+)
+def test_what_a_horizontal_job_reveals_concerns_every_holder(settings: JobSettings, more: set[str]) -> None:
+    found = revelations(settings)
+    assert set(found) == ALWAYS | more
+    nothing = LimitSettings(may_reveal=(), max_rounds=9)
+    for holder in settings.data.names:
+        assert all(name in str(refusal(nothing, settings, holder)) for name in list(found)[:3])
+    assert len({refusal(nothing, settings, holder) for holder in settings.data.names}) == 1
+    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=9)
+    assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
+
+
+def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
+    accepting = LimitSettings(may_reveal=tuple(STATEMENTS))
+    assert refusal(accepting, horizontal(layers=3), "B") == (
+        "limits.max_rounds=1 and horizontal.layers=3: lower the layers or raise the limit"
+    )
+    bounded = LimitSettings(may_reveal=tuple(STATEMENTS), max_rounds=2, max_epsilon=8)
+    assert refusal(bounded, horizontal(), "B") == (
+        "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy: "
+        "take vertical, or remove the limit"
+    )
+
+
 def test_too_few_common_nodes() -> None:
     limits = LimitSettings(min_common_nodes=50)
     assert too_few(limits, 50) is None
@@ -214,7 +275,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         server={"layers": 0},
         head={"logit_hops": 2},
     )
-    assert set(revelations(worst)) == set(STATEMENTS)
+    assert set(revelations(worst)) == set(STATEMENTS) - HORIZONTAL_ALONE
     for names in itertools.chain(itertools.combinations(STATEMENTS, 3), [tuple(STATEMENTS)[::2], ()]):
         reason = refusal(LimitSettings(may_reveal=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None

@@ -27,6 +27,7 @@ from veilgraph.mpc.embed import Collaborative
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import fit
 from veilgraph.paradigms.ledgers import LEDGER, publisher_of
+from veilgraph.paradigms.organisation import Aligned
 from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.cut import HolderCut
@@ -153,7 +154,7 @@ def run_job(
             store.path.mkdir(parents=True, exist_ok=True)
             with publisher_of(store, settings, graph, None, begun=False) as publisher:
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
-                role = Cast(session, store, graph, None).role
+                role = Cast(session, store, Aligned(graph=graph), None).role
                 try:
                     fit(role, store, resume=False, begin=lambda epoch, last: None, log=lambda record: None)
                 finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict
@@ -20,6 +21,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
+from veilgraph.paradigms.vertical import train
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosure_rows import TABLE
 from veilgraph.roles.disclosures import (
@@ -97,7 +99,9 @@ def test_rows_depend_on_known_facts_only() -> None:
     """A row with a fact that no job has would never be said."""
     known = {"collaborative", "secure-sum", "two holders", "more holders", "masked", "unmasked", "degree-weighted"}
     known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
-    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired"}
+    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired", "vertical"}
+    known |= {"horizontal", "secure-max", "each in the clear", "pooled", "added up", "degrees", "edge lists"}
+    known |= {"raw features", "more layers", "from reporter"}
     assert {fact for row in TABLE for fact in row.when} == known
 
 
@@ -105,7 +109,7 @@ def test_rows_depend_on_known_facts_only() -> None:
 def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what
     assert row.why.endswith(".")
-    assert row.protection in ("none", "mask", "share", "noise") or not row.reveals
+    assert row.protection in ("none", "mask", "share", "noise", "blinding") or not row.reveals
     assert ("in the clear" in row.what) <= (row.protection == "none")
     assert ("noised" in row.when) == ("noisy" in row.what or row.protection == "noise")
     assert not ("noised" in row.when and "Not protected" in row.why)
@@ -136,6 +140,45 @@ def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it
     assert sum(disclosure.messages for disclosure in found) == len(recording.sent)
     assert sum(disclosure.bytes for disclosure in found) == sum(encoded_size(m.tensor) for m in recording.sent)
     assert {revelation for disclosure in found for revelation in disclosure.reveals} == set(revelations(settings))
+
+
+def horizontal(holders: int = 2, **settings: Any) -> JobSettings:
+    return parse_job(
+        {
+            "paradigm": "horizontal",
+            "data": {"dataset": "synthetic", "holders": holders},
+            "horizontal": {"dim": 4, **settings},
+            "train": {"epochs": 2, "patience": None},
+        }
+    )
+
+
+HORIZONTAL: dict[str, JobSettings] = {
+    "max": horizontal(),
+    "min of three, one layer": horizontal(3, aggregate="min", layers=1, update="gated"),
+    "raw features": horizontal(2, message="none", update="concat"),
+    "secure-max": horizontal(3, combine="secure-max"),
+    "secure-max of raw features": horizontal(2, combine="secure-max", message="none", layers=1),
+    "mean": horizontal(3, aggregate="mean", edges="deduplicate"),
+    "sum": horizontal(2, aggregate="sum", edges="disjoint", update="difference"),
+}
+
+
+@pytest.mark.parametrize("name", HORIZONTAL)
+def test_all_that_is_sent_in_a_horizontal_run_has_a_row_as_well(name: str, tmp_path: Path) -> None:
+    settings = HORIZONTAL[name]
+    run = train(settings, tmp_path / "run")
+    lines = [
+        DisclosureRecord.model_validate_json(line)
+        for party in (*settings.data.names, SERVER)
+        for line in (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+    ]
+    sent = [row for row in json.loads((run.path / "traffic.json").read_text()) if row["direction"] == "sent"]
+    assert sorted((line.party, line.to, line.kind, line.messages, line.bytes) for line in lines) == sorted(
+        (row["party"], row["peer"], row["kind"], row["messages"], row["bytes"]) for row in sent
+    )
+    assert {revelation for line in lines for revelation in line.reveals} == set(revelations(settings))
+    assert all(line.protection != "noise" and line.epsilon_total is None for line in lines)
 
 
 def test_a_prediction_has_a_row_for_everything() -> None:
@@ -228,9 +271,85 @@ def test_one_kind_that_carries_several_things() -> None:
         ("A", "B", Kind.SEAL),
     ],
 )
-def test_alignment_and_sealing_are_explained_in_any_job(party: str, peer: str, kind: Kind) -> None:
+def test_alignment_and_sealing_are_explained_in_any_vertical_job(party: str, peer: str, kind: Kind) -> None:
     found = one(job(), party, peer, kind)
     assert found.protection == {Kind.COMMON_IDS: "none", Kind.SEAL: "public"}.get(kind, "blinding")
+
+
+# Horizontal
+
+
+def test_secure_max_hides_single_embeddings_and_nothing_else() -> None:
+    clear = one(HORIZONTAL["max"], "A", SERVER, Kind.EMBEDDING)
+    assert (clear.protection, clear.reveals) == ("none", ("embedding-maxima", "single-embeddings"))
+    hidden = one(HORIZONTAL["secure-max"], "A", SERVER, Kind.MASKED)
+    assert (hidden.protection, hidden.reveals) == ("mask", ("embedding-maxima",))
+    assert set(revelations(HORIZONTAL["max"])) - set(revelations(HORIZONTAL["secure-max"])) == {
+        "single-embeddings",
+        "single-summands",  # the other job has three holders
+    }
+    with pytest.raises(ProtocolError, match="A sent embedding to server, which is no message of this job"):
+        one(HORIZONTAL["secure-max"], "A", SERVER, Kind.EMBEDDING)
+
+
+def test_raw_features_are_named_where_no_weights_hide_them() -> None:
+    for name, kind in (("raw features", Kind.EMBEDDING), ("secure-max of raw features", Kind.MASKED)):
+        found = one(HORIZONTAL[name], "B", SERVER, kind)
+        assert "raw features" in found.what
+        assert found.reveals[-1] == "raw-features"
+
+
+def test_sums_of_two_holders_are_no_secret_between_them() -> None:
+    for kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
+        assert one(horizontal(2), "A", "B", kind).protection == "none"
+        assert "single-summands" in one(horizontal(2), "A", "B", kind).reveals
+        assert one(horizontal(3), "A", "B", kind).protection == "mask"
+        assert "single-summands" not in one(horizontal(3), "A", "B", kind).reveals
+
+
+def test_lists_that_the_server_gets() -> None:
+    assert one(HORIZONTAL["max"], "A", SERVER, Kind.NODE_LIST).reveals == ("node-lists",)
+    found = one(HORIZONTAL["mean"], "A", SERVER, Kind.NODE_LIST)
+    assert (found.protection, found.reveals) == ("blinding", ("node-lists", "edge-lists"))
+    assert one(HORIZONTAL["mean"], SERVER, "B", Kind.NODE_PLACES).protection == "none"
+    assert one(HORIZONTAL["secure-max"], SERVER, "B", Kind.NODE_PLACES).protection == "public"
+    assert one(HORIZONTAL["mean"], "A", SERVER, Kind.EMBEDDING).reveals[-2:] == ("pooled-degrees", "single-degrees")
+
+
+@pytest.mark.parametrize("name", ["max", "secure-max", "mean"])
+def test_gradients_tell_holders_labels_and_with_more_layers_edges(name: str) -> None:
+    for party, peer in (("B", SERVER), (SERVER, "B")):
+        found = one(HORIZONTAL[name], party, peer, Kind.GRADIENT)
+        assert (found.protection, found.reveals) == ("none", ("training-rows", "edge-gradients"))
+    assert one(HORIZONTAL["min of three, one layer"], "B", SERVER, Kind.GRADIENT).reveals == ("training-rows",)
+    assert ("zero where another's prevailed" in one(HORIZONTAL[name], SERVER, "B", Kind.GRADIENT).what) == (
+        name == "max"
+    )
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind", "name"),
+    [
+        ("A", "B", Kind.CONTROL, "max"),
+        ("B", SERVER, Kind.CONTROL, "max"),
+        ("A", SERVER, Kind.MASKED, "max"),
+        ("A", "B", Kind.MASKED_BITS, "max"),
+        (SERVER, "A", Kind.SEED, "max"),
+        (SERVER, "A", Kind.NODE_PLACES, "max"),
+        (SERVER, "A", Kind.COMMON_IDS, "max"),
+        ("A", "B", Kind.SHARE, "max"),
+        ("A", SERVER, Kind.NODE_KEY, "max"),
+    ],
+)
+def test_what_a_horizontal_job_does_not_send(party: str, peer: str, kind: Kind, name: str) -> None:
+    with pytest.raises(ProtocolError, match="which is no message of this job"):
+        one(HORIZONTAL[name], party, peer, kind)
+
+
+def test_a_vertical_job_sends_no_node_lists() -> None:
+    for kind in (Kind.NODE_LIST, Kind.EMBEDDING):
+        with pytest.raises(ProtocolError, match="which is no message of this job"):
+            one(job(), "A", SERVER, kind)
 
 
 # Differential privacy

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import Overrides, command, messages, read_settings, results
+from veilgraph.core.errors import ConfigError
 
 
 @command("budget", "veilgraph budget job.yaml --total 1,4,16")
@@ -22,6 +23,8 @@ def budget_command(
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
     totals = _totals(total)
     settings = read_settings(job, overrides)
+    if settings.paradigm == "horizontal":
+        raise ConfigError("paradigm='horizontal' has no differential privacy in this release; there is no ε to count")
     from veilgraph.report.budget import budget_notes, budget_table, noise_notes, noise_table  # noqa: PLC0415
 
     with messages().status("accounting"):

@@ -147,12 +147,14 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
                 _check_party(path)
         typer.echo(f"{job} is a valid job")
         return
-    from veilgraph.graph.datasets import load_parties  # noqa: PLC0415
+    from veilgraph.graph.datasets import load_parties, load_parts  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
-        graphs = load_parties(settings.data, settings.seed)
-    results().print(data_table(graphs))
+        horizontal = settings.paradigm == "horizontal"
+        parts = load_parts(settings.data, settings.seed) if horizontal else []
+        graphs = [part.graph for part in parts] or load_parties(settings.data, settings.seed)
+    results().print(data_table(graphs, aligned=not horizontal))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from veilgraph.core.data_settings import NAME_PATTERN, DataSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.settings import Settings
@@ -53,20 +54,43 @@ class JobSettings(Settings):
     """One job, the same at every party."""
 
     name: str = Field("job", pattern=NAME_PATTERN)
-    paradigm: Literal["vertical"] = "vertical"
+    paradigm: Literal["vertical", "horizontal"] = Field(
+        "vertical", description="holders of the same nodes, or of the same columns"
+    )
     seed: int = Field(0, ge=0, lt=2**63)
     precision: Literal["float32", "float64"] = "float32"
     timeout_s: float = Field(600.0, gt=0, description="longest wait for another party's message")
     data: DataSettings = DataSettings()
-    model: ModelSettings = ModelSettings()
+    model: ModelSettings = Field(ModelSettings(), description="the network of the vertical paradigm")
+    horizontal: HorizontalSettings = Field(HorizontalSettings(), description="the network of the horizontal paradigm")
     train: TrainSettings = TrainSettings()
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._check_paradigm()
         if self.privacy is not None:
             (self._check_once if self.privacy.once else self._check_every_step)()
         return self
+
+    def _check_paradigm(self) -> None:
+        other = "model" if self.paradigm == "horizontal" else "horizontal"
+        if getattr(self, other) != type(getattr(self, other))():
+            raise ValueError(f"{other} is not the network of paradigm={self.paradigm!r}; leave it out")
+        if self.paradigm == "vertical":
+            return
+        if self.data.parties is not None:
+            raise ValueError(
+                "paradigm='horizontal' with data.parties is not possible in this release; name a data set, which is "
+                "divided by data.parts"
+            )
+        if self.privacy is not None:
+            raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        if self.train.class_weights != "none" or self.train.select_by == "auc":
+            raise ValueError(
+                "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
+                "these are all that they open; choose none, and accuracy, f1 or loss"
+            )
 
     def _check_every_step(self) -> None:
         if self.model.combine.strategy == "degree-weighted":

@@ -17,6 +17,21 @@ PARTY_FILE_SUFFIXES = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 
 
+class PartSettings(Settings):
+    """How a data set is divided among holders with the same columns (paradigm horizontal)."""
+
+    by: Literal["edges", "labels"] = Field(
+        "edges", description="edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder"
+    )
+    overlap: float = Field(0.0, ge=0, le=1, description="by edges: share of them that a second holder has too")
+    mixed: float = Field(
+        0.5, ge=0, le=1, description="by labels: share q of each holder's nodes that is dealt to the others"
+    )
+    knows: Literal["own", "all"] = Field(
+        "own", description="own: nodes dealt to a holder or touched by its edges; all: every node with its label"
+    )
+
+
 class DataSettings(Settings):
     """Which graph, and how it is divided among the holders.
 
@@ -39,7 +54,10 @@ class DataSettings(Settings):
         description="holder name → its saved graph (.safetensors) or its party file (.yaml); a list of names where "
         "every holder joins with a party file of its own",
     )
-    label_holder: PartyId | None = Field(None, description="default: the first holder")
+    label_holder: PartyId | None = Field(
+        None, description="default: the first holder; in paradigm horizontal the one that reports"
+    )
+    parts: PartSettings = Field(PartSettings(), description="paradigm horizontal: how a data set is divided")
 
     @model_validator(mode="before")
     @classmethod

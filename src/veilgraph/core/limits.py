@@ -34,6 +34,15 @@ Revelation = Literal[
     "combined-as-output",
     "training-rows",
     "label-holder-edges",
+    "node-lists",
+    "edge-lists",
+    "embedding-maxima",
+    "raw-features",
+    "global-embeddings",
+    "edge-gradients",
+    "weight-gradients",
+    "label-tallies",
+    "single-summands",
 ]
 
 STATEMENTS: Final = MappingProxyType[Revelation, str](
@@ -47,7 +56,7 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
         "embedding-sums": "The server sees the sum over the holders of every node's embeddings, which depend on all "
         "features and edges, and the gradient of that sum.",
         "single-embeddings": "The server sees every holder's embedding of every node by itself and, with more than one "
-        "round, every holder's gradients by themselves.",
+        "round or layer, every holder's gradients by themselves.",
         "pooled-degrees": "The server learns the exact sum over the holders of every node's degree, or of the weights "
         "of its edges.",
         "single-degrees": "The server learns every node's exact degree, or sum of edge weights, at every holder.",
@@ -57,9 +66,26 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
         "combined-as-output": "The label holder sees the last combined embedding of every node itself: with concat "
         "every holder's part alone, with two holders it can subtract its own; edges can be inferred.",
         "training-rows": "Gradients go in the clear: the server and every holder can infer which nodes are trained on "
-        "and which of those share a class.",
+        "and which of those share a class or, in paradigm horizontal, a holder the class itself.",
         "label-holder-edges": "Gradients in the clear are spread over the label holder's edges: the server and every "
         "holder learn of its edges around the training nodes.",
+        "node-lists": "The server learns which nodes several holders know, by hashes under a key that it lacks.",
+        "edge-lists": "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
+        "holder learns which of its edges an earlier holder has.",
+        "embedding-maxima": "The server sees the element-wise maximum, or minimum, over the holders of every node's "
+        "embeddings in every layer, which depend on all features and edges, and its gradient.",
+        "raw-features": "The first layer shows the server raw features: joined with those of neighbours or, with "
+        "update=concat and with aggregates mean and sum, by themselves.",
+        "global-embeddings": "Every holder sees the global embeddings of its nodes, the last layer's being the "
+        "aggregate itself, and where its own part prevails: others' features and edges there can be inferred.",
+        "edge-gradients": "Gradients of layers before the last go in the clear: the server sees each holder's and every"
+        " holder their sum at its nodes, and they tell of edges around the training nodes.",
+        "weight-gradients": "Every holder sees, in every step, the sum over the holders of the gradients of the "
+        "weights that all share, and of the loss.",
+        "label-tallies": "Every holder learns the number of all training nodes and, at every evaluation, sums over "
+        "the holders of losses and of how many nodes of each class, in each split, are taken for which.",
+        "single-summands": "Each of two holders can subtract its own part from the sums of weight gradients, losses "
+        "and class counts, and has the other's exactly.",
     }
 )
 """Name → who learns what, in one sentence."""
@@ -87,7 +113,9 @@ class LimitSettings(Settings):
         ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
         description="what a job may reveal of this party's data; the whole list, not an addition to the default",
     )
-    max_rounds: int = Field(1, ge=1, le=64, description="largest accepted R; each round more reveals more of the edges")
+    max_rounds: int = Field(
+        1, ge=1, le=64, description="largest accepted R, or number of layers; each more reveals more of the edges"
+    )
     max_epsilon: float | None = Field(
         None,
         gt=0,
@@ -161,10 +189,13 @@ def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
-    rounds = job.model.rounds
+    horizontal = job.paradigm == "horizontal"
+    name, rounds = ("horizontal.layers", job.horizontal.layers) if horizontal else ("model.rounds", job.model.rounds)
     if rounds <= limits.max_rounds:
         return None
-    return f"limits.max_rounds={limits.max_rounds} and model.rounds={rounds}: lower the rounds or raise the limit"
+    return (
+        f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: lower the {name.split('.')[1]} or raise the limit"
+    )
 
 
 def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
@@ -173,7 +204,9 @@ def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
-    if job.privacy is None:
+    if job.paradigm == "horizontal":
+        why = "paradigm=horizontal has no differential privacy: take vertical"
+    elif job.privacy is None:
         why = "it has no privacy part: set privacy.epsilon_total"
     elif job.model.initial.method != "individual":
         why = f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
@@ -200,6 +233,8 @@ def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
 
 def _concerns(name: Revelation, job: JobSettings, party: PartyId) -> bool:
     """Whether it tells others something of the party's own data."""
+    if job.paradigm == "horizontal":
+        return party in job.data.names
     if party == job.data.label_party:
         return name not in _TO_LABEL_HOLDER and party in job.publishing
     return party in job.data.names and name not in _OF_LABEL_HOLDER
@@ -207,6 +242,8 @@ def _concerns(name: Revelation, job: JobSettings, party: PartyId) -> bool:
 
 def _causes(job: JobSettings) -> dict[Revelation, str]:
     """What the job reveals → the settings that cause it."""
+    if job.paradigm == "horizontal":
+        return _causes_of_horizontal(job)
     if job.privacy is not None and job.privacy.once:
         return _causes_of_one_release(job)
     model = job.model
@@ -243,6 +280,28 @@ def _causes_of_one_release(job: JobSettings) -> dict[Revelation, str]:
     if not job.is_masked:
         causes["single-embeddings"] = f"{once}, 2 holders" if len(job.publishing) == 1 else _unmasked(job)
     return causes | {"output-embeddings": once, "combined-as-output": once}
+
+
+def _causes_of_horizontal(job: JobSettings) -> dict[Revelation, str]:
+    settings, paradigm = job.horizontal, "paradigm=horizontal"
+    aggregate, combine = f"horizontal.aggregate={settings.aggregate}", f"horizontal.combine={settings.combine}"
+    causes: dict[Revelation, str] = {"embedding-maxima" if settings.pools else "embedding-sums": aggregate}
+    if settings.combine != "secure-max":
+        causes["single-embeddings"] = combine
+    if settings.aggregate == "mean":
+        causes |= {"pooled-degrees": aggregate, "single-degrees": aggregate}
+    causes["training-rows"] = paradigm
+    causes["node-lists"] = paradigm
+    if settings.edges == "deduplicate":
+        causes["edge-lists"] = "horizontal.edges=deduplicate"
+    if settings.message == "none":
+        causes["raw-features"] = "horizontal.message=none"
+    if settings.layers > 1:
+        causes["edge-gradients"] = f"horizontal.layers={settings.layers}"
+    causes |= {"global-embeddings": paradigm, "weight-gradients": paradigm, "label-tallies": paradigm}
+    if len(job.data.names) == 2:
+        causes["single-summands"] = f"{paradigm}, 2 holders"
+    return causes
 
 
 def _unmasked(job: JobSettings) -> str:

@@ -47,8 +47,13 @@ class LearningStreams:
     """
 
     def __init__(self, seed: int, party: str) -> None:
+        self._seed = seed
         self._root = hashlib.sha256(f"veilgraph/{seed}/{party}".encode()).digest()
         self._is_private = seed >= PUBLIC_SEEDS
+
+    def to_share(self) -> int:
+        """A seed that other parties may be told: a public one itself, of a private one another that follows from it."""
+        return (1 << 256) | int.from_bytes(self._key("to share", ()), "big") if self._is_private else self._seed
 
     def seed(self, purpose: str, *counters: int) -> int:
         """A 63-bit seed for ``purpose`` and the counters (epoch, round, ...)."""

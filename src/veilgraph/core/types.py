@@ -55,6 +55,18 @@ class Kind(IntEnum):
     """The tokens that every holder sent."""
     SEAL = 17
     """Certificate and signed ephemeral key with which two holders agree on a key."""
+    MASKED_BITS = 18
+    """E = X ⊕ A: shares of the factors of a product of bits, under one-time masks."""
+    BIT_CORRELATION = 19
+    """C: the dealer's part of the products of such masks, under fresh masks."""
+    WIN_SHARE = 20
+    """A uniformly random XOR share of where the receiver attains the maximum, opened to it."""
+    NODE_KEY = 21
+    """What the holders share and the server must not know: the key of node hashes, and the seed of their weights."""
+    NODE_LIST = 22
+    """Keyed hashes of the nodes that a holder knows, in the order of its rows; or of its edges."""
+    NODE_PLACES = 23
+    """Where a holder's rows stand among all nodes, and how many there are; or which of its edges count."""
 
 
 @dataclass(frozen=True, slots=True)

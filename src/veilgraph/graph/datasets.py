@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError
-from veilgraph.graph.embedded import load_digits_parties, load_synthetic_parties
+from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
 from veilgraph.graph.features import scale_features
+from veilgraph.graph.horizontal import split_by_label, split_horizontally
+from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph, check_federation, load_party
 from veilgraph.graph.public import (
+    amazon_data,
+    arxiv_data,
+    data_root,
     load_acm_parties,
     load_amazon_parties,
     load_arxiv_parties,
     load_planetoid_parties,
+    planetoid_data,
 )
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
 
 Loader = Callable[[DataSettings, int], list[PartyGraph]]
 """(settings, seed) → the holders' graphs in the settings' order, not yet scaled."""
@@ -31,6 +41,42 @@ DATASETS: dict[str, Loader] = {
     "ogbn-arxiv": load_arxiv_parties,
 }
 """The data sets by the name the settings use."""
+
+
+WHOLE: dict[str, Callable[[DataSettings, int], Data]] = {
+    "digits": lambda settings, seed: digits_data(seed),
+    "synthetic": lambda settings, seed: synthetic_data(seed=seed),
+    "cora": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
+    "citeseer": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
+    "pubmed": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
+    "amazon": lambda settings, seed: amazon_data(data_root(settings), seed),
+    "ogbn-arxiv": lambda settings, seed: arxiv_data(data_root(settings)),
+}
+"""The data sets that are one graph, undivided."""
+
+
+def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
+    """All holders' parts of a horizontal job on one machine: divided, scaled and checked.
+
+    Args:
+        settings: ``data`` of the job; ``parts`` says how it is divided.
+        seed: of the division and of the digits' label draw.
+
+    Returns:
+        One part per holder in the order of ``settings.names``.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged, or the data break a rule.
+    """
+    if settings.dataset not in WHOLE:
+        raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(WHOLE)}")
+    data, parts, names = WHOLE[settings.dataset](settings, seed), settings.parts, settings.names
+    if parts.by == "edges":
+        found = split_horizontally(data, names=names, seed=seed, overlap=parts.overlap, knows=parts.knows)
+    else:
+        found = split_by_label(data, names=names, seed=seed, mixed=parts.mixed, knows=parts.knows)
+    return [replace(part, graph=scale_features(part.graph, settings.feature_scaling)) for part in found]
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:

@@ -64,10 +64,7 @@ def load_digits_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
         raise DataError(
             f"data.holders={len(names)}: the digits have {_IMAGE_ROWS} rows of pixels; take at most as many"
         )
-    images, digits = load_digits(return_X_y=True)
-    pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
-    labels = torch.from_numpy(digits).long()
-    masks = random_masks(labels, _DIGITS_TRAIN_PER_CLASS, _DIGITS_VALIDATION, seed)
+    pixels, labels, masks = _digits(seed)
     cuts = [round(index * _IMAGE_ROWS / len(names)) for index in range(len(names) + 1)]
     parties = []
     for name, (start, end) in zip(names, pairwise(cuts), strict=True):
@@ -78,6 +75,23 @@ def load_digits_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
             data.update(masks)
         parties.append(PartyGraph.from_data(name, data))
     return parties
+
+
+def digits_data(seed: int) -> Data:
+    """The digits as one graph: whole images, each joined with the 5 most like it; labels as of the split ones."""
+    pixels, labels, masks = _digits(seed)
+    flat = pixels.reshape(len(pixels), -1)
+    data = Data(x=torch.from_numpy(flat.copy()), edge_index=_nearest(flat), y=labels)
+    data.update(masks)
+    return data
+
+
+def _digits(seed: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], Tensor, dict[str, Tensor]]:
+    """Pixels [1797, 8, 8] in [0, 1], labels and masks."""
+    images, digits = load_digits(return_X_y=True)
+    pixels = (images / 16).reshape(-1, _IMAGE_ROWS, _IMAGE_ROWS).astype(np.float32)
+    labels = torch.from_numpy(digits).long()
+    return pixels, labels, random_masks(labels, _DIGITS_TRAIN_PER_CLASS, _DIGITS_VALIDATION, seed)
 
 
 def _nearest(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:

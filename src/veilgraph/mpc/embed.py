@@ -24,10 +24,9 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind, Link, PartyId, Tag
-from veilgraph.link.collectives import exchange
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import Direction
-from veilgraph.mpc.mask import PairwiseMasks, open_sum
+from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.mpc.product import Prepared, SecureProduct
 from veilgraph.mpc.shares import open_shares, share_contribution
 
@@ -165,9 +164,9 @@ class SecureSum(Individual):
 
     def _sum(self, own: Tensor, tag: Tag, purpose: str) -> Tensor:
         session = self._session
-        hidden = session.masks.hide(own, SUM_BITS, purpose, tag.step, _SUM_REMEDY)
-        pieces = exchange(session.link, session.others, tag, hidden)
-        return open_sum([hidden, *pieces.values()], SUM_BITS, session.dtype, purpose, _SUM_REMEDY)
+        return sum_among(
+            session.link, session.others, session.masks, own, tag, bits=SUM_BITS, purpose=purpose, remedy=_SUM_REMEDY
+        )
 
 
 class Collaborative(InitialEmbedding):

@@ -71,6 +71,41 @@ class PairwiseMasks:
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
 
+def sum_among(
+    link: Link,
+    others: Sequence[PartyId],
+    masks: PairwiseMasks,
+    values: Tensor,
+    tag: Tag,
+    *,
+    bits: int,
+    purpose: str,
+    remedy: str,
+) -> Tensor:
+    """The sum of all holders' values, which every holder learns, the same to the bit, and nothing else of them.
+
+    Args:
+        link: of this holder.
+        others: the other holders.
+        masks: of the session, among them all.
+        values: this holder's, floating.
+        tag: of the messages.
+        bits: fractional bits.
+        purpose: with the tag's step names the masks; never used twice in a session.
+        remedy: the setting to change when the values do not fit.
+
+    Returns:
+        The sum, in the shape and dtype of ``values``.
+
+    Raises:
+        RangeOverflow: the values or their sum do not fit.
+        LinkError: as ``exchange``.
+    """
+    hidden = masks.hide(values, bits, purpose, tag.step, remedy)
+    pieces = exchange(link, others, tag, hidden)
+    return open_sum([hidden, *pieces.values()], bits, values.dtype, purpose, remedy)
+
+
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
     """Adds one masked matrix of every holder, so that the masks cancel, and decodes the sum.
 

@@ -32,6 +32,23 @@ def masked_sum(pieces: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def plain_max(values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Twin of the secure maximum.
+
+    Args:
+        values: of every holder, in the job's order, floating and of one shape.
+
+    Returns:
+        The elementwise maximum, and for every holder the bool mask of where it attains it: the first one of several,
+        and nobody where all are −inf.
+    """
+    stacked = torch.stack(list(values))
+    maximum = stacked.amax(dim=0)
+    attained = (stacked == maximum) & (stacked > float("-inf"))
+    first = attained & (attained.cumsum(dim=0) == 1)
+    return maximum, list(first)
+
+
 class PlainEmbedding(ABC):
     """All holders' initial embeddings in one place."""
 

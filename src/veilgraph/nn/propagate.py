@@ -27,11 +27,12 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401 - torch's context
-        product = _apply(gradients[0].contiguous(), ctx.transposed, ctx.matrix)
+        product = sparse_product(gradients[0].contiguous(), ctx.transposed, ctx.matrix)
         return product, None, None
 
 
-def _apply(x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+def sparse_product(x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+    """``matrix @ x``: Tensor[M, d] to Tensor[N, d], for a ``torch.sparse_csr`` matrix [N, M], given transposed as well."""
     return cast(Tensor, _Product.apply(x, matrix, transposed))  # type: ignore[no-untyped-call]
 
 
@@ -133,4 +134,4 @@ class Adjacency:
                 _csr(source, target, values, self.num_nodes),
             )
         matrix, transposed = self._matrices[key]
-        return _apply(x.contiguous(), matrix, transposed)
+        return sparse_product(x.contiguous(), matrix, transposed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.organisation import Aligned
 from veilgraph.paradigms.releases import KeptRelease
 from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.roles.data_holder import DataHolder
+from veilgraph.roles.horizontal_holder import HorizontalHolder
+from veilgraph.roles.horizontal_server import HorizontalServer
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.roles.role import Role, Session
@@ -19,20 +21,22 @@ class Cast:
     Args:
         session: of the party.
         store: its files.
-        graph: its data; None at the server.
+        aligned: its data.
         custom: for ``model.local.model: custom``.
 
     Attributes:
         role: not yet set up.
     """
 
-    def __init__(
-        self, session: Session, store: PartyStore, graph: PartyGraph | None, custom: CustomModel | None
-    ) -> None:
+    def __init__(self, session: Session, store: PartyStore, aligned: Aligned, custom: CustomModel | None) -> None:
+        graph = aligned.graph
         privacy, labelled = session.settings.privacy, session.link.party == session.settings.data.label_party
         self._kept: KeptRelease | None = None
         self.role: Role
-        if privacy is None or not privacy.once:
+        if session.settings.paradigm == "horizontal":
+            ids = aligned.ids or ()
+            self.role = HorizontalServer(session) if graph is None else HorizontalHolder(session, graph, ids)
+        elif privacy is None or not privacy.once:
             kind = LabelHolder if labelled else DataHolder
             self.role = Server(session) if graph is None else kind(session, graph, custom)
         elif graph is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.roles.judge import Judge
@@ -120,7 +120,7 @@ def fit(
             judgement, stop = _judge(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
-        if isinstance(role, Judge):
+        if isinstance(role, Judge) and role.reports:
             log({**record, "loss": role.loss})
         if epoch % settings.checkpoint_every == 0:
             store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
@@ -188,10 +188,7 @@ def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tupl
         improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
         if settings.train.select_by == "last":
             return judgement, False
-        if settings.privacy is not None and settings.privacy.once:  # the others are done
-            return judgement, stop
-        others = [party for party in (*session.holders, SERVER) if party != label_party]
-        broadcast(session.link, others, tag, torch.tensor([improved, stop]))
+        broadcast(session.link, role.audience(), tag, torch.tensor([improved, stop]))
         return judgement, stop
     if settings.train.select_by == "last":
         return replace(judgement, best_epoch=epoch), False

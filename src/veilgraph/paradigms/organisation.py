@@ -20,15 +20,13 @@ from veilgraph.graph.build import build_graph
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.paradigms.ids import pack_ids, unpack_ids
-from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors
+from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.plan import plan
 from veilgraph.roles.agreement import Hello, agree
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import read_nodes
 
 _ALIGNMENT: Final = "alignment.json"
-_NODES: Final = "nodes.safetensors"
 _ENCODING: Final = "encoding.json"
 _TABLES: Final = "tables.sha256"
 _BEFORE, _ALIGNED, _MAX_IDENTITY = 1, 2, 128
@@ -181,7 +179,7 @@ def align(
         aligned = _aligned(identity, built.graph, row_ids, organisation)
         if not anew:
             save_party(built.graph, store.graph_path)
-            save_tensors(store.path / _NODES, pack_ids(row_ids), {})
+            store.save_ids(row_ids)
             write_whole(store.path / _ENCODING, built.encoding.to_json().encode())
             write_whole(store.path / _TABLES, digest.encode())
     if not anew:
@@ -204,8 +202,7 @@ def _kept(
         return None
     if organisation is None:
         return Aligned(mine)
-    ids = unpack_ids(load_tensors(store.path / _NODES)[0])
-    return _aligned(mine, load_party(store.graph_path), ids or (), organisation)
+    return _aligned(mine, load_party(store.graph_path), store.ids() or (), organisation)
 
 
 def _aligned(identity: str, graph: PartyGraph, ids: Sequence[str], organisation: Organisation) -> Aligned:

@@ -78,7 +78,8 @@ def run_party(
             aligned = align(store, link, settings, organisation, anew=work == "predict")
             log.info("the tables are aligned: %s", aligned.identity[:_SHOWN])
         else:
-            aligned = Aligned(graph=None if party == SERVER else load_party(store.graph_path))
+            graph = None if party == SERVER else load_party(store.graph_path)
+            aligned = Aligned(graph=graph, ids=store.ids())
         record.note()
         if work != "align":
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
@@ -114,7 +115,7 @@ def _compute(
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
     session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, publisher)
-    cast = Cast(session, store, aligned.graph, custom)
+    cast = Cast(session, store, aligned, custom)
     role = cast.role
     try:
         if work == "predict":
@@ -130,7 +131,7 @@ def _compute(
                 log.info("training begins after epoch %d", epoch)
                 if last < settings.train.epochs:
                     log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
-                if isinstance(role, Judge):
+                if isinstance(role, Judge) and role.reports:
                     run.forget_metrics_after(epoch)
 
             def saved(epoch: int) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -35,8 +35,10 @@ from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, write_whole
 from veilgraph.core.types import PartyId
+from veilgraph.paradigms.ids import pack_ids, unpack_ids
 
 _KEPT_CHECKPOINTS: Final = 2
+_NODES: Final = "nodes.safetensors"
 _UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png)\.\w+")
 """Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
 Record = dict[str, Any]
@@ -181,6 +183,19 @@ class PartyStore:
     def model_path(self) -> Path:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
+
+    def save_ids(self, ids: Sequence[str]) -> None:
+        """Keeps the ids of the graph's rows."""
+        save_tensors(self.path / _NODES, pack_ids(ids), {})
+
+    def ids(self) -> list[str] | None:
+        """The ids of the graph's rows; None where there are none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.path / _NODES
+        return unpack_ids(load_tensors(path)[0]) if path.is_file() else None
 
     def has_seed(self) -> bool:
         """Whether the party has a learning seed already."""

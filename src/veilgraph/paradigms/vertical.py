@@ -15,7 +15,7 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.datasets import load_parties, load_parts
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
 from veilgraph.nn.network import CustomModel
@@ -78,11 +78,20 @@ def train(
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
     graphs: list[PartyGraph] = []
+    ids: dict[PartyId, list[str]] = {}
     if parties is None and settings.data.from_tables:
         settings = _with_absolute_party_files(settings)
         _check_accepted(settings)
+    elif parties is None and settings.paradigm == "horizontal":
+        parts = load_parts(settings.data, settings.seed)
+        graphs = [part.graph for part in parts]
+        ids = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
     elif parties is None:
         graphs = load_parties(settings.data, settings.seed)
+    elif settings.paradigm == "horizontal":
+        raise ConfigError(
+            "parties: graphs given from Python are for paradigm vertical; name a data set in data.dataset"
+        )
     else:
         given = _graphs(parties)
         settings = with_parties(settings, given, out)
@@ -90,11 +99,13 @@ def train(
             graph.validate()
         graphs = [scale_features(graph, settings.data.feature_scaling) for graph in given]
     _check_custom(settings, custom, processes=processes)
-    if graphs:
+    if graphs and not ids:
         check_federation(graphs, settings.data.label_party)
     run = RunDirectory.create(out, settings)
     for graph in graphs:
         save_party(graph, run.party(graph.party).graph_path)
+        if ids:
+            run.party(graph.party).save_ids(ids[graph.party])
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
     return _train(run, settings, "train", custom, processes=processes, progress=progress)

@@ -14,6 +14,8 @@ from veilgraph.paradigms.run_directory import Record
 _FIGURES: Final = {"test_auc": "test AUC", "test_f1": "test macro F1"}
 _UNITS: Final = ("kB", "MB", "GB", "TB")
 
+_COMMON: Final = "of them common"
+
 
 def human_bytes(count: int) -> str:
     """A number of bytes in decimal units with three digits or so: ``999 B``, ``1.5 kB``, ``128 MB``."""
@@ -85,11 +87,12 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
     return table
 
 
-def data_table(graphs: Sequence[PartyGraph]) -> Table:
+def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
     """What each holder brings, before anything is trained.
 
     Args:
         graphs: one per holder, in the job's order.
+        aligned: whether their common nodes are the first of each; holders with nodes of their own have none to count.
     """
     table = Table(title="Data", title_justify="left")
     table.add_column("")
@@ -97,6 +100,8 @@ def data_table(graphs: Sequence[PartyGraph]) -> Table:
         table.add_column(graph.party, justify="right")
     rows = [_data_rows(graph) for graph in graphs]
     for heading in rows[0]:
+        if heading == _COMMON and not aligned:
+            continue
         table.add_row(heading, *(row[heading] for row in rows))
     return table
 
@@ -107,7 +112,7 @@ def _data_rows(graph: PartyGraph) -> dict[str, str]:
     lonely = int((degrees == 0).sum())
     rows = {
         "nodes": f"{graph.num_nodes:,}",
-        "of them common": f"{graph.common:,}",
+        _COMMON: f"{graph.common:,}",
         "edges (directed)": f"{graph.num_edges:,}",
         "features": f"{graph.num_features:,}",
         "degrees": f"{int(degrees.min())} to {int(degrees.max())}" if len(degrees) else "–",

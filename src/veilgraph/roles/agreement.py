@@ -56,6 +56,8 @@ class Hello(BaseModel):
     nodes: _Count = 0
     """Rows of the tables: the nodes common to all holders."""
     features: _Count = 0
+    classes: Annotated[int, Field(ge=0, le=2**32)] = 0
+    """Of the labels, where several holders may have some."""
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0
     checkpoints: Annotated[list[_Epoch], Field(max_length=1000)] = []
     """Epochs whose checkpoints the party holds; the newest that all hold is where the job goes on."""

@@ -11,7 +11,7 @@ from veilgraph.core.types import Kind
 Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]
 """Against the receiver: nothing, the values are data-dependent and in the clear; an additive share, uniform by itself;
 a uniform mask unknown to the receiver; differentially private noise, as strong as the ε says (never ε = ∞); secret keys
-on curve points; no data went in; facts that are public."""
+on curve points or in hashes; no data went in; facts that are public."""
 
 Direction = Literal["holder to holder", "holder to server", "server to holder"]
 
@@ -53,6 +53,16 @@ _NOISED_SUM: Final = (
     "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
 )
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
+_HASHED: Final = (
+    "The server lacks the hashes' key, so it can neither read nor test an entry; it learns how many there are and "
+    "which several holders have."
+)
+_SUMMED: Final = "Not protected: the server has the sender's part by itself, of every node that the sender knows."
+_RAW: Final = "No weight of the holders is between the features and the server."
+_LABELS: Final = (
+    "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
+)
+_BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 
 # One row, few lines: a table is read across.
 # fmt: off
@@ -67,12 +77,13 @@ TABLE: Final = (
         "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."),
     Row(Kind.BLINDED_IDS, _TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
-        "ids a holder has."),
+        "ids a holder has.", when=("vertical",)),
     Row(Kind.ID_TOKENS, _TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
         "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
-        "holder has and how many they have in common."),
+        "holder has and how many they have in common.", when=("vertical",)),
     Row(Kind.COMMON_IDS, _FROM_SERVER, "the hashes that all holders sent", "none",
-        "The purpose of alignment: the receiver learns which of its own ids all other holders have."),
+        "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
+        when=("vertical",)),
     # Initial embeddings
     Row(Kind.KEY, _TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.", when=("paired",)),
@@ -159,6 +170,66 @@ TABLE: Final = (
         ("to another", "every step", "logit hops", "bare")),
     Row(Kind.GRADIENT, _FROM_SERVER, "spread over the label holder's edges", "noise", _AFTERWARDS,
         ("label-holder-edges",), ("to another", "every step", "logit hops", "noised")),
+    # Horizontal
+    Row(Kind.CONTROL, _TO_SERVER, "best so far? stop?", "none", _CONTROL, when=("from reporter", "judged")),
+    Row(Kind.NODE_KEY, _TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
+        "No data went in; nobody but the holders may know the key.", when=("horizontal",)),
+    Row(Kind.NODE_LIST, _TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, ("node-lists",),
+        ("horizontal",)),
+    Row(Kind.NODE_LIST, _TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, ("edge-lists",), ("edge lists",)),
+    Row(Kind.NODE_PLACES, _FROM_SERVER, "number of all nodes, and a random place among them for each of the receiver's",
+        "public", "The order is random and new; it tells the receiver nothing but the number.", when=("secure-max",)),
+    Row(Kind.NODE_PLACES, _FROM_SERVER, "which of the receiver's edges count", "none",
+        "Those that do not are an earlier holder's too.", ("edge-lists",), ("edge lists",)),
+    Row(Kind.SEED, _FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=("secure-max",)),
+    Row(Kind.BIT_CORRELATION, _FROM_SERVER, "products of masks of bits under a fresh mask", "random",
+        "Computed from random numbers alone.", when=("secure-max",)),
+    Row(Kind.MASKED_BITS, _TO_HOLDER, "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
+        when=("secure-max",)),
+    Row(Kind.WIN_SHARE, _TO_HOLDER, "shares of where the receiver attains the maximum", "share",
+        "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
+        ("global-embeddings",), ("secure-max",)),
+    Row(Kind.MASKED, _TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", _OPENED,
+        ("embedding-maxima",), ("secure-max",)),
+    Row(Kind.MASKED, _TO_SERVER, "of raw features in the first layer", "mask", _RAW, ("raw-features",),
+        ("secure-max", "raw features")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
+        ("embedding-maxima", "single-embeddings"), ("each in the clear", "pooled")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
+        ("embedding-sums", "single-embeddings"), ("added up",)),
+    Row(Kind.EMBEDDING, _TO_SERVER, "in the first layer of raw features", "none", _RAW, ("raw-features",),
+        ("each in the clear", "raw features")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "degrees in the clear", "none",
+        "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
+        ("pooled-degrees", "single-degrees"), ("degrees",)),
+    Row(Kind.COMBINED, _FROM_SERVER, "global embeddings of the receiver's nodes in the clear, of every layer", "none",
+        "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
+        "its nodes, as it has all weights but the server's.", ("global-embeddings",), ("horizontal",)),
+    Row(Kind.GRADIENT, _TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+        "none", "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
+        ("training-rows",), ("horizontal",)),
+    Row(Kind.GRADIENT, _TO_SERVER, "those of earlier layers", "none",
+        "Spread over the sender's edges, those around training nodes show.", ("edge-gradients",), ("more layers",)),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
+        "none", _LABELS,
+        ("training-rows",), ("each in the clear", "pooled")),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", "none",
+        _LABELS,
+        ("training-rows",), ("secure-max",)),
+    Row(Kind.GRADIENT, _FROM_SERVER, "gradient of what the receiver sent, in the clear", "none",
+        _LABELS,
+        ("training-rows",), ("added up",)),
+    Row(Kind.GRADIENT, _FROM_SERVER, "of earlier layers as well", "none",
+        "Spread over all holders' edges, those around training nodes show.", ("edge-gradients",), ("more layers",)),
+    Row(Kind.MASKED, _TO_HOLDER, "masked numbers of training nodes, losses and class counts", "mask", _OPENED,
+        ("label-tallies",), ("horizontal", "more holders")),
+    Row(Kind.MASKED, _TO_HOLDER, "masked numbers of training nodes, losses and class counts", "none", _EXACTLY,
+        ("label-tallies", "single-summands"), ("horizontal", "two holders")),
+    Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of the shared weights, and the loss", "mask", _OPENED,
+        ("weight-gradients",), ("horizontal", "more holders")),
+    Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of the shared weights, and the loss", "none", _EXACTLY,
+        ("weight-gradients", "single-summands"), ("horizontal", "two holders")),
 )
 # fmt: on
 """What messages carry. A message is of a job when at least one row fits; what all that fit say is said."""

@@ -134,21 +134,49 @@ def direction_of(sender: PartyId, receiver: PartyId) -> Direction:
 
 def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
     """What rows of ``TABLE`` may depend on, as far as it is true of a job, a sender and a receiver."""
+    shared = {
+        "two holders": len(job.data.names) == 2,
+        "more holders": len(job.data.names) > 2,
+        "judged": not _once(job) and job.train.select_by != "last",
+        "paired": not _once(job) or (job.is_masked and {sender, receiver} <= set(job.publishing)),
+    }
+    own = _horizontal(job, sender) if job.paradigm == "horizontal" else _vertical(job, sender, receiver)
+    return {fact for fact, true in (shared | own).items() if true}
+
+
+def _once(job: JobSettings) -> bool:
+    return job.privacy is not None and job.privacy.once
+
+
+def _horizontal(job: JobSettings, sender: PartyId) -> dict[str, bool]:
+    settings = job.horizontal
+    return {
+        "horizontal": True,
+        "secure-max": settings.combine == "secure-max",
+        "each in the clear": settings.combine != "secure-max",
+        "pooled": settings.pools,
+        "added up": not settings.pools,
+        "degrees": settings.aggregate == "mean",
+        "edge lists": settings.edges == "deduplicate",
+        "raw features": settings.message == "none",
+        "more layers": settings.layers > 1,
+        "from reporter": sender == job.data.label_party,
+    }
+
+
+def _vertical(job: JobSettings, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
     model, label_party = job.model, job.data.label_party
-    once = job.privacy is not None and job.privacy.once
+    once = _once(job)
     noised = job.privacy is not None and job.privacy.noise_multiplier != 0
-    holds = {
+    return {
+        "vertical": True,
         "every step": not once,
         "once": once,
         "noised": noised,
         "bare": not noised,
-        "judged": not once and job.train.select_by != "last",
         "from publisher": sender in job.publishing,
-        "paired": not once or (job.is_masked and {sender, receiver} <= set(job.publishing)),
         "collaborative": model.initial.method == "collaborative",
         "secure-sum": model.initial.method == "secure-sum",
-        "two holders": len(job.data.names) == 2,
-        "more holders": len(job.data.names) > 2,
         "masked": job.is_masked,
         "unmasked": not job.is_masked,
         "degree-weighted": model.combine.strategy == "degree-weighted",
@@ -159,4 +187,3 @@ def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
         "to label holder": receiver == label_party,
         "to another": receiver not in (label_party, SERVER),
     }
-    return {fact for fact, true in holds.items() if true}

@@ -6,6 +6,7 @@ from abc import ABC
 
 from torch import Tensor
 
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.roles.role import Role
 from veilgraph.roles.scores import Objective, Scores
@@ -24,6 +25,15 @@ class Judge(Role, ABC):
     logits: Tensor
     loss: float
     _objective: Objective
+
+    @property
+    def reports(self) -> bool:
+        """Whether this party writes the metrics and the result down."""
+        return True
+
+    def audience(self) -> list[PartyId]:
+        """Who has to be told of every judgement."""
+        return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
 
     def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""

@@ -218,6 +218,11 @@ class LearningHolder(OnceRole, Judge):
         self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
 
     @override
+    def audience(self) -> list[PartyId]:
+        """Nobody: the others are done."""
+        return []
+
+    @override
     def modules(self) -> dict[str, nn.Module]:
         return {"holder": self._network, "deep": self._deep, "head": self._head}
 

@@ -1,0 +1,119 @@
+"""The holders' parts of a horizontally divided graph, and the combined graph that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.graph.features import compact
+from veilgraph.graph.partition import POOLED
+from veilgraph.graph.party import PartyGraph
+
+UNKNOWN: Final = -1
+"""A label, or a holder, that there is not."""
+
+
+@dataclass(frozen=True, eq=False)
+class HorizontalPart:
+    """What one holder has, and where its rows stand in the whole.
+
+    Attributes:
+        graph: its nodes, in ascending order of ``ids``.
+        ids: Tensor[N_p] int64, distinct, ascending: positions in the graph that was split.
+    """
+
+    graph: PartyGraph
+    ids: Tensor
+
+
+def without_duplicates(parts: Sequence[HorizontalPart]) -> list[HorizontalPart]:
+    """The parts with every directed edge kept at the first holder alone that has it.
+
+    Copies of an edge within one holder stay.
+    """
+    size = 1 + max((int(part.ids[-1]) for part in parts), default=0)
+    seen = torch.empty(0, dtype=torch.int64)
+    kept = []
+    for part in parts:
+        source, target = part.ids[part.graph.edge_index]
+        keys = source * size + target
+        new = ~torch.isin(keys, seen)
+        seen = torch.cat([seen, keys[new].unique()])
+        graph, weight = part.graph, part.graph.edge_weight
+        graph = replace(graph, edge_index=graph.edge_index[:, new], edge_weight=None if weight is None else weight[new])
+        kept.append(replace(part, graph=graph))
+    return kept
+
+
+def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
+    """The combined graph, as no holder may have it: what the federation's result must equal.
+
+    Every node once, with its features from the first holder that knows it and its label from the first that has
+    one; edges as ``without_duplicates`` leaves them.
+
+    Raises:
+        DataError: columns or classes differ between the holders.
+    """
+    graphs = [part.graph for part in parts]
+    classes = {graph.num_classes for graph in graphs if graph.labels is not None}
+    for what, values in (("columns", {graph.num_features for graph in graphs}), ("classes", classes)):
+        if len(values) > 1:
+            raise DataError(f"holders: {what} differ ({sorted(map(str, values))}), and they must be the same; mend one")
+    ids, rows = positions(parts)
+    place = torch.cat(rows)
+    labels = torch.cat([_values(graph, "labels", UNKNOWN) for graph in graphs])
+    labelled = _first(place, labels != UNKNOWN, len(ids))
+    has_label = labelled != UNKNOWN
+
+    def mask(name: str) -> Tensor | None:
+        return torch.cat([_values(graph, name, False) for graph in graphs])[labelled] & has_label if classes else None
+
+    unique = [part.graph for part in without_duplicates(parts)]
+    everywhere = torch.ones(len(place), dtype=torch.bool)
+    pooled = PartyGraph(
+        party=POOLED,
+        features=compact(
+            torch.cat([graph.features.to_dense() for graph in graphs])[_first(place, everywhere, len(ids))]
+        ),
+        edge_index=torch.cat([at[graph.edge_index] for graph, at in zip(unique, rows, strict=True)], dim=1),
+        edge_weight=_weights(unique),
+        labels=torch.where(has_label, labels[labelled], UNKNOWN) if classes else None,
+        train_mask=mask("train_mask"),
+        val_mask=mask("val_mask"),
+        test_mask=mask("test_mask"),
+        num_classes=next(iter(classes), None),
+    )
+    return HorizontalPart(pooled, ids)
+
+
+def positions(parts: Sequence[HorizontalPart]) -> tuple[Tensor, list[Tensor]]:
+    """All ids, ascending, Tensor[N]; and for each part where its rows stand among them, Tensor[N_p]."""
+    ids = torch.unique(torch.cat([part.ids for part in parts]))
+    return ids, [torch.searchsorted(ids, part.ids) for part in parts]
+
+
+def _first(place: Tensor, among: Tensor, nodes: int) -> Tensor:
+    """For each node the first row of ``among`` that is of it, −1 where there is none: Tensor[N]."""
+    rows = torch.arange(len(place))[among]
+    last = torch.full((nodes,), len(place))
+    first = last.scatter_reduce(0, place[among], rows, "amin")
+    return torch.where(first < len(place), first, UNKNOWN)
+
+
+def _values(graph: PartyGraph, name: str, absent: float) -> Tensor:
+    """Labels or a mask of every node, where the holder has none as ``absent``."""
+    values: Tensor | None = getattr(graph, name)
+    return torch.full((graph.num_nodes,), absent) if values is None else values
+
+
+def _weights(graphs: Sequence[PartyGraph]) -> Tensor | None:
+    if all(graph.edge_weight is None for graph in graphs):
+        return None
+    return torch.cat(
+        [torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight for graph in graphs]
+    )

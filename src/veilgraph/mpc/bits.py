@@ -1,0 +1,220 @@
+"""Products of XOR-shared bits with a dealer: 64 entries to a word, one exchange for a whole level of products.
+
+A *plane* holds one bit of every entry: int64 [words]. Holder p's share X_p of a vector of bits is a stack of such
+planes, and the secret is ⊕_p X_p. A ``Product`` z(X) is quadratic, so that it splits into what each holder has by
+itself and a bilinear term of each pair:
+
+    z(⊕_p X_p) = ⊕_p local(X_p) ⊕ ⊕_{p<q} cross(X_p, X_q)
+
+    offline   dealer and holder p expand the masks A_p, C_p from p's seed; of the group's last holder only A_p, and the
+              dealer sends it C_last = ⊕_{p<q} cross(A_p, A_q) ⊕ ⊕_{p≠last} C_p
+    online    p sends E_p = X_p ⊕ A_p to the group's others                        (one plane for each operand's plane)
+    result    p holds local(X_p) ⊕ cross(X_p, ⊕_{q>p} E_q) ⊕ cross(⊕_{q<p} E_q, A_p) ⊕ C_p
+
+For X_p·X_q = X_p·E_q ⊕ E_p·A_q ⊕ A_p·A_q. This is the masked product of ``product.py`` over GF(2), for any number of
+holders; with two holders and z = u·v it is Beaver's. E_p is uniform to whoever lacks p's seed, and so is the
+result's share, by C_p, as long as one more holder of the group is honest. The dealer knows every A and C, so it must
+not see an E: holders' messages are sealed wherever the server carries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.core.randomness import expand
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast, gather, receive_as
+
+WORD_BITS = 64
+
+Group: TypeAlias = tuple[PartyId, ...]
+"""Holders that share a value, in the job's order."""
+
+
+def words_for(entries: int) -> int:
+    """Words of one plane of that many entries."""
+    return -(-entries // WORD_BITS)
+
+
+def to_planes(integers: Tensor) -> Tensor:
+    """Integers → bit planes.
+
+    Args:
+        integers: int32 or int64 [entries].
+
+    Returns:
+        int64 [32 or 64, words], the least significant bit's plane first; zeros beyond the last entry.
+    """
+    width = integers.element_size()
+    padded = np.zeros((words_for(integers.numel()) * WORD_BITS, width), np.uint8)
+    little_endian = integers.numpy().astype(f"<i{width}", copy=False)
+    padded[: integers.numel()] = little_endian.view(np.uint8).reshape(-1, width)
+    bits = np.unpackbits(padded, axis=1, bitorder="little")
+    packed = np.packbits(np.ascontiguousarray(bits.T), axis=1, bitorder="little")
+    return torch.from_numpy(packed.view("<i8").astype(np.int64, copy=False))
+
+
+def from_plane(plane: Tensor, entries: int) -> Tensor:
+    """One plane, int64 [words] → bool [entries]."""
+    octets = plane.numpy().astype("<i8", copy=False).view(np.uint8)
+    return torch.from_numpy(np.unpackbits(octets, count=entries, bitorder="little").astype(np.bool_))
+
+
+def xor(pieces: Iterable[Tensor]) -> Tensor:
+    """⊕ of one or more tensors of one shape."""
+    return reduce(torch.bitwise_xor, pieces)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A quadratic function of shared bits, computed for ``count`` of them at once in every entry.
+
+    Attributes:
+        operands: planes of X for each one computed: X is [operands, count, words].
+        results: planes of z: z is [results, count, words].
+        local: z's part of one share, X_p → z.
+        cross: z's bilinear part of two shares, (X_p, X_q) → z.
+    """
+
+    operands: int
+    results: int
+    local: Callable[[Tensor], Tensor]
+    cross: Callable[[Tensor, Tensor], Tensor]
+
+
+def _and_local(x: Tensor) -> Tensor:
+    return x[:1] & x[1:]
+
+
+def _and_cross(x: Tensor, y: Tensor) -> Tensor:
+    return (x[:1] & y[1:]) ^ (x[1:] & y[:1])
+
+
+AND = Product(2, 1, _and_local, _and_cross)
+"""u, v → u·v."""
+
+AND_EACH = Product(3, 2, _and_local, _and_cross)
+"""u, v, w → u·v, u·w: the mask of u serves both."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Products that are made in one exchange: the same one in every group.
+
+    Attributes:
+        product: which.
+        count: how many in each entry and group.
+        groups: each of two or more holders; two holders are together in one at most, as a tag serves them once.
+    """
+
+    product: Product
+    count: int
+    groups: tuple[Group, ...]
+
+
+def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, step: int, round_: int) -> None:
+    """The dealer's part of one level: sends each group's C_last; a holder gets those of all its groups in one message.
+
+    Args:
+        link: the server's.
+        seeds: holder → the seed that it has too.
+        level: what is computed.
+        words: of a plane.
+        step: with ``round_``, of the exchange's tag; together never used twice in a session.
+        round_: see ``step``.
+
+    Raises:
+        LinkError: as ``Link.send``.
+    """
+    corrections: dict[PartyId, list[Tensor]] = {}
+    for group in level.groups:
+        last = group[-1]
+        before_masks, total = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+        for position, holder in enumerate(group):
+            mask, share = _masks(seeds[holder], level, group, words, step, round_, with_share=holder != last)
+            if position:
+                total = total ^ level.product.cross(before_masks, mask)
+            before_masks = before_masks ^ mask
+            if share is not None:
+                total = total ^ share
+        corrections.setdefault(last, []).append(total)
+    for holder, own in corrections.items():
+        link.send(holder, Tag(Kind.BIT_CORRELATION, step, round_), torch.stack(own))
+
+
+def multiply(
+    link: Link,
+    seed: bytes,
+    level: Level,
+    operands: Mapping[Group, Tensor],
+    step: int,
+    round_: int,
+) -> dict[Group, Tensor]:
+    """One holder's part of one level.
+
+    Args:
+        link: this holder's.
+        seed: that the dealer gave it.
+        level: what is computed.
+        operands: group → this holder's share X, int64 [operands, count, words], for each of its groups, in the level's
+            order.
+        step: with ``round_``, of the exchange's tag.
+        round_: see ``step``.
+
+    Returns:
+        Group → this holder's share of z, int64 [results, count, words].
+
+    Raises:
+        LinkError: as ``Link.send`` and ``receive_as``.
+    """
+    party, product = link.party, level.product
+    tag = Tag(Kind.MASKED_BITS, step, round_)
+    words = next(iter(operands.values())).shape[-1]
+    masks = {}
+    for group, operand in operands.items():
+        masks[group] = _masks(seed, level, group, words, step, round_, with_share=party != group[-1])
+        broadcast(link, _others(group, party), tag, operand ^ masks[group][0])
+    completes = sum(group[-1] == party for group in operands)
+    if completes:
+        shape = (completes, product.results, level.count, words)
+        dealt = iter(receive_as(link, SERVER, Tag(Kind.BIT_CORRELATION, step, round_), shape, torch.int64))
+    results = {}
+    for group, operand in operands.items():
+        received = gather(link, _others(group, party), tag, operand.shape, torch.int64)
+        at = group.index(party)
+        mask, share = masks[group]
+        parts = [product.local(operand), next(dealt) if share is None else share]
+        if group[at + 1 :]:
+            parts.append(product.cross(operand, xor(received[holder] for holder in group[at + 1 :])))
+        if group[:at]:
+            parts.append(product.cross(xor(received[holder] for holder in group[:at]), mask))
+        results[group] = xor(parts)
+    return results
+
+
+def _others(group: Sequence[PartyId], party: PartyId) -> list[PartyId]:
+    return [holder for holder in group if holder != party]
+
+
+def _masks(
+    seed: bytes,
+    level: Level,
+    group: Group,
+    words: int,
+    step: int,
+    round_: int,
+    *,
+    with_share: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """A_p [operands, count, words] and C_p [results, count, words], from one stretch of keystream."""
+    product = level.product
+    planes = product.operands + product.results * with_share
+    stream = expand(seed, f"bits/{step}/{round_}/{group!r}", (planes, level.count, words))
+    return stream[: product.operands], stream[product.operands :] if with_share else None

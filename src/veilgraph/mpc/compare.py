@@ -1,0 +1,264 @@
+"""The secure maximum (SAPGNN 4.5.3): the server learns the elementwise maximum, every holder where it attained it.
+
+Values are compared by the order of their floating-point representation, an integer of 32 or 64 bits: the maximum is
+exact bit for bit (zeros come out positive), −inf (a node that the holder does not know) is a value like others, and
+there is no range to leave.
+
+    once      server → holder: a seed                                       (correlated randomness: ``bits.py``)
+    compare   every pair i < j, all pairs and entries at once, in digits of two bits and then a tree over the digits:
+              an XOR share at i and one at j of  t^i < t^j
+    win       all holders: w_i = [t^i > −inf] · ∏_{j<i} [t^j < t^i] · ∏_{j>i} (1 ⊕ [t^i < t^j]), a tree of products
+    open      every holder sends its share of w_i to i, and only to i
+    maximum   i sends the code of t^i where it won, and 0 elsewhere, under pairwise masks; the sum is the maximum's code
+
+So ties go to the first holder, and where all have −inf nobody wins and the sum is 0, the code of −inf. Pairs are
+compared instead of winners of a tournament because a pair's two values are private to two holders: the first products
+cost half as much as those of shared bits, no winner has to be selected obliviously, and all pairs go at the same time.
+
+Views. All parties are honest but curious; the server colludes with nobody; up to P − 1 holders may collude.
+
+- Holders in a coalition C see masked planes E of the others and the dealer's C_last, which are uniform and independent
+  because each is under a stretch of keystream that is used once and unknown in C (for C_last: the share of an honest
+  member of the group; of a group without one, C knows everything already); and, for i in C, the others' shares of
+  w_i, which are uniform with the one condition that together with C's own they give w_i. A simulator that knows C's
+  values and its wins draws exactly that. So C learns its own wins and nothing else. If C are all but one holder, it
+  follows where that one has the maximum, among the entries known in C; and no more of its values. A holder whose value
+  is −inf does not even learn whether all others' are.
+- The server sees one masked tensor of each holder: uniform with the one condition that the sum is the maximum's code.
+  It learns the maximum, neither who attained it nor any other value. It knows all correlated randomness, and therefore
+  must not read what holders send each other: over a server that carries it, that is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import prod
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, SecretSource
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import gather, receive_as
+from veilgraph.mpc.bits import (
+    AND,
+    AND_EACH,
+    Group,
+    Level,
+    Product,
+    deal,
+    from_plane,
+    multiply,
+    to_planes,
+    words_for,
+    xor,
+)
+from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.mpc.order import INTEGERS, from_order_codes, order_codes, packed, packed_words, unpacked
+
+SEED_TAG = Tag(Kind.SEED, 0, 1)
+"""Round 0 is the seed of the secure product."""
+
+
+def _digits_local(x: Tensor) -> Tensor:
+    return torch.stack([torch.zeros_like(x[2]), x[2]])
+
+
+def _digits_cross(x: Tensor, y: Tensor) -> Tensor:
+    less = (x[0] & y[0]) ^ (x[1] & y[2]) ^ (x[2] & y[1])
+    return torch.stack([less, (x[0] & y[1]) ^ (x[1] & y[0])])
+
+
+DIGITS = Product(3, 2, _digits_local, _digits_cross)
+"""Compares digits x of the first and y of the second holder, given ¬x and y as high bit h, low bit l, and hl each.
+
+With h, l of ¬x and H, L of y, bits in which x and y agree have h ⊕ H = 1. So x < y is hH ⊕ (h ⊕ H)·lL, and
+x = y is (h ⊕ H)(l ⊕ L): sums of products of one number of each holder.
+"""
+
+
+def comparison_levels(holders: Sequence[PartyId], dtype: torch.dtype) -> list[Level]:
+    """The exchanges that compare all pairs: the digits, then the tree over them."""
+    pairs = tuple(combinations(holders, 2))
+    count = 8 * dtype.itemsize // 2
+    plan = [Level(DIGITS, count, pairs)]
+    while count > 2:
+        count //= 2
+        plan.append(Level(AND_EACH, count, pairs))
+    return [*plan, Level(AND, 1, pairs)]  # whether the values are equal is not needed
+
+
+def win_levels(holders: Sequence[PartyId]) -> list[Level]:
+    """The exchanges that make each holder's win of its P factors."""
+    plan, factors = [], len(holders)
+    while factors > 1:
+        plan.append(Level(AND, factors // 2 * len(holders), (tuple(holders),)))
+        factors -= factors // 2
+    return plan
+
+
+class _Side:
+    """What holders and server know of every maximum: its exchanges."""
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], dtype: torch.dtype) -> None:
+        if len(holders) < 2 or len(set(holders)) < len(holders):
+            raise ConfigError(f"holders {', '.join(holders)}: a secure maximum needs two or more, each named once")
+        if dtype not in INTEGERS:
+            raise ConfigError(f"a secure maximum of {dtype} is not possible; use torch.float32 or torch.float64")
+        self._link, self._holders, self._dtype = link, tuple(holders), dtype
+        self._comparing, self._winning = comparison_levels(holders, dtype), win_levels(holders)
+
+    def _exchanges(self, round_: int) -> Iterator[int]:
+        """The exchanges of one maximum as rounds of tags."""
+        exchanges = len(self._comparing) + len(self._winning)
+        return iter(range(round_ * exchanges, (round_ + 1) * exchanges))
+
+
+class SecureMax(_Side):
+    """One holder's side of all secure maxima of a session.
+
+    Args:
+        link: this holder's.
+        holders: all of them, in the job's order; ties go to the first.
+        masks: the pairwise masks of this session.
+        dtype: of the values, float32 or float64.
+
+    Raises:
+        ConfigError: fewer than two holders, one named twice, or another dtype.
+        LinkError: the server's seed did not come.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], masks: PairwiseMasks, dtype: torch.dtype) -> None:
+        super().__init__(link, holders, dtype)
+        self._masks = masks
+        self._seed = receive_as(link, SERVER, SEED_TAG, (SEED_BYTES,), torch.uint8).numpy().tobytes()
+
+    def compete(self, values: Tensor, step: int, round_: int) -> Tensor:
+        """Takes part in one maximum, which the server receives.
+
+        Args:
+            values: t of this holder, of the session's dtype and of one shape at all holders; −inf where unknown.
+            step: with ``round_``, names the maximum; never used twice in a session.
+            round_: see ``step``.
+
+        Returns:
+            bool, of the shape of ``values``: where this holder attains the maximum. At most one holder does.
+
+        Raises:
+            DataError: a NaN, or another dtype.
+            LinkError: as ``Link.send`` and ``receive_as``.
+        """
+        if values.dtype != self._dtype or values.isnan().any():
+            raise DataError(
+                f"{self._link.party}'s values for the secure maximum of step {step}, round {round_} must be "
+                f"{self._dtype} without NaN; got {values.dtype} with {int(values.isnan().sum())} NaN"
+            )
+        codes = order_codes(values).reshape(-1)
+        known = to_planes((codes != 0).to(torch.int32))[0]
+        exchanges = self._exchanges(round_)
+        less = self._compare(to_planes(codes), step, exchanges)
+        wins = self._win(less, known, step, exchanges)
+        mine = from_plane(self._open(wins, Tag(Kind.WIN_SHARE, step, round_)), codes.numel())
+        won = packed(torch.where(mine, codes, 0))
+        won += self._masks.mask(f"maximum/{round_}", step, tuple(won.shape))
+        self._link.send(SERVER, Tag(Kind.MASKED, step, round_), won)
+        return mine.reshape(values.shape)
+
+    def _compare(self, planes: Tensor, step: int, exchanges: Iterator[int]) -> dict[PartyId, Tensor]:
+        """Other holder → this one's share of the comparison with it: the earlier of the two is less; [words]."""
+        party = self._link.party
+        digits, *tree = self._comparing
+        operands = {}
+        for pair in digits.groups:
+            if party in pair:
+                bits = ~planes if party == pair[0] else planes
+                low, high = bits[0::2], bits[1::2]
+                operands[pair] = torch.stack([high, low, high & low])
+        shares = self._multiply(digits, operands, step, next(exchanges))
+        for level in tree:  # a share is [less, equal], of ever longer digits
+            low_high = {pair: (share[:, 0::2], share[:, 1::2]) for pair, share in shares.items()}
+            operands = {
+                pair: torch.cat([high[1:], low[: level.product.results]]) for pair, (low, high) in low_high.items()
+            }
+            products = self._multiply(level, operands, step, next(exchanges))
+            shares = {
+                pair: torch.cat([low_high[pair][1][:1] ^ product[:1], product[1:]])
+                for pair, product in products.items()
+            }
+        return {first if second == party else second: share[0, 0] for (first, second), share in shares.items()}
+
+    def _win(self, less: dict[PartyId, Tensor], known: Tensor, step: int, exchanges: Iterator[int]) -> Tensor:
+        """This holder's shares of everybody's wins, [P, words]."""
+        at = self._holders.index(self._link.party)
+        factors = torch.zeros(len(self._holders), len(self._holders), known.numel(), dtype=torch.int64)
+        factors[at, at] = known
+        for index, holder in enumerate(self._holders):
+            if index != at:  # factors[k, i] is the k-th factor of w_i; the earlier of a pair negates
+                factors[at, index] = less[holder]
+                factors[index, at] = ~less[holder] if at < index else less[holder]
+        for level in self._winning:
+            half = factors.shape[0] // 2
+            operand = torch.stack([factors[:half].flatten(0, 1), factors[half : 2 * half].flatten(0, 1)])
+            products = self._multiply(level, {self._holders: operand}, step, next(exchanges))[self._holders]
+            factors = torch.cat([products.view(half, *factors.shape[1:]), factors[2 * half :]])
+        return factors[0]
+
+    def _open(self, wins: Tensor, tag: Tag) -> Tensor:
+        """Gives every other holder the share of its win; gives this one's win, a plane."""
+        own, others = wins[self._holders.index(self._link.party)], []
+        for holder, share in zip(self._holders, wins, strict=True):
+            if holder != self._link.party:
+                others.append(holder)
+                self._link.send(holder, tag, share)
+        return xor([own, *gather(self._link, others, tag, own.shape, torch.int64).values()])
+
+    def _multiply(self, level: Level, operands: dict[Group, Tensor], step: int, exchange: int) -> dict[Group, Tensor]:
+        return multiply(self._link, self._seed, level, operands, step, exchange)
+
+
+class MaxServer(_Side):
+    """The server's side of all secure maxima of a session: deals ahead, and receives the maximum.
+
+    Args:
+        link: the server's.
+        holders: all of them, in the job's order.
+        secrets: source of the seeds.
+        dtype: of the values, float32 or float64.
+
+    Raises:
+        ConfigError: as ``SecureMax``.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource, dtype: torch.dtype) -> None:
+        super().__init__(link, holders, dtype)
+        self._seeds = {holder: secrets(SEED_BYTES) for holder in holders}
+
+    def send_seeds(self) -> None:
+        """Gives every holder its seed, once."""
+        for holder, seed in self._seeds.items():
+            self._link.send(holder, SEED_TAG, torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+
+    def deal(self, shape: Sequence[int], step: int, round_: int) -> None:
+        """Sends the correlated randomness of one maximum of ``shape``; depends on no value, so it may run ahead."""
+        words = words_for(prod(shape))
+        for level, exchange in zip([*self._comparing, *self._winning], self._exchanges(round_), strict=True):
+            deal(self._link, self._seeds, level, words, step, exchange)
+
+    def receive(self, shape: Sequence[int], step: int, round_: int) -> Tensor:
+        """The maximum over the holders, of ``shape`` and the session's dtype; −inf where no holder knows the node.
+
+        Raises:
+            ProtocolError: what the holders sent does not add up to a maximum.
+            LinkError: as ``receive_as``.
+        """
+        entries = prod(shape)
+        expected = (packed_words(entries, self._dtype),)
+        pieces = gather(self._link, self._holders, Tag(Kind.MASKED, step, round_), expected, torch.int64)
+        maximum = from_order_codes(unpacked(add(pieces.values()), entries, self._dtype), self._dtype)
+        if maximum.isnan().any():
+            raise ProtocolError(
+                f"what {', '.join(self._holders)} sent as the maximum of step {step}, round {round_} has no value"
+            )
+        return maximum.reshape(tuple(shape))

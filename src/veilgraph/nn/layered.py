@@ -1,0 +1,254 @@
+"""The network of the horizontal paradigm: local weights, the same at all holders, and the server's (SAPGNN 4.2).
+
+The roles run the parts apart, the plaintext twin together. Layers count from 0 in lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.horizontal_settings import HorizontalSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.nn.dropout import dropout
+from veilgraph.nn.linear import linear
+from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.nn.propagate import Adjacency, sparse_product
+
+
+class Features:
+    """An input that stays the same in every pass: a sparse matrix is transposed once for the way back.
+
+    Args:
+        matrix: Tensor[N, F], strided or ``torch.sparse_csr``.
+        dtype: of every product.
+    """
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
+        self._matrix = matrix.to(dtype)
+        self._transposed = from_scipy(to_scipy(self._matrix).T.tocsr()) if is_sparse(matrix) else None
+
+    def times(self, weight: Tensor) -> Tensor:
+        """x·weight: Tensor[F, d] to Tensor[N, d]."""
+        if self._transposed is None:
+            return self._matrix @ weight
+        return sparse_product(weight.contiguous(), self._matrix, self._transposed)
+
+    def dense(self) -> Tensor:
+        """X itself, Tensor[N, F] strided."""
+        return self._matrix.to_dense() if self._transposed is not None else self._matrix
+
+
+@dataclass(frozen=True)
+class LayerWidths:
+    """Columns of a layer's tensors.
+
+    Attributes:
+        input: h^(l) at the holders.
+        message: m_vu, and h after the linear message's W.
+        sent: t, what a holder sends: φ, or with mean and sum its two parts.
+        combined: the server's aggregate of φ.
+        output: h^(l+1).
+    """
+
+    input: int
+    message: int
+    sent: int
+    combined: int
+    output: int
+
+
+def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidths]:
+    """Of every layer, for features of so many columns."""
+    update, widths, input_ = UPDATES[settings.update], list[LayerWidths](), features
+    for layer in range(1, settings.layers + 1):
+        message = settings.dim if settings.message == "linear" else input_
+        combined = update.output_dim(message)
+        sent = combined if settings.pools else update.own_dim(message) + message
+        output = settings.dim if settings.server.linear and layer < settings.layers else combined
+        widths.append(LayerWidths(input_, message, sent, combined, output))
+        input_ = output
+    return widths
+
+
+def _mapped(layer: nn.Linear | None, h: Tensor | Features) -> Tensor:
+    """The linear layer's output, [N, in] to [N, out]; h itself without one."""
+    if layer is None:
+        return h.dense() if isinstance(h, Features) else h
+    if isinstance(h, Features):
+        product = h.times(layer.weight.t())
+        return product if layer.bias is None else product + layer.bias
+    output: Tensor = layer(h)
+    return output
+
+
+class HolderLayer(nn.Module):
+    """A holder's part of a layer: message, aggregation over its own neighbours, update (eqs. 4-6)."""
+
+    def __init__(self, settings: HorizontalSettings, widths: LayerWidths) -> None:
+        super().__init__()
+        self._aggregate = settings.aggregate
+        self._pools = settings.pools
+        self.message = linear(widths.input, widths.message, bias=False) if settings.message == "linear" else None
+        update = check_monotone(settings.update) if settings.pools else UPDATES[settings.update]
+        self.update = update(widths.message, settings.dim)
+
+    def forward(self, h: Tensor | Features, adjacency: Adjacency) -> Tensor:
+        """The local embedding t of every node that the holder knows.
+
+        Args:
+            h: Tensor[N_p, input], or in the first layer the features.
+            adjacency: of the holder's own edges.
+
+        Returns:
+            Tensor[N_p, sent].
+        """
+        h = _mapped(self.message, h)
+        if not self._pools:
+            return torch.cat(self.update.parts(h, adjacency.sum(h)), dim=1)
+        # The maximum of no messages is zero there; relu makes it the least that a node can get.
+        pooled = torch.relu(adjacency.maximum(h)) if self._aggregate == "max" else -torch.relu(adjacency.maximum(-h))
+        embedding: Tensor = self.update(h, pooled)
+        return embedding
+
+
+class ServerLayer(nn.Module):
+    """The server's part of a layer: aggregation over holders (eq. 7) and the global update (eq. 8).
+
+    Args:
+        settings: of the network.
+        widths: of the layer.
+        is_last: whether it is the last, which has no global update.
+    """
+
+    def __init__(self, settings: HorizontalSettings, widths: LayerWidths, *, is_last: bool) -> None:
+        super().__init__()
+        self._settings, self._is_last = settings, is_last
+        self._join = UPDATES[settings.update].join
+        self._own = UPDATES[settings.update].own_dim(widths.message)
+        has_linear = settings.server.linear and not is_last
+        has_norm = settings.server.batch_norm and not is_last
+        # Batch norm subtracts any bias, whose gradient would be rounding noise, which Adam blows up.
+        self.linear = linear(widths.combined, widths.output, bias=not has_norm) if has_linear else None
+        self.norm = nn.BatchNorm1d(widths.output) if has_norm else None
+
+    def combine(
+        self, pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int, degrees: Tensor | None = None
+    ) -> Tensor:
+        """The aggregate of all holders' local embeddings.
+
+        The gradient of a maximum, and of what h alone gives to a mean or sum, goes to one of the holders: to the
+        first of those that attain it.
+
+        Args:
+            pieces: of each holder, Tensor[N_p, sent].
+            rows: of each holder, Tensor[N_p] int64, its nodes' places among all; distinct.
+            num_nodes: N.
+            degrees: Tensor[N, 1], summed over the holders; for the mean.
+
+        Returns:
+            Tensor[N, combined]; −∞ (max), ∞ (min) for a node that nobody knows.
+
+        Raises:
+            DataError: the mean lacks ``degrees``.
+        """
+        aggregate = self._settings.aggregate
+        if aggregate == "max":
+            return maximum(pieces, rows, num_nodes)
+        if aggregate == "min":
+            return -maximum([-piece for piece in pieces], rows, num_nodes)
+        own = maximum([piece[:, : self._own] for piece in pieces], rows, num_nodes)  # alike at all that know the node
+        scaled = total([piece[:, self._own :] for piece in pieces], rows, num_nodes)
+        if aggregate == "mean":
+            if degrees is None:
+                raise DataError("aggregate='mean' divides by degrees, and they are missing; pass the holders' sum")
+            scaled = scaled * torch.where(degrees > 0, 1 / degrees, 0.0)
+        return self._join(own, scaled)
+
+    def update(self, m: Tensor | Features, generator: torch.Generator | None) -> Tensor:
+        """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
+
+        Args:
+            m: Tensor[N, combined]; as ``Features`` where it is the same in every pass.
+            generator: source of dropout; None means evaluation, and running statistics in batch norm.
+
+        Returns:
+            Tensor[N, output], h^(l+1).
+
+        Raises:
+            DataError: batch norm is asked to normalise a single node.
+        """
+        h = _mapped(self.linear, m)
+        if self._is_last:
+            return h
+        if self.norm is not None:
+            if len(h) < 2:
+                raise DataError("server.batch_norm=true needs at least 2 nodes, and all holders together know 1")
+            self.norm.train(generator is not None)
+            h = self.norm(h)
+        server = self._settings.server
+        return dropout(ACTIVATIONS[server.activation](h), server.dropout, generator)
+
+
+class LayeredHolder(nn.Module):
+    """All weights that a holder has: Θ_ρ and Θ_φ of every layer, and ψ's. They are the same at every holder.
+
+    Args:
+        settings: of the network.
+        features: F.
+        classes: of the labels.
+        streams: shared by the holders; initial weights come from the stream "local".
+        dtype: of the weights.
+    """
+
+    def __init__(
+        self, settings: HorizontalSettings, features: int, classes: int, streams: LearningStreams, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        widths = layer_widths(settings, features)
+        with streams.global_generator("local"):
+            self.layers = nn.ModuleList(HolderLayer(settings, layer) for layer in widths)
+            self.predict = linear(widths[-1].output, classes, bias=True)
+        self.to(dtype)
+
+    @property
+    def first_is_fixed(self) -> bool:
+        """Whether the first layer's t has no weights and so is the same in every pass: it need be sent only once."""
+        return next(self.layers[0].parameters(), None) is None
+
+    def layer(self, index: int) -> HolderLayer:
+        """The part of layer ``index``, from 0."""
+        return cast(HolderLayer, self.layers[index])
+
+
+class LayeredServer(nn.Module):
+    """All weights that the server has: Θ_φ of the global updates.
+
+    Args:
+        settings: of the network.
+        features: F, of use where ``message`` is none.
+        streams: the server's; initial weights come from the stream "global".
+        dtype: of the weights.
+    """
+
+    def __init__(
+        self, settings: HorizontalSettings, features: int, streams: LearningStreams, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        widths = layer_widths(settings, features)
+        with streams.global_generator("global"):
+            self.layers = nn.ModuleList(
+                ServerLayer(settings, layer, is_last=index == len(widths) - 1) for index, layer in enumerate(widths)
+            )
+        self.to(dtype)
+
+    def layer(self, index: int) -> ServerLayer:
+        """The part of layer ``index``, from 0."""
+        return cast(ServerLayer, self.layers[index])

@@ -1,0 +1,131 @@
+"""The semi-honest server of a horizontal job: aggregates over holders, updates globally, deals for secure maxima."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from torch import Tensor, nn
+from torch.autograd import backward
+from typing_extensions import override
+
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import receive_as
+from veilgraph.mpc.compare import MaxServer
+from veilgraph.nn.layered import LayeredServer, layer_widths
+from veilgraph.nn.pooling import total
+from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.cut import leaf
+from veilgraph.roles.data_holder import gradient_of
+from veilgraph.roles.node_lists import receive_nodes, send_places, settle_edges
+from veilgraph.roles.role import Role, Session
+
+
+class HorizontalServer(Role):
+    """Sees which hashed nodes each holder knows, and its local embeddings of them or, with ``secure-max``, the maximum.
+
+    Args:
+        session: of the server.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._settings = session.settings.horizontal
+        self._secure: MaxServer | None = None
+        self._background: ThreadPoolExecutor | None = None
+        self._dealt: list[Future[None]] = []
+        self._dealt_steps = 0
+
+    @override
+    def setup(self, checkpoints: list[int]) -> int:
+        session, settings = self.session, self._settings
+        hellos = agree(session.link, session.holders, Hello(job=session.settings.hash(), checkpoints=checkpoints))
+        features = hellos[session.holders[0]].features
+        self._widths = layer_widths(settings, features)
+        self._network = LayeredServer(settings, features, session.streams, session.dtype)
+        self._places = receive_nodes(session.link, session.holders)
+        if settings.edges == "deduplicate":
+            settle_edges(session.link, session.holders)
+        rows, nodes = self._places.rows, self._places.num_nodes
+        self._degrees: Tensor | None = None
+        if settings.aggregate == "mean":
+            tag = Tag(Kind.EMBEDDING, 0, 0)
+            degrees = [
+                receive_as(session.link, holder, tag, (len(at), 1), session.dtype) for holder, at in rows.items()
+            ]
+            self._degrees = total(degrees, list(rows.values()), nodes)
+        if settings.combine == "secure-max":
+            self._order = send_places(session.link, self._places, session.secrets)
+            self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
+            self._secure.send_seeds()
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="dealer")
+            self._deal(until=0)
+        return newest_common(hellos)
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        self._deal(until=step + 1 if self._learns else step)
+        generator = self.dropout(epoch)
+        self._pieces: list[list[Tensor]] = []
+        self._sent: list[Tensor] = []
+        for index in range(len(self._widths)):
+            layer = self._network.layer(index)
+            combined = self._combined(step, index)
+            output = layer.update(combined, generator)
+            self._sent.append(output)
+            for holder, at in self._places.rows.items():
+                self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach()[at])
+
+    def _combined(self, step: int, index: int) -> Tensor:
+        rows, nodes, width = self._places.rows, self._places.num_nodes, self._widths[index].sent
+        if self._secure is not None:
+            maximum = leaf(self._secure.receive((nodes, width), step, index + 1)[self._order])
+            self._pieces.append([maximum])
+            return maximum
+        tag = Tag(Kind.EMBEDDING, step, index + 1)
+        pieces = [
+            leaf(receive_as(self.session.link, holder, tag, (len(at), width), self.session.dtype))
+            for holder, at in rows.items()
+        ]
+        self._pieces.append(pieces)
+        return self._network.layer(index).combine(pieces, list(rows.values()), nodes, self._degrees)
+
+    @override
+    def backward(self, step: int) -> None:
+        rows = self._places.rows
+        for index in reversed(range(len(self._sent))):
+            width = self._sent[index].shape[1]
+            tag = Tag(Kind.GRADIENT, step, index + 1)
+            gradients = [
+                receive_as(self.session.link, holder, tag, (len(at), width), self.session.dtype)
+                for holder, at in rows.items()
+            ]
+            gradient = total(gradients, list(rows.values()), self._places.num_nodes)
+            output = self._sent[index]
+            if output.requires_grad:
+                backward(output, gradient)
+            pieces = self._pieces[index]
+            for number, (holder, at) in enumerate(rows.items()):
+                piece = gradient_of(pieces[0])[at] if self._secure is not None else gradient_of(pieces[number])
+                self.session.link.send(holder, tag, piece.contiguous())
+
+    def _deal(self, until: int) -> None:
+        """Deals in the background for every step up to ``until`` that was not dealt for."""
+        for dealt in [future for future in self._dealt if future.done()]:
+            dealt.result()
+            self._dealt.remove(dealt)
+        if self._secure is None or self._background is None:
+            return
+        for step in range(self._dealt_steps, until + 1):
+            for index, widths in enumerate(self._widths):
+                shape = (self._places.num_nodes, widths.sent)
+                self._dealt.append(self._background.submit(self._secure.deal, shape, step, index + 1))
+        self._dealt_steps = max(self._dealt_steps, until + 1)
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"server": self._network}
+
+    @override
+    def close(self) -> None:
+        if self._background is not None:
+            self._background.shutdown(wait=True)

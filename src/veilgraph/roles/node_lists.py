@@ -1,0 +1,169 @@
+"""Which nodes the holders of a horizontal job know: the server learns keyed hashes alone (SAPGNN 4.1).
+
+The first holder draws a key and gives it to the other holders, with the seed from which all start with equal weights.
+The server, which does not have the key, can neither read a hash nor test an id, but sees which holders share a node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import SEED_BYTES, LearningStreams, SecretSource
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast, receive_as
+
+HASH_BYTES: Final = 16
+SHARED: Final = "holders"
+"""Name of the learning streams that all holders share."""
+
+_SEED_BYTES: Final = 40
+_WORD_BYTES: Final = 8
+_NODES, _EDGES = 0, 1
+
+
+def share_secrets(
+    link: Link, holders: Sequence[PartyId], streams: LearningStreams, secrets: SecretSource
+) -> tuple[bytes, LearningStreams]:
+    """The key of the hashes, and the streams of the weights that all holders have; both the first holder's choice.
+
+    Args:
+        link: of this holder. What goes over it the server must not read.
+        holders: in the job's order.
+        streams: of this holder.
+        secrets: source of the key.
+    """
+    first, *others = holders
+    tag = Tag(Kind.NODE_KEY)
+    if link.party == first:
+        drawn = secrets(SEED_BYTES) + streams.to_share().to_bytes(_SEED_BYTES, "big")
+        broadcast(link, others, tag, torch.frombuffer(bytearray(drawn), dtype=torch.uint8))
+    else:
+        received = receive_as(link, first, tag, (SEED_BYTES + _SEED_BYTES,), torch.uint8)
+        drawn = received.numpy().tobytes()
+    return drawn[:SEED_BYTES], LearningStreams(int.from_bytes(drawn[SEED_BYTES:], "big"), SHARED)
+
+
+def node_hashes(key: bytes, ids: Sequence[str]) -> Tensor:
+    """BLAKE2b of every id under the key: Tensor[N_p, 16] uint8."""
+    return _hashes(key, (text.encode("utf-8", "surrogatepass") for text in ids))
+
+
+def edge_hashes(key: bytes, nodes: Tensor, edge_index: Tensor) -> Tensor:
+    """BLAKE2b of every directed edge under the key: Tensor[E_p, 16] uint8.
+
+    Args:
+        key: of the hashes.
+        nodes: as ``node_hashes`` gave them.
+        edge_index: Tensor[2, E_p].
+    """
+    source, target = (nodes[ends].numpy() for ends in edge_index)
+    return _hashes(key, map(bytes, np.concatenate([source, target], axis=1)))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the holders' rows stand among all nodes.
+
+    Attributes:
+        num_nodes: N, nodes that any holder knows.
+        rows: holder → Tensor[N_p] int64, distinct.
+    """
+
+    num_nodes: int
+    rows: Mapping[PartyId, Tensor]
+
+
+def send_nodes(link: Link, hashes: Tensor) -> None:
+    """A holder's list of nodes to the server."""
+    link.send(SERVER, Tag(Kind.NODE_LIST, 0, _NODES), hashes)
+
+
+def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
+    """All holders' lists, at the server: equal hashes are one node, and nodes are in the order of their first listing.
+
+    The key is new in every session; an order that came of the hashes would change what dropout draws for a node.
+
+    Raises:
+        DataError: a holder lists a node twice.
+        LinkError: as ``receive_as``.
+    """
+    keys, sizes = _receive(link, holders, _NODES)
+    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = torch.from_numpy(first).argsort().argsort()
+    rows = dict(zip(holders, torch.split(rank[torch.from_numpy(inverse.reshape(-1))], sizes), strict=True))
+    for holder, places in rows.items():
+        if len(torch.unique(places)) < len(places):
+            raise DataError(f"{holder} lists a node twice; ids are unique: name every node once")
+    return Places(len(unique), rows)
+
+
+def send_edges(link: Link, hashes: Tensor) -> Tensor:
+    """A holder's list of edges to the server, and which of them count: Tensor[E_p] bool.
+
+    The list goes in the order of the hashes: edges are often sorted by node, and their own order would tell which.
+    """
+    order = torch.from_numpy(_keys(hashes).argsort())
+    link.send(SERVER, Tag(Kind.NODE_LIST, 0, _EDGES), hashes[order])
+    counts = torch.empty(len(hashes), dtype=torch.bool)
+    counts[order] = receive_as(link, SERVER, Tag(Kind.NODE_PLACES, 0, _EDGES), (len(hashes),), torch.bool)
+    return counts
+
+
+def settle_edges(link: Link, holders: Sequence[PartyId]) -> None:
+    """At the server: an edge counts at the first holder that lists it, with all its copies there."""
+    keys, sizes = _receive(link, holders, _EDGES)
+    _, inverse = np.unique(keys, return_inverse=True)
+    ids = torch.from_numpy(inverse.reshape(-1).astype(np.int64))
+    owner = torch.repeat_interleave(torch.arange(len(holders)), torch.tensor(sizes))
+    first = torch.full((int(ids.max()) + 1 if len(ids) else 0,), len(holders))
+    first = first.scatter_reduce(0, ids, owner, "amin")
+    for holder, counts in zip(holders, torch.split(first[ids] == owner, sizes), strict=True):
+        link.send(holder, Tag(Kind.NODE_PLACES, 0, _EDGES), counts.contiguous())
+
+
+def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
+    """Tells every holder, at the server, where its rows stand and how many nodes there are: [N_p + 1] int64.
+
+    They stand in a fresh random order. From the order of the lists, or of the hashes, whose key holders have, a holder
+    could tell which other nodes there are.
+
+    Returns:
+        Node → its place in that order, Tensor[N] int64.
+    """
+    drawn = np.frombuffer(secrets(_WORD_BYTES * places.num_nodes), dtype=np.int64)
+    order = torch.from_numpy(drawn.argsort())
+    for holder, rows in places.rows.items():
+        told = torch.cat([order[rows], torch.tensor([places.num_nodes])])
+        link.send(holder, Tag(Kind.NODE_PLACES, 0, _NODES), told)
+    return order
+
+
+def receive_places(link: Link, nodes: int) -> tuple[Tensor, int]:
+    """This holder's rows, Tensor[N_p], and N."""
+    received = receive_as(link, SERVER, Tag(Kind.NODE_PLACES, 0, _NODES), (nodes + 1,), torch.int64)
+    return received[:-1], int(received[-1])
+
+
+def _receive(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.ndarray, list[int]]:
+    lists = [
+        receive_as(link, holder, Tag(Kind.NODE_LIST, 0, which), (None, HASH_BYTES), torch.uint8) for holder in holders
+    ]
+    return _keys(torch.cat(lists)), [len(one) for one in lists]
+
+
+def _hashes(key: bytes, texts: Iterable[bytes]) -> Tensor:
+    digests = b"".join(hashlib.blake2b(text, key=key, digest_size=HASH_BYTES).digest() for text in texts)
+    return torch.from_numpy(np.frombuffer(digests, dtype=np.uint8).copy()).view(-1, HASH_BYTES)
+
+
+def _keys(hashes: Tensor) -> np.ndarray:
+    """Each hash as one value that can be sorted: [n]."""
+    return np.ascontiguousarray(hashes.numpy()).view(np.dtype((np.void, HASH_BYTES))).reshape(-1)

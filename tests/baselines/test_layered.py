@@ -1,0 +1,227 @@
+"""The horizontal network's plaintext twin: several holders' parts equal the combined graph, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from veilgraph.baselines.layered import LayeredNetwork, fit_layered, separate
+from veilgraph.core.config import TrainSettings
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.horizontal_settings import NOT_MONOTONE, HorizontalSettings
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.horizontal import split_horizontally
+from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
+from veilgraph.nn.pooling import UPDATES
+from veilgraph.roles.cut import leaf
+
+NAMES = ("A", "B", "C", "D", "E")
+TRAIN = TrainSettings(epochs=5, weight_decay=1e-3)
+TOLERANCE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-10}
+KINDS = [
+    (aggregate, update)
+    for aggregate in ("max", "min", "mean", "sum")
+    for update in UPDATES
+    if aggregate in ("mean", "sum") or update not in NOT_MONOTONE
+]
+
+
+def small_data(seed: int, edges: int, *, weighted: bool = False, nodes: int = 24) -> Data:
+    """Random multigraph with loops; its last four nodes are isolated. Six nodes for each of the three masks."""
+    generator = torch.Generator().manual_seed(seed)
+    source, target = torch.randint(0, nodes - 4, (2, edges), generator=generator)
+    data = Data(
+        x=torch.randn(nodes, 5, generator=generator),
+        edge_index=torch.stack([torch.cat([source, target]), torch.cat([target, source])]),
+        y=torch.arange(nodes) % 3,
+    )
+    if weighted:
+        data.edge_weight = (torch.rand(edges, generator=generator) + 0.1).repeat(2)
+    order = torch.randperm(nodes, generator=generator)
+    for index, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        data[name] = torch.zeros(nodes, dtype=torch.bool)
+        data[name][order[6 * index : 6 * index + 6]] = True
+    return data
+
+
+def network(chosen: HorizontalSettings, parts: list[HorizontalPart], seed: int = 7) -> LayeredNetwork:
+    made = LayeredNetwork(chosen, TRAIN, parts, seed=seed, dtype=torch.float64)
+    for group in made.optimizer.param_groups:
+        group["eps"] = 1e-4  # with Adam's own a gradient of zero that is rounded to 1e-17 moves weights by 1e-11 a step
+    return made
+
+
+def assert_equal_training(one: LayeredNetwork, other: LayeredNetwork, steps: int = 4) -> None:
+    """Losses, embeddings, gradients, weights and running statistics stay equal."""
+    for epoch in range(1, steps + 1):
+        assert one.train_step(epoch) == pytest.approx(other.train_step(epoch), rel=0, abs=1e-10)
+        for mine, theirs in zip(one.embeddings, other.embeddings, strict=True):
+            torch.testing.assert_close(mine, theirs, **TOLERANCE)
+        for mine, theirs in zip(one.trained(), other.trained(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, **TOLERANCE)
+    for name, module in one.modules().items():
+        saved = other.modules()[name].state_dict()
+        for key, value in module.state_dict().items():
+            torch.testing.assert_close(value, saved[key], **TOLERANCE)
+    torch.testing.assert_close(one.infer(), other.infer(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(("aggregate", "update"), KINDS)
+@settings(max_examples=8, deadline=None)
+@given(
+    holders=st.integers(1, 5),
+    edges=st.integers(0, 60),
+    overlap=st.sampled_from([0.0, 0.3, 1.0]),
+    knows=st.sampled_from(["own", "all"]),
+    message=st.sampled_from(["linear", "none"]),
+    seed=st.integers(0, 999),
+)
+def test_the_federation_is_the_combined_graph(
+    aggregate, update, dropout, batch_norm, holders, edges, overlap, knows, message, seed
+) -> None:
+    pools = aggregate in ("max", "min")
+    data = small_data(seed, edges, weighted=not pools and seed % 2 == 0)
+    overlap = overlap if holders > 1 else 0.0
+    parts = split_horizontally(data, names=NAMES[:holders], seed=seed, overlap=overlap, knows=knows, num_classes=3)
+    chosen = HorizontalSettings(
+        dim=4,
+        layers=1 + seed % 3,
+        message=message,
+        aggregate=aggregate,
+        update=update,
+        edges="may-overlap" if pools else "deduplicate" if overlap else "disjoint",
+        server={"batch_norm": batch_norm, "dropout": dropout, "activation": "tanh" if seed % 5 == 0 else "relu"},
+    )
+    assert_equal_training(network(chosen, parts), network(chosen, [pool_parts(parts)]))
+
+
+@pytest.mark.parametrize("aggregate", ["max", "mean"])
+def test_the_parts_of_the_parties_make_the_twin(aggregate) -> None:
+    """Every party with its own weights and its own graph, cut where messages cross, has the twin's gradients."""
+    chosen = HorizontalSettings(dim=4, layers=3, aggregate=aggregate, update="gated", edges="disjoint")
+    parts = split_horizontally(small_data(1, 40), names=NAMES[:3], seed=2, num_classes=3)
+    twin = network(chosen, parts)
+    holders = [network(chosen, parts).holder for _ in parts]
+    server = network(chosen, parts).server
+    twin.train_step(1)
+
+    _, rows = positions(parts)
+    generator = twin._streams.generator("dropout", 1)
+    inputs: list[Any] = [twin._features]
+    sent, pieces, outputs = [], [], []
+    for index in range(3):
+        sent.append(
+            [
+                holder.layer(index)(h, adjacency)
+                for holder, h, adjacency in zip(holders, inputs[-1], twin._adjacencies, strict=True)
+            ]
+        )
+        pieces.append([leaf(piece) for piece in sent[-1]])
+        layer = server.layer(index)
+        outputs.append(layer.update(layer.combine(pieces[-1], rows, 24, twin._degrees), generator))
+        inputs.append([leaf(outputs[-1][at]) for at in rows])
+    for holder, h, (_, objective, count) in zip(holders, inputs[-1], twin._objectives, strict=True):
+        (objective.training_loss(holder.predict(h)) * count / 6).backward()
+    for index in (2, 1, 0):
+        gradient = torch.zeros_like(outputs[index])
+        for at, h in zip(rows, inputs[index + 1], strict=True):
+            gradient.index_add_(0, at, h.grad)
+        outputs[index].backward(gradient)
+        for piece, local in zip(pieces[index], sent[index], strict=True):
+            local.backward(piece.grad)
+    for name, parameter in twin.server.named_parameters():
+        torch.testing.assert_close(server.get_parameter(name).grad, parameter.grad, **TOLERANCE)
+    for name, parameter in twin.holder.named_parameters():
+        grads = [holder.get_parameter(name).grad for holder in holders]
+        torch.testing.assert_close(sum(grad for grad in grads if grad is not None), parameter.grad, **TOLERANCE)
+
+
+def test_edges_that_are_counted_twice_change_a_mean() -> None:
+    """What the promise ``disjoint`` is for, and that ``deduplicate`` keeps it."""
+    parts = split_horizontally(small_data(3, 50), names=NAMES[:2], seed=0, overlap=0.5, num_classes=3)
+    changes = {"dim": 4, "aggregate": "mean"}
+    pooled = network(HorizontalSettings(**changes, edges="disjoint"), [pool_parts(parts)]).infer()
+    broken = network(HorizontalSettings(**changes, edges="disjoint"), parts).infer()
+    mended = network(HorizontalSettings(**changes, edges="deduplicate"), parts).infer()
+    assert float((broken - pooled).abs().max()) > 1e-3
+    torch.testing.assert_close(mended, pooled, **TOLERANCE)
+
+
+def test_accuracy_does_not_depend_on_the_number_of_holders() -> None:
+    data = synthetic_data(120)
+    chosen = HorizontalSettings(dim=8)
+    train = TrainSettings(epochs=40, patience=8, evaluate_every=2)
+    found = []
+    for holders in (1, 2, 4):
+        parts = split_horizontally(data, names=NAMES[:holders], seed=holders, overlap=0.2 if holders > 1 else 0.0)
+        result = fit_layered(LayeredNetwork(chosen, train, parts, seed=5, dtype=torch.float64))
+        found.append({**result.summary, "seconds_per_step": 0})
+        assert len(result.metrics) <= 40
+        assert "val_accuracy" in result.metrics[1]
+    assert found[0] == found[1] == found[2]
+    assert found[0]["test_accuracy"] > 0.5
+
+
+def test_the_best_epoch_is_judged_and_patience_stops() -> None:
+    parts = split_horizontally(synthetic_data(90), names=["A"], seed=0)
+    train = TrainSettings(epochs=60, patience=2, learning_rate=0.05)
+    seen: list[Any] = []
+    result = fit_layered(LayeredNetwork(HorizontalSettings(dim=8), train, parts, seed=1), seen.append)
+    best = max(result.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"]))
+    assert result.summary["best_epoch"] == best["epoch"]
+    assert len(result.metrics) == best["epoch"] + 2 < 60
+    assert len(seen) == len(result.metrics)
+    assert result.summary["test_accuracy"] == best["test_accuracy"]
+
+
+def test_separate_training_uses_nothing_of_others() -> None:
+    data = synthetic_data(120)
+    parts = split_horizontally(data, names=NAMES[:2], seed=0)
+    stranger = replace(parts[1], graph=replace(parts[1].graph, features=parts[1].graph.features * 3))
+    train = TrainSettings(epochs=4)
+    first, second = separate(HorizontalSettings(dim=8), train, parts, seed=0)
+    again, other = separate(HorizontalSettings(dim=8), train, [parts[0], stranger], seed=0)
+
+    def losses(result):
+        return [record["loss"] for record in result.metrics]
+
+    assert losses(first) == losses(again)
+    assert losses(second) != losses(other)
+    assert first.summary["test_f1"] is not None
+
+
+def test_refusals() -> None:
+    parts = split_horizontally(small_data(0, 30), names=NAMES[:2], seed=0, num_classes=3)
+    with pytest.raises(ConfigError, match=r"train\.class_weights='balanced' needs every class's share"):
+        LayeredNetwork(HorizontalSettings(), TrainSettings(class_weights="balanced"), parts, seed=0)
+    bare: dict[str, Any] = {
+        "labels": None,
+        "train_mask": None,
+        "val_mask": None,
+        "test_mask": None,
+        "num_classes": None,
+    }
+    with pytest.raises(DataError, match="none has labels"):
+        network(HorizontalSettings(), [replace(part, graph=replace(part.graph, **bare)) for part in parts])
+
+
+def test_a_holder_without_labels_helps() -> None:
+    parts = split_horizontally(small_data(4, 40), names=NAMES[:2], seed=0, knows="all", num_classes=3)
+    bare: dict[str, Any] = {
+        "labels": None,
+        "train_mask": None,
+        "val_mask": None,
+        "test_mask": None,
+        "num_classes": None,
+    }
+    helped = [parts[0], replace(parts[1], graph=replace(parts[1].graph, **bare))]
+    chosen = HorizontalSettings(dim=4, message="none")
+    assert_equal_training(network(chosen, helped), network(chosen, [pool_parts(parts)]))

@@ -1,0 +1,212 @@
+"""Simulated horizontal splits, and the combined graph that their parts make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Data
+
+from veilgraph.core.errors import DataError
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.features import compact
+from veilgraph.graph.horizontal import split_by_label, split_horizontally
+from veilgraph.graph.parts import pool_parts, positions, without_duplicates
+
+NAMES = ("A", "B", "C", "D", "E")
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def there(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
+
+
+def edges_of(edge_index) -> list[tuple[int, int]]:
+    return sorted(map(tuple, edge_index.T.tolist()))
+
+
+def all_edges(parts) -> list[tuple[int, int]]:
+    return sorted(edge for part in parts for edge in edges_of(part.ids[part.graph.edge_index]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(holders=st.integers(1, 5), seed=st.integers(0, 99), directed=st.booleans(), sparse=st.booleans())
+def test_edges_are_dealt_and_labels_are_at_one_holder(holders, seed, directed, sparse) -> None:
+    data = synthetic_data(60, seed=seed)
+    if sparse:
+        data.x = compact(torch.where(data.x > 1.5, data.x, 0.0))
+    if directed:
+        data.edge_index = data.edge_index[:, ::3]
+    dense = data.x.to_dense()
+    parts = split_horizontally(data, names=NAMES[:holders], seed=seed)
+    assert all_edges(parts) == edges_of(data.edge_index)
+    counts = [part.graph.num_edges for part in parts]
+    assert max(counts) - min(counts) <= 3
+    labelled = torch.cat([part.ids[there(part.graph.labels) >= 0] for part in parts])
+    assert labelled.sort().values.tolist() == list(range(60)), "each label once"
+    for part in parts:
+        assert torch.equal(part.ids, part.ids.unique())
+        assert torch.equal(part.graph.features.to_dense(), dense[part.ids])
+        own = there(part.graph.labels) >= 0
+        assert torch.equal(there(part.graph.labels)[own], data.y[part.ids[own]])
+        touched = torch.isin(torch.arange(part.graph.num_nodes), part.graph.edge_index)
+        assert bool((own | touched).all()), "knows no node without a reason"
+        for mask in MASKS:
+            assert torch.equal(getattr(part.graph, mask), data[mask][part.ids] & own)
+    for mask in MASKS:
+        sizes = [int(getattr(part.graph, mask).sum()) for part in parts]
+        assert sum(sizes) == int(data[mask].sum())
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_both_directions_stay_together() -> None:
+    for part in split_horizontally(synthetic_data(60), names=NAMES[:3], seed=1, overlap=0.4):
+        assert edges_of(part.graph.edge_index) == edges_of(part.graph.edge_index.flip(0))
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 1.0])
+def test_so_many_edges_are_at_two_holders(overlap) -> None:
+    data = synthetic_data(80)
+    parts = split_horizontally(data, names=NAMES[:3], seed=1, overlap=overlap)
+    pairs = data.num_edges // 2
+    assert len(all_edges(parts)) == 2 * (pairs + round(overlap * pairs))
+    assert len(set(all_edges(parts))) == data.num_edges
+    assert all_edges(without_duplicates(parts)) == edges_of(data.edge_index)
+
+
+def test_a_split_depends_on_the_seed_alone() -> None:
+    one, same, other = (
+        split_horizontally(synthetic_data(60), names=NAMES[:2], seed=seed, overlap=0.5) for seed in (1, 1, 2)
+    )
+    assert torch.equal(one[0].ids, same[0].ids)
+    assert torch.equal(one[0].graph.edge_index, same[0].graph.edge_index)
+    assert not torch.equal(one[0].graph.edge_index, other[0].graph.edge_index)
+
+
+def test_all_know_all() -> None:
+    data = synthetic_data(60)
+    parts = split_horizontally(data, names=NAMES[:3], seed=1, knows="all")
+    assert all_edges(parts) == edges_of(data.edge_index)
+    for part in parts:
+        assert part.ids.tolist() == list(range(60))
+        assert torch.equal(there(part.graph.labels), data.y)
+        assert torch.equal(there(part.graph.test_mask), data.test_mask)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    holders=st.integers(1, 5), seed=st.integers(0, 99), weighted=st.booleans(), knows=st.sampled_from(["own", "all"])
+)
+def test_the_parts_make_the_graph_again(holders, seed, weighted, knows) -> None:
+    data = synthetic_data(60, seed=seed)
+    if weighted:
+        data.edge_weight = torch.rand(data.num_edges) + 0.1
+    overlap = 0.3 if holders > 1 else 0.0
+    parts = split_horizontally(data, names=NAMES[:holders], seed=seed, overlap=overlap, knows=knows)
+    pooled = pool_parts(parts)
+    graph = pooled.graph
+    graph.validate()
+    assert pooled.ids.tolist() == list(range(60))
+    assert torch.equal(graph.features.to_dense(), data.x)
+    assert torch.equal(there(graph.labels), data.y)
+    assert edges_of(graph.edge_index) == edges_of(data.edge_index)
+    for mask in MASKS:
+        assert torch.equal(getattr(graph, mask), data[mask])
+    if weighted:
+        weights = dict(zip(map(tuple, data.edge_index.T.tolist()), data.edge_weight.tolist(), strict=True))
+        assert [weights[edge] for edge in map(tuple, graph.edge_index.T.tolist())] == there(graph.edge_weight).tolist()
+
+
+def test_copies_of_an_edge_at_one_holder_are_no_duplicates() -> None:
+    data = synthetic_data(60)
+    data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
+    parts = split_horizontally(data, names=NAMES[:2], seed=0)
+    assert all_edges(without_duplicates(parts)) == edges_of(data.edge_index)
+
+
+@pytest.mark.parametrize(("holders", "groups"), [(1, [{0, 1, 2}]), (2, [{0, 1}, {2}]), (3, [{0}, {1}, {2}])])
+def test_classes_go_to_holders_in_order(holders, groups) -> None:
+    data = synthetic_data(90)
+    data.test_mask[:7] = False
+    parts = split_by_label(data, names=NAMES[:holders], seed=0, mixed=0.0)
+    assert [set(there(part.graph.labels).tolist()) for part in parts] == groups
+    in_mask = data.train_mask | data.val_mask | data.test_mask
+    ids = torch.cat([part.ids for part in parts]).sort().values
+    assert torch.equal(ids, in_mask.nonzero().reshape(-1)), "every node in a mask at one holder, the others nowhere"
+    home = torch.full((90,), -1)
+    for index, part in enumerate(parts):
+        home[part.ids] = index
+    source, target = home[data.edge_index]
+    assert all_edges(parts) == edges_of(data.edge_index[:, (source == target) & (source >= 0)])
+
+
+def test_seven_classes_and_two_holders_divide_as_in_figure_3() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = Data(x=torch.rand(210, 3), edge_index=torch.randint(0, 210, (2, 500), generator=generator))
+    data.y = torch.arange(210) % 7
+    data.train_mask, data.val_mask = torch.arange(210) < 100, torch.arange(210) >= 100
+    first, second = split_by_label(data, names=NAMES[:2], seed=0, mixed=0.0)
+    assert set(there(first.graph.labels).tolist()) == {0, 1, 2, 3}
+    assert set(there(second.graph.labels).tolist()) == {4, 5, 6}
+
+
+@pytest.mark.parametrize("holders", [2, 3, 5])
+@pytest.mark.parametrize("mixed", [0.25, 0.5])
+def test_so_many_nodes_change_holders(holders, mixed) -> None:
+    data = synthetic_data(300)
+    names = NAMES[:holders]
+    before = split_by_label(data, names=names, seed=4, mixed=0.0)
+    after = split_by_label(data, names=names, seed=4, mixed=mixed)
+    for index, part in enumerate(before):
+        leaving = [int(torch.isin(part.ids, other.ids).sum()) for other in after]
+        stay = leaving.pop(index)
+        assert stay == len(part.ids) - round(mixed * len(part.ids))
+        assert max(leaving) - min(leaving) <= 1, "evenly to the others"
+    assert sum(len(part.ids) for part in after) == 300
+
+
+def test_more_holders_than_classes_share_them_evenly() -> None:
+    parts = split_by_label(synthetic_data(300), names=NAMES[:4], seed=0, mixed=0.0)
+    assert sorted(len(part.ids) for part in parts) == [50, 50, 100, 100]
+    assert all(len(set(there(part.graph.labels).tolist())) == 1 for part in parts)
+
+
+def test_aligned_nodes_for_a_model_that_needs_them() -> None:
+    data = synthetic_data(90)
+    apart = split_by_label(data, names=NAMES[:2], seed=0, mixed=0.25)
+    aligned = split_by_label(data, names=NAMES[:2], seed=0, mixed=0.25, knows="all")
+    assert all_edges(apart) == all_edges(aligned)
+    for part in aligned:
+        assert part.ids.tolist() == list(range(90))
+        assert torch.equal(there(part.graph.labels), data.y)
+
+
+def test_positions() -> None:
+    parts = split_by_label(synthetic_data(40), names=NAMES[:3], seed=0, mixed=0.25)
+    ids, rows = positions(parts)
+    for part, at in zip(parts, rows, strict=True):
+        assert torch.equal(ids[at], part.ids)
+
+
+def test_refusals() -> None:
+    data = synthetic_data(60)
+    with pytest.raises(DataError, match=r"overlap=1\.5 must lie"):
+        split_horizontally(data, names=NAMES[:2], seed=0, overlap=1.5)
+    with pytest.raises(DataError, match=r"overlap=0\.5 must lie"):
+        split_horizontally(data, names=["A"], seed=0, overlap=0.5)
+    with pytest.raises(DataError, match=r"mixed=-0\.1 must lie"):
+        split_by_label(data, names=NAMES[:2], seed=0, mixed=-0.1)
+    few = synthetic_data(60)
+    few.val_mask[few.val_mask.nonzero()[1:]] = False
+    with pytest.raises(DataError, match="0 validation nodes"):
+        split_horizontally(few, names=NAMES[:2], seed=0)
+    with pytest.raises(DataError, match=r"data\.y is missing"):
+        split_by_label(Data(x=data.x, edge_index=data.edge_index), names=NAMES[:2], seed=0, mixed=0.0)
+    one, two = split_horizontally(data, names=NAMES[:2], seed=0)
+    with pytest.raises(DataError, match="columns differ"):
+        pool_parts([one, replace(two, graph=replace(two.graph, features=two.graph.features[:, 1:]))])

@@ -1,0 +1,363 @@
+"""Whole horizontal runs on disk: as the twin has them, cut and resumed, predicting again, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from tests.paradigms.runs import lasting, lasting_summary
+from tests.paradigms.test_resume import CutError, cut_at
+from tests.roles.federation import Settings, merge
+from veilgraph.baselines.layered import LayeredNetwork, fit_layered
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
+from veilgraph.core.types import SERVER
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.parts import HorizontalPart
+from veilgraph.nn.layered import layer_widths
+from veilgraph.paradigms import vertical
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.vertical import TrainResult, predict, resume, train
+
+PLAIN: Settings = {"horizontal": {"server": {"dropout": 0.0}}}
+SECURE: Settings = {"horizontal": {"combine": "secure-max"}}
+MEAN: Settings = {"horizontal": {"aggregate": "mean", "edges": "deduplicate"}, "data": {"parts": {"overlap": 0.5}}}
+
+
+def job(holders: int = 2, *changes: Settings) -> JobSettings:
+    base: Settings = {
+        "paradigm": "horizontal",
+        "seed": 5,
+        "timeout_s": 20,
+        "data": {"dataset": "synthetic", "holders": holders, "parts": {"overlap": 0.2}},
+        "horizontal": {"dim": 8},
+        "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
+    }
+    return parse_job(merge(base, *changes))
+
+
+def models(run: TrainResult) -> dict[str, dict[str, Tensor]]:
+    """Every party's part of the model; all holders' are the same."""
+    directory = RunDirectory.open(run.path)
+    names = directory.settings.data.names
+    found = {party: load_tensors(directory.party(party).model_path)[0] for party in (*names, SERVER)}
+    for name in names[1:]:
+        assert found[name].keys() == found[names[0]].keys()
+        assert all(torch.equal(tensor, found[name][key]) for key, tensor in found[names[0]].items())
+    return found
+
+
+def tables(run: TrainResult) -> dict[str, str]:
+    """Every holder's predictions as it has them."""
+    names = RunDirectory.open(run.path).settings.data.names
+    return {name: (run.path / "parties" / name / "predictions.csv").read_text() for name in names}
+
+
+def assert_same(one: TrainResult, other: TrainResult) -> None:
+    """Bit-identical in all that lasts, at every party."""
+    assert lasting(one.metrics) == lasting(other.metrics)
+    assert lasting_summary(one.summary) == lasting_summary(other.summary)
+    ours, theirs = models(one), models(other)
+    for party, tensors in ours.items():
+        assert tensors.keys() == theirs[party].keys()
+        assert all(torch.equal(tensor, theirs[party][name]) for name, tensor in tensors.items()), party
+    assert tables(one) == tables(other)
+    assert torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+# The result
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(job(2, PLAIN), id="synthetic"),
+        pytest.param(job(3, PLAIN, {"data": {"dataset": "digits"}}), id="digits"),
+        pytest.param(job(3, PLAIN, {"data": {"parts": {"by": "labels", "mixed": 0.5, "overlap": 0}}}), id="by labels"),
+        pytest.param(job(2, {"data": {"parts": {"knows": "all"}}}), id="dropout, all nodes known"),
+        pytest.param(job(3, MEAN, PLAIN, {"train": {"select_by": "f1"}}), id="mean, deduplicated"),
+        pytest.param(job(3, SECURE, PLAIN, {"train": {"select_by": "last"}}), id="secure-max, last"),
+    ],
+)
+def test_the_twin_finds_the_same_epoch_and_scores(settings: JobSettings, tmp_path: Path) -> None:
+    settings = settings.model_copy(update={"precision": "float64"})
+    run = train(settings, tmp_path / "run")
+    parts = load_parts(settings.data, settings.seed)
+    network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64)
+    twin = fit_layered(network)
+    for name in ("best_epoch", "train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1"):
+        assert run.summary[name] == pytest.approx(twin.summary[name], abs=1e-12), name
+    for ours, theirs in zip(lasting(run.metrics), lasting(twin.metrics), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, abs=1e-5), name
+    models(run)
+
+
+def test_the_model_is_of_the_best_epoch_and_training_stops_early(tmp_path: Path) -> None:
+    run = train(job(2, {"train": {"epochs": 60, "patience": 3, "learning_rate": 0.1}}), tmp_path / "run")
+    best = max(run.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"], -record["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"] == len(run.metrics) - 3 < 57
+    for split in ("train", "val", "test"):
+        assert run.summary[f"{split}_accuracy"] == best[f"{split}_accuracy"]
+
+
+def test_every_holder_predicts_its_own_nodes(tmp_path: Path) -> None:
+    settings = job(3)
+    run = train(settings, tmp_path / "run")
+    parts = load_parts(settings.data, settings.seed)
+    right = labelled = 0
+    for part in parts:
+        header, *rows = csv.reader(tables(run)[part.graph.party].splitlines())
+        assert header == ["id", "class", "p0", "p1", "p2"]
+        assert [int(row[0]) for row in rows] == part.ids.tolist()
+        assert part.graph.labels is not None
+        assert part.graph.test_mask is not None
+        predicted = torch.tensor([int(row[1]) for row in rows])
+        right += int((predicted == part.graph.labels)[part.graph.test_mask].sum())
+        labelled += int(part.graph.test_mask.sum())
+    assert run.summary["test_accuracy"] == right / labelled, "the score is over all holders' labels"
+    assert run.summary["nodes"] == len(run.predictions.nodes) == len(parts[0].ids)
+    assert not (run.path / "parties" / SERVER / "predictions.csv").exists()
+
+
+def test_holders_that_know_a_node_predict_the_same_of_it(tmp_path: Path) -> None:
+    run = train(job(3), tmp_path / "run")
+    seen: dict[str, tuple[str, ...]] = {}
+    shared = 0
+    for text in tables(run).values():
+        for node, *rest in list(csv.reader(text.splitlines()))[1:]:
+            shared += node in seen
+            assert seen.setdefault(node, tuple(rest)) == tuple(rest)
+    assert shared > 50
+
+
+def test_another_reporter_reports_the_same(tmp_path: Path) -> None:
+    one = train(job(3), tmp_path / "one")
+    other = train(job(3, {"data": {"label_holder": "C"}}), tmp_path / "other")
+    assert lasting(one.metrics) == lasting(other.metrics)
+    assert tables(one) == tables(other)
+    assert other.predictions.csv() == tables(one)["C"]
+
+
+# The same again
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> None:
+    server: Settings = {"horizontal": {"server": {"batch_norm": batch_norm}}}
+    one = train(job(3, server), tmp_path / "max")
+    other = train(job(3, server, SECURE), tmp_path / "secure")
+    assert_same(one, other)
+
+
+def test_processes_give_what_threads_give(tmp_path: Path) -> None:
+    settings = job(2, SECURE, {"train": {"epochs": 3}})
+    threads = train(settings, tmp_path / "threads")
+    processes = train(settings, tmp_path / "processes", processes=True)
+    for ours, theirs in zip(lasting(threads.metrics), lasting(processes.metrics), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    assert float((threads.predictions.probabilities - processes.predictions.probabilities).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
+def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path: Path) -> None:
+    """With dropout: the order of nodes at the server must not come from the session's key."""
+    settings = job(3, variant, {"horizontal": {"server": {"batch_norm": True}}})
+    whole = train(settings, tmp_path / "whole")
+    with cut_at(5), pytest.raises(CutError):
+        train(settings, tmp_path / "cut")
+    resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] == 4
+    assert_same(whole, resumed)
+
+
+def test_private_seeds_are_resumed_with_the_shared_weights(tmp_path: Path) -> None:
+    with cut_at(3), pytest.raises(CutError):
+        train(job(), tmp_path / "cut", private_seeds=True)
+    seeds = {RunDirectory.open(tmp_path / "cut").party(party).seed() for party in ("A", "B", SERVER)}
+    assert len(seeds) == 3
+    resumed = resume(tmp_path / "cut")
+    assert [record["epoch"] for record in resumed.metrics] == list(range(1, 9))
+    models(resumed)
+
+
+@pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
+def test_predict_gives_what_the_run_gave(variant: Settings, tmp_path: Path) -> None:
+    run = train(job(2, variant), tmp_path / "run")
+    before, traffic = tables(run), json.loads((run.path / "traffic.json").read_text())
+    every = predict(run.path)
+    assert torch.equal(every.probabilities, run.predictions.probabilities)
+    assert tables(run) == before
+    assert json.loads((run.path / "traffic.json").read_text()) == traffic
+    assert every.ids is not None
+    some = predict(run.path, ids=[every.ids[7], every.ids[0]])
+    assert torch.equal(some.probabilities, every.probabilities[[7, 0]])
+    sent = json.loads((run.path / "parties" / SERVER / "prediction_traffic.json").read_text())
+    dealt = {(row["direction"], row["messages"]) for row in sent if row["kind"] == "bit_correlation"}
+    assert dealt == ({("sent", 2 * 6)} if variant is SECURE else set()), "one pass: 6 exchanges for each of 2 layers"
+
+
+def test_edges_that_are_counted_once_need_no_promise(tmp_path: Path) -> None:
+    """Deduplicated, overlapping edges give what disjoint ones give: the same first holders have them."""
+    one = train(job(2, MEAN, PLAIN), tmp_path / "one")
+    disjoint: Settings = {"data": {"parts": {"overlap": 0.0}}, "horizontal": {"edges": "disjoint"}}
+    other = train(job(2, MEAN, PLAIN, disjoint), tmp_path / "other")
+    assert one.summary["val_accuracy"] == pytest.approx(other.summary["val_accuracy"], abs=0.02)
+    for ours, theirs in zip(one.metrics, other.metrics, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+
+
+# What is written and refused
+
+
+@pytest.mark.parametrize("variant", [{}, MEAN, {"train": {"select_by": "last"}}], ids=["max", "mean", "last"])
+def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> None:
+    """docs/protocol.md, A horizontal job."""
+    settings = job(3, variant)
+    run = train(settings, tmp_path / "run")
+    parts = load_parts(settings.data, settings.seed)
+    widths = layer_widths(settings.horizontal, parts[0].graph.num_features)
+    header, others, epochs, classes = 60, 2, 8, 3
+    weights = sum(tensor.numel() for tensor in models(run)["A"].values())
+    server = 0
+    for part in parts:
+        nodes, name, is_mean = len(part.ids), part.graph.party, variant is MEAN
+        sent = sum(4 * nodes * layer.sent + header for layer in widths)
+        got = sum(4 * nodes * layer.output + header for layer in widths)
+        expected = others * (32 + header) + 16 * nodes + header + others * (8 + header)
+        expected += others * (72 + header) * (name == "A")
+        expected += (16 * part.graph.num_edges + header + 4 * nodes + header) * is_mean
+        expected += epochs * (sent + got + others * (8 * (weights + 1) + header))
+        expected += (epochs + 1) * (sent + others * (8 * (3 + 3 * classes**2) + header))
+        expected += epochs * (2 + header) * (name == "A" and settings.train.select_by != "last")
+        assert sent_bytes(run, name) == expected
+        server += (2 * epochs + 1) * got + epochs * sent + (part.graph.num_edges + header) * is_mean
+    assert sent_bytes(run, SERVER) == server
+
+
+def sent_bytes(run: TrainResult, party: str) -> int:
+    rows = json.loads((run.path / "parties" / party / "traffic.json").read_text())
+    return sum(row["bytes"] for row in rows if row["direction"] == "sent" and row["kind"] != "hello")
+
+
+def test_the_pages_jobs_are_jobs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "horizontal.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    assert [parse_job(yaml.safe_load(block)).horizontal.combine for block in blocks] == ["secure-max"]
+
+
+def test_the_run_directory(tmp_path: Path) -> None:
+    settings = job(2)
+    run = train(settings, tmp_path / "run")
+    assert RunDirectory.open(run.path).settings == settings
+    own = {"model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl"}
+    kept = {"checkpoints/epoch-000006.safetensors", "checkpoints/epoch-000008.safetensors"}
+    of_holders = {"graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
+    expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
+    for party in ("A", "B", SERVER):
+        expected |= {f"parties/{party}/{name}" for name in own | kept | (of_holders if party != SERVER else set())}
+    assert {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()} == expected
+    assert [record["epoch"] for record in run.metrics] == list(range(1, 9))
+
+
+def one_column_less(part: HorizontalPart) -> HorizontalPart:
+    return replace(part, graph=replace(part.graph, features=part.graph.features.to_dense()[:, 1:].contiguous()))
+
+
+def one_class_more(part: HorizontalPart) -> HorizontalPart:
+    return replace(part, graph=replace(part.graph, num_classes=(part.graph.num_classes or 0) + 1))
+
+
+def one_id_twice(part: HorizontalPart) -> HorizontalPart:
+    return replace(part, ids=torch.cat([part.ids[:1], part.ids[:-1]]))
+
+
+def without_labels(part: HorizontalPart) -> HorizontalPart:
+    masks: dict[str, Any] = dict.fromkeys(("labels", "num_classes", "train_mask", "val_mask", "test_mask"))
+    return replace(part, graph=replace(part.graph, **masks))
+
+
+@pytest.mark.parametrize(
+    ("change", "at", "message"),
+    [
+        (one_column_less, "B", r"columns differ \(A has \d+, B has \d+, C has \d+\), and they must be the same; mend"),
+        (one_class_more, "C", r"classes differ \(A has 3, B has 3, C has 4\), and they must be the same; mend one"),
+        (one_id_twice, "B", "B lists a node twice; ids are unique: name every node once"),
+        (without_labels, "ABC", "no holder has labels; give labels and masks to one"),
+    ],
+)
+def test_holders_that_do_not_fit_are_refused(
+    change: Callable[[HorizontalPart], HorizontalPart],
+    at: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = job(3)
+    parts = [change(part) if part.graph.party in at else part for part in load_parts(settings.data, settings.seed)]
+    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: parts)
+    with pytest.raises(DataError, match=message) as caught:
+        train(settings, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_holders_without_labels_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = job(3)
+    parts = load_parts(settings.data, settings.seed)
+    parts = [without_labels(part) if part.graph.party == "A" else part for part in parts]
+    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: parts)
+    run = train(settings, tmp_path / "run")
+    assert run.summary["val_accuracy"] > 1 / 3
+    assert len(tables(run)["A"].splitlines()) == 1 + len(parts[0].ids)
+
+
+def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = job(2, MEAN)
+    one, other = load_parts(settings.data, settings.seed)
+    none = replace(other.graph, edge_index=other.graph.edge_index[:, :0], edge_weight=None)
+    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: [one, replace(other, graph=none)])
+    assert train(settings, tmp_path / "run").summary["val_accuracy"] > 1 / 3
+
+
+def test_graphs_from_python_are_not_taken(tmp_path: Path) -> None:
+    settings = job()
+    graphs = [part.graph for part in load_parts(settings.data, settings.seed)]
+    with pytest.raises(ConfigError, match="graphs given from Python are for paradigm vertical; name a data set"):
+        train(settings, tmp_path / "run", parties=graphs)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"privacy": {"noise_multiplier": 1.0}}, "privacy is for paradigm='vertical'; leave it out"),
+        ({"model": {"dim": 4}}, "model is not the network of paradigm='horizontal'; leave it out"),
+        ({"data": {"parties": ["A", "B"]}}, "paradigm='horizontal' with data.parties is not possible in this release"),
+        ({"train": {"class_weights": "balanced"}}, "choose none, and accuracy, f1 or loss"),
+        ({"train": {"select_by": "auc"}}, "choose none, and accuracy, f1 or loss"),
+        ({"horizontal": {"update": "difference"}}, "Proposition in section 4.2.2"),
+        ({"horizontal": {"aggregate": "mean"}}, "counts an edge once for every holder that has it"),
+        ({"paradigm": "vertical"}, "horizontal is not the network of paradigm='vertical'; leave it out"),
+    ],
+)
+def test_settings_that_are_not_of_the_paradigm(change: Settings, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job(2, change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
+    with pytest.raises(VeilgraphError, match=r"lower train\.learning_rate"):
+        train(job(2, {"train": {"learning_rate": 1e30}}), tmp_path / "run")

@@ -1,0 +1,181 @@
+"""The horizontal job - threads, hashes, masks, secure maxima - is the plaintext network, and that is the pooled one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from veilgraph.baselines.layered import LayeredNetwork
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.horizontal import split_horizontally
+from veilgraph.graph.parts import HorizontalPart, pool_parts
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.fit import infer, train_step
+from veilgraph.roles.horizontal_holder import HorizontalHolder
+from veilgraph.roles.horizontal_server import HorizontalServer
+from veilgraph.roles.launch import run_threads
+from veilgraph.roles.role import Role, Session
+
+STEPS = 50
+Settings = Mapping[str, Any]
+
+
+def job(holders: int, **horizontal: Any) -> JobSettings:
+    server = {"dropout": 0.0, **horizontal.pop("server", {})}
+    return parse_job(
+        {
+            "paradigm": "horizontal",
+            "precision": "float64",
+            "seed": 3,
+            "data": {"dataset": "synthetic", "holders": holders},
+            "horizontal": {"dim": 6, "server": server, **horizontal},
+            "train": {"learning_rate": 0.01},
+        }
+    )
+
+
+def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
+    data = synthetic_data(80, 7, 3, settings.seed)
+    return split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
+
+
+def federate(
+    settings: JobSettings, parts: list[HorizontalPart], steps: int
+) -> tuple[dict[PartyId, Role], dict[PartyId, tuple[Message, ...]]]:
+    by_name = {part.graph.party: part for part in parts}
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(link: Link) -> Role:
+        recorded = links[link.party] = RecordedLink(link, keep_transcript=True)
+        session = Session(settings, recorded, LearningStreams(settings.seed, link.party), system_secrets)
+        role: Role
+        if link.party == SERVER:
+            role = HorizontalServer(session)
+        else:
+            part = by_name[link.party]
+            role = HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()])
+        role.setup([])
+        try:
+            for step in range(steps):
+                train_step(role, step, step + 1)
+            infer(role, steps)
+        finally:
+            role.close()
+            recorded.close()
+        return role
+
+    roles = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 30, lambda: None)
+    return roles, {party: link.transcript() for party, link in links.items()}
+
+
+def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> LayeredNetwork:
+    network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64)
+    for epoch in range(1, steps + 1):
+        network.train_step(epoch)
+    return network
+
+
+def assert_equal(roles: Mapping[PartyId, Role], network: LayeredNetwork, parts: list[HorizontalPart]) -> None:
+    holders = [roles[part.graph.party].weights() for part in parts]
+    for weights in holders[1:]:
+        assert all(torch.equal(weights[name], holders[0][name]) for name in weights), "holders' weights differ"
+    expected = {f"holder.{name}": weight for name, weight in network.holder.state_dict().items()}
+    server = {f"server.{name}": weight for name, weight in network.server.state_dict().items()}
+    for ours, wanted in ((holders[0], expected), (roles[SERVER].weights(), server)):
+        assert ours.keys() == wanted.keys()
+        for name, weight in wanted.items():
+            assert float((ours[name] - weight).abs().max()) < 1e-5, name
+    logits = network.infer()
+    ids = torch.unique(torch.cat([part.ids for part in parts]))
+    for part in parts:
+        role = roles[part.graph.party]
+        assert isinstance(role, HorizontalHolder)
+        assert_close(role.logits, logits[torch.searchsorted(ids, part.ids)])
+
+
+def assert_close(ours: Tensor, wanted: Tensor) -> None:
+    """To 1e-5, of the largest where that is above 1: logits of a gated network reach hundreds."""
+    assert float((ours - wanted).abs().max()) < 1e-5 * max(1.0, float(wanted.abs().max()))
+
+
+CASES: list[tuple[int, Settings]] = [
+    (2, {}),
+    (3, {"update": "concat"}),
+    (4, {"update": "gated", "layers": 3}),
+    (5, {"message": "none"}),
+    (2, {"aggregate": "min", "server": {"batch_norm": True}}),
+    (3, {"aggregate": "mean", "edges": "deduplicate"}),
+    (4, {"aggregate": "sum", "edges": "deduplicate", "update": "difference"}),
+    (2, {"combine": "secure-max"}),
+    (3, {"combine": "secure-max", "update": "concat"}),
+    (4, {"combine": "secure-max", "layers": 1}),
+]
+
+
+@pytest.mark.parametrize(("holders", "horizontal"), CASES, ids=str)
+def test_weights_and_embeddings_equal_the_pooled_models(holders: int, horizontal: Settings) -> None:
+    settings = job(holders, **horizontal)
+    parts = parts_of(settings)
+    roles, _ = federate(settings, parts, STEPS)
+    assert_equal(roles, twin_of(settings, parts, STEPS), parts)
+    whole = [pool_parts(parts)]
+    pooled = twin_of(settings, whole, STEPS)
+    logits = pooled.infer()
+    for part in parts:
+        role = roles[part.graph.party]
+        assert isinstance(role, HorizontalHolder)
+        at = torch.searchsorted(whole[0].ids, part.ids)
+        assert_close(role.logits, logits[at])
+
+
+def test_scores_are_those_of_all_labels_together() -> None:
+    settings = job(3)
+    parts = parts_of(settings)
+
+    def program(link: Link) -> Any:
+        session = Session(settings, link, LearningStreams(settings.seed, link.party), system_secrets)
+        if link.party == SERVER:
+            server = HorizontalServer(session)
+            server.setup([])
+            infer(server, 0)
+            return None
+        part = next(part for part in parts if part.graph.party == link.party)
+        role = HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()])
+        role.setup([])
+        infer(role, 0)
+        return role.scores(everything=True)
+
+    found = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 30, lambda: None)
+    network = twin_of(settings, parts, 0)
+    expected = network.score(network.infer(), everything=True)
+    for party in settings.data.names:
+        for name in ("train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1", "train_loss", "val_loss"):
+            assert getattr(found[party], name) == pytest.approx(getattr(expected, name), abs=1e-5), name
+
+
+@pytest.mark.parametrize("combine", ["max", "secure-max"])
+def test_messages(combine: str) -> None:
+    """What goes where; the server is sent no id, and with a secure maximum no embedding."""
+    settings = job(3, combine=combine)
+    parts = parts_of(settings)
+    _, seen = federate(settings, parts, 2)
+    to_server = {message.tag.kind for message in seen[SERVER] if message.receiver == SERVER}
+    secure = {Kind.MASKED} if combine == "secure-max" else {Kind.EMBEDDING}
+    assert to_server == {Kind.HELLO, Kind.NODE_LIST, Kind.GRADIENT} | secure
+    holders = {m.tag.kind for p in settings.data.names for m in seen[p] if SERVER not in (m.sender, m.receiver)}
+    bits = {Kind.MASKED_BITS, Kind.WIN_SHARE} if combine == "secure-max" else set()
+    assert holders == {Kind.HELLO, Kind.KEY, Kind.NODE_KEY, Kind.MASKED, Kind.MASKED_GRADIENT} | bits
+    again = [
+        message.tensor for message in federate(settings, parts, 0)[1][SERVER] if message.tag.kind is Kind.NODE_LIST
+    ]
+    lists = [message.tensor for message in seen[SERVER] if message.tag.kind is Kind.NODE_LIST]
+    assert len(lists) == len(again) == 3
+    assert not any(torch.equal(one, other) for one, other in zip(lists, again, strict=True)), "the key is not fresh"
