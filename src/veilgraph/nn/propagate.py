@@ -32,7 +32,7 @@ class _Product(torch.autograd.Function):
 
 
 def sparse_product(x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-    """``matrix @ x``: Tensor[M, d] to Tensor[N, d], for a ``torch.sparse_csr`` matrix [N, M], given transposed as well."""
+    """``matrix @ x``: Tensor[M, d] to Tensor[N, d], for a sparse CSR matrix that is given transposed as well."""
     return cast(Tensor, _Product.apply(x, matrix, transposed))  # type: ignore[no-untyped-call]
 
 
