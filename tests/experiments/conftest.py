@@ -1,7 +1,8 @@
 import pytest
 
 from veilgraph.experiments.grid import Entry
-from veilgraph.experiments.paper_tables import TABLES, Table
+from veilgraph.experiments.paper_tables import TABLES
+from veilgraph.experiments.table import Table
 
 TINY = {
     "data.dataset": "synthetic",

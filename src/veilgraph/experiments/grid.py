@@ -15,6 +15,7 @@ from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, fit_plain
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import system_secrets
+from veilgraph.experiments.horizontal import train_horizontal
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Finished, Store, identity, package_version, training_key
 from veilgraph.graph.datasets import load_parties
@@ -24,8 +25,11 @@ from veilgraph.paradigms.vertical import Progress, train
 from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
 
-Kind = Literal["federated", "isolated-A", "isolated-B", "pooled"]
-"""All holders together; one of them alone; all data in one place."""
+Kind = Literal["federated", "isolated-A", "isolated-B", "pooled", "separate", "ppgnn"]
+"""All holders together; one of them alone; all data in one place.
+
+Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN.
+"""
 
 Engine = Literal["federated", "plaintext"]
 """How a federated training is computed: by the parties' roles and protocols, or by its plaintext twin."""
@@ -48,6 +52,7 @@ class Entry:
         kind: what is trained.
         overrides: dotted key → value, what this place changes in the job.
         paper: the paper's test accuracy in [0, 1], None where it has none.
+        paper_f1: its macro F1 in [0, 1] on the test nodes, likewise.
     """
 
     row: str
@@ -57,6 +62,7 @@ class Entry:
     kind: Kind
     overrides: Mapping[str, object]
     paper: float | None
+    paper_f1: float | None = None
 
     @property
     def settings(self) -> JobSettings:
@@ -173,6 +179,7 @@ def run_cell(cell: Cell, progress: Progress = lambda records: None) -> Finished:
         seconds=seconds,
         sent_bytes=summary.get("sent_bytes"),
         settings=identity(job),
+        test_f1=summary["test_f1"],
     )
 
 
@@ -184,6 +191,8 @@ def _federated(job: JobSettings, progress: Progress) -> Record:
 
 
 def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
+    if job.paradigm == "horizontal":
+        return train_horizontal(job, kind, progress)
     graphs = load_parties(job.data, job.seed)
     if kind == "pooled":
         return pooled(job, graphs, progress).summary

@@ -1,17 +1,20 @@
-"""A table of accuracies as Markdown: our figures beside the paper's, and below how they came about."""
+"""A table of accuracies, and perhaps F1, as Markdown: ours beside the paper's, and below how they came about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
 from veilgraph.core.config import JobSettings
 from veilgraph.experiments.store import Finished, package_version
 from veilgraph.privacy.plan import plan
+
+Measure = Literal["accuracy", "F1"]
+"""Of the test nodes; F1 is macro F1."""
 
 _NONE: Final = "–"
 _WHOLE_FROM: Final = 1000
@@ -23,7 +26,7 @@ _WHEN: Final = {
     False: "at the epoch chosen on validation nodes",
     True: "after the last epoch where no epoch may be chosen (`select_by: last`)",
 }
-_TWIN: Final = "for federated rows that is the protocols' plaintext twin, equal to them but for fixed-point rounding"
+_TWIN: Final = "for federated rows that is the protocols' plaintext twin, equal to them but for rounding"
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,24 @@ class Figure:
         column: its column's heading.
         paper: the paper's figure in [0, 1], None where it has none.
         runs: the trainings, one per seed.
+        paper_f1: the paper's macro F1 in [0, 1], likewise.
     """
 
     row: str
     column: str
     paper: float | None
     runs: tuple[Finished, ...]
+    paper_f1: float | None = None
+
+    def values(self, measure: Measure) -> list[float] | None:
+        """One per seed, in [0, 1]; None where a training has none, as F1 in lines of an earlier shape."""
+        found = [run.test_accuracy if measure == "accuracy" else run.test_f1 for run in self.runs]
+        known = [value for value in found if value is not None]
+        return known if len(known) == len(found) else None
+
+    def printed(self, measure: Measure) -> float | None:
+        """The paper's."""
+        return self.paper if measure == "accuracy" else self.paper_f1
 
 
 def render(
@@ -51,6 +66,8 @@ def render(
     *,
     command: str,
     costs: Mapping[str, Mapping[str, str]] | None = None,
+    with_f1: bool = False,
+    picture: str = "",
 ) -> str:
     """The whole page. Where the paper has no figure at all, it has no columns either.
 
@@ -61,14 +78,21 @@ def render(
         notes: sentences below the table; empty ones are left out.
         command: that makes the table.
         costs: of differential privacy, in a second table with the same columns: what is counted → column → number.
+        with_f1: whether a second table has macro F1.
+        picture: file name of a picture beside the page; may be empty.
 
     Returns:
         Markdown, ending with a newline.
     """
-    lines = [f"# {title}", "", *_grid(corner, figures), ""]
+    lines = [f"# {title}", ""]
+    lines += [*_grid(f"{corner}: accuracy" if with_f1 else corner, figures, "accuracy"), ""]
+    if with_f1:
+        lines += [*_grid(f"{corner}: macro F1", figures, "F1"), ""]
+    if picture:
+        lines += [f"![{title}]({picture})", ""]
     if costs:
         lines += [*_privacy(_columns(figures), costs), ""]
-    lines += [*_method(figures), *(f"- {note}" for note in notes if note)]
+    lines += [*_method(figures, with_f1=with_f1), *(f"- {note}" for note in notes if note)]
     lines += [*_effort(figures), f"- Made with `{command}`."]
     return "\n".join(lines) + "\n"
 
@@ -108,17 +132,18 @@ def mean_and_spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {stdev(values):.3f}"
 
 
-def _grid(corner: str, figures: Sequence[Figure]) -> list[str]:
+def _grid(corner: str, figures: Sequence[Figure], measure: Measure) -> list[str]:
     columns = _columns(figures)
     rows = tuple(dict.fromkeys(figure.row for figure in figures))
     places = {(figure.row, figure.column): figure for figure in figures}
-    words = 2 if any(figure.paper is not None for figure in figures) else 1
+    words = 2 if any(figure.printed(measure) is not None for figure in figures) else 1
     lines = [_line([corner, "engine", *(word for column in columns for word in (column, "paper")[:words])])]
     lines.append("|---|---|" + "---:|" * (words * len(columns)))
     for row in rows:
         here = [places.get((row, column)) for column in columns]
         engines = sorted({run.engine for figure in here if figure for run in figure.runs})
-        lines.append(_line([row, ", ".join(engines), *(word for figure in here for word in _words(figure)[:words])]))
+        cells = [word for figure in here for word in _words(figure, measure)[:words]]
+        lines.append(_line([row, ", ".join(engines), *cells]))
     return lines
 
 
@@ -126,11 +151,11 @@ def _columns(figures: Sequence[Figure]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(figure.column for figure in figures))
 
 
-def _words(figure: Figure | None) -> tuple[str, str]:
+def _words(figure: Figure | None, measure: Measure) -> tuple[str, str]:
     if figure is None:
         return _NONE, _NONE
-    ours = mean_and_spread([run.test_accuracy for run in figure.runs])
-    return ours, _NONE if figure.paper is None else f"{figure.paper:.3f}"
+    ours, paper = figure.values(measure), figure.printed(measure)
+    return _NONE if ours is None else mean_and_spread(ours), _NONE if paper is None else f"{paper:.3f}"
 
 
 def _privacy(columns: Sequence[str], costs: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -144,13 +169,14 @@ def _line(words: Sequence[str]) -> str:
     return f"| {' | '.join(words)} |"
 
 
-def _method(figures: Sequence[Figure]) -> list[str]:
+def _method(figures: Sequence[Figure], *, with_f1: bool) -> list[str]:
     runs = _runs(figures)
     seeds = sorted({run.seed for run in runs})
     spread = "one seed" if len(seeds) == 1 else f"mean ± sample standard deviation over {len(seeds)} seeds"
     numbers = ", ".join(map(str, seeds))
     when = ", ".join(_WHEN[last] for last in sorted({run.settings["train"]["select_by"] == "last" for run in runs}))
-    lines = [f"- Test accuracy {when}; {spread} ({numbers}) of partition and weights."]
+    what = "Test accuracy and macro F1" if with_f1 else "Test accuracy"
+    lines = [f"- {what} {when}; {spread} ({numbers}) of partition and weights."]
     engines = {run.engine for run in runs}
     for engine, meaning in _ENGINES.items():
         if engine in engines:

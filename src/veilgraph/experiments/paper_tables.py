@@ -1,4 +1,4 @@
-"""The accuracy tables of VFGNN (section 4), and some of ours, reproduced on this machine.
+"""The accuracy tables of VFGNN (section 4) and SAPGNN, and some of ours, reproduced on this machine.
 
 A table says what it compares: a shipped job per data set, and what each place in the table changes in it. All
 other hyper-parameters are in the job files.
@@ -7,7 +7,6 @@ other hyper-parameters are in the job files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
@@ -15,32 +14,9 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.experiments.grid import Cell, Engine, Entry, GridProgress, Kind, run_cells
 from veilgraph.experiments.markdown import Figure, privacy_costs, render
+from veilgraph.experiments.sapgnn_tables import SAPGNN_TABLES
 from veilgraph.experiments.store import Store
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table's plan.
-
-    Attributes:
-        title: heading.
-        corner: what the rows are.
-        entries: all places, row by row.
-        on_request: data sets that are run only when they are named.
-        note: what the reader must know of the paper's figures beside ours; may be empty.
-    """
-
-    title: str
-    corner: str
-    entries: tuple[Entry, ...]
-    on_request: frozenset[str] = frozenset()
-    note: str = ""
-
-    @property
-    def datasets(self) -> tuple[str, ...]:
-        """The data sets in the order of their first place."""
-        return tuple(dict.fromkeys(entry.dataset for entry in self.entries))
-
+from veilgraph.experiments.table import Table
 
 ARXIV: Final = "ogbn-arxiv"
 _JOBS: Final = {"cora": "cora", "pubmed": "pubmed", "citeseer": "citeseer", ARXIV: "arxiv"}
@@ -196,6 +172,7 @@ TABLES: Final[dict[str, Table]] = {
     "private-totals": _private_totals(),
     "rounds": _rounds(),
     "acm": _acm(),
+    **SAPGNN_TABLES,
 }
 """The tables by the name the command line uses."""
 
@@ -211,8 +188,9 @@ def reproduce(
 ) -> str:
     """Trains what a table reports and writes the same table with this machine's figures.
 
-    Finished trainings are kept in ``<out>/<table>.jsonl`` and the table in ``<out>/<table>.md``; called again after
-    an interruption, or with more seeds, only what is missing is trained.
+    Finished trainings are kept in ``<out>/<table>.jsonl``, the table in ``<out>/<table>.md`` and its picture, if it
+    has one, in ``<out>/<table>.png``; called again after an interruption, or with more seeds, only what is missing is
+    trained.
 
     Args:
         table: a name in ``TABLES``.
@@ -223,7 +201,7 @@ def reproduce(
         engine: for federated figures, the parties' protocols or their plaintext twin.
 
     Returns:
-        Markdown: test accuracy as mean ± standard deviation beside the paper's figure.
+        Markdown: test accuracy, for SAPGNN also macro F1, as mean ± standard deviation beside the paper's figure.
 
     Raises:
         ConfigError: table, data set, engine or number of seeds do not exist; the message names the choices.
@@ -247,9 +225,10 @@ def reproduce(
     # Seed by seed, so that an interrupted table is whole for the first seeds.
     run_cells([group[seed] for seed in range(seeds) for group in cells], store, progress)
     figures = [
-        Figure(entry.row, entry.column, entry.paper, tuple(store.require(cell.key) for cell in group))
+        Figure(entry.row, entry.column, entry.paper, tuple(store.require(cell.key) for cell in group), entry.paper_f1)
         for entry, group in zip(entries, cells, strict=True)
     ]
+    picture = "" if plan.draw is None else f"{table}.png"
     text = render(
         plan.title,
         plan.corner,
@@ -259,7 +238,11 @@ def reproduce(
         costs=privacy_costs(
             (entry.column, job) for entry, job in zip(entries, jobs, strict=True) if entry.kind == "federated"
         ),
+        with_f1=plan.with_f1,
+        picture=picture,
     )
+    if plan.draw is not None:
+        plan.draw(figures, out / picture)
     _write(out / f"{table}.md", text)
     return text
 

@@ -41,6 +41,7 @@ class Finished:
         seconds: wall time, reading the data included.
         sent_bytes: by party over the whole run; None where nothing was sent.
         settings: the job as ``identity`` gives it.
+        test_f1: macro F1 in [0, 1] of that epoch; None in lines of an earlier shape, which did not keep it.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Finished:
     seconds: float
     sent_bytes: dict[PartyId, int] | None
     settings: dict[str, Any]
+    test_f1: float | None = None
 
 
 class Store:

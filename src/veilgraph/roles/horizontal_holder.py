@@ -13,7 +13,7 @@ from torch.autograd import backward
 from torch.nn import functional
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError, RangeOverflow
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.compare import SecureMax
@@ -162,8 +162,6 @@ class HorizontalHolder(Judge):
             remedy=_REMEDY,
         )
         self.loss = float(total[-1])
-        if not math.isfinite(self.loss):
-            raise RangeOverflow(f"the training loss is {self.loss}: training has diverged; lower train.learning_rate")
         sums = total[:-1].to(self.session.dtype)
         for weight, part in zip(weights, torch.split(sums, [weight.numel() for weight in weights]), strict=True):
             weight.grad = part.view_as(weight)

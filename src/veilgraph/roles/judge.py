@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 
 from torch import Tensor
 
+from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.roles.role import Role
@@ -34,6 +36,21 @@ class Judge(Role, ABC):
     def audience(self) -> list[PartyId]:
         """Who has to be told of every judgement."""
         return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
+
+    def training_loss(self, rates: str) -> Tensor:
+        """The loss of the logits just computed; kept as ``loss``.
+
+        Args:
+            rates: the settings to lower when training diverges.
+
+        Raises:
+            RangeOverflow: it is infinite or no number.
+        """
+        loss = self._objective.training_loss(self.logits)
+        self.loss = float(loss.detach())
+        if not math.isfinite(self.loss):
+            raise RangeOverflow(f"the training loss is {self.loss}: training has diverged; lower {rates}")
+        return loss
 
     def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""

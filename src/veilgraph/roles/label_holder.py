@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import Head, build_head
 from veilgraph.nn.network import CustomModel, deep_width
@@ -47,14 +44,8 @@ class LabelHolder(DataHolder, Judge):
 
     @override
     def backward(self, step: int) -> None:
-        loss = self._objective.training_loss(self.logits)
-        self.loss = float(loss.detach())
-        if not math.isfinite(self.loss):
-            raise RangeOverflow(
-                f"the training loss is {self.loss}: training has diverged; lower train.learning_rate, "
-                "model.initial.learning_rate or model.local.learning_rate"
-            )
-        backward(loss)
+        rates = "train.learning_rate, model.initial.learning_rate or model.local.learning_rate"
+        backward(self.training_loss(rates))
         self._cut.publish_deep_gradient(step, gradient_of(self._deep))
         super().backward(step)
 

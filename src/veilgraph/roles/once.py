@@ -6,7 +6,6 @@ every holder numbers its releases and knows whether its data have changed since 
 
 from __future__ import annotations
 
-import math
 from abc import ABC
 from typing import Final
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import BudgetSpent, RangeOverflow
+from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
@@ -207,14 +206,7 @@ class LearningHolder(OnceRole, Judge):
 
     @override
     def backward(self, step: int) -> None:
-        loss = self._objective.training_loss(self.logits)
-        self.loss = float(loss.detach())
-        if not math.isfinite(self.loss):
-            raise RangeOverflow(
-                f"the training loss is {self.loss}: training has diverged; lower train.learning_rate or "
-                "model.local.learning_rate"
-            )
-        backward(loss)
+        backward(self.training_loss("train.learning_rate or model.local.learning_rate"))
         self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
 
     @override
