@@ -174,8 +174,9 @@ class _Released(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401 - torch's
         (rows,), (gradient,) = ctx.saved_tensors, gradients
         lengths = torch.linalg.vector_norm(rows, ctx.order, dim=1, keepdim=True)
-        factors = ctx.clip / lengths.clamp_min(ctx.clip)
+        bounded = lengths.clamp_min(ctx.clip)
+        factors = ctx.clip / bounded
         # Of a row that is too long: f·(g - ∂‖x‖·(x·g)/‖x‖), f = C/‖x‖; ∂‖x‖ is x/‖x‖, in ℓ1 the sign of x.
-        along = (rows * gradient).sum(dim=1, keepdim=True) * (lengths > ctx.clip) / lengths.clamp_min(ctx.clip)
-        slope = rows * (along / lengths.clamp_min(ctx.clip)) if ctx.order == 2 else rows.sign() * along
-        return (gradient - slope) * factors, None, None, None
+        along = torch.linalg.vecdot(rows, gradient).unsqueeze(1) * (factors / bounded * (lengths > ctx.clip))
+        slope, step = (rows, along / bounded) if ctx.order == 2 else (rows.sign(), along)
+        return torch.addcmul(gradient * factors, slope, step, value=-1), None, None, None
