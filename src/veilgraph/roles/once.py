@@ -55,12 +55,12 @@ class OnceRole(Role, ABC):
         self._strategy = build_combine(job.model.combine)
         self._width = self._strategy.output_dim(job.model.dim, len(job.publishing))
 
-    def _agree(self, nodes: int, checkpoints: list[int], affordable: int | None = None) -> dict[PartyId, Hello]:
+    def _agree(self, nodes: int, affordable: int | None = None) -> dict[PartyId, Hello]:
+        """Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels."""
         session = self.session
         mine = Hello(
             job=session.settings.hash(),
             nodes=nodes,
-            checkpoints=checkpoints,
             alignment=session.alignment,
             refuses=session.refuses,
             steps=affordable,
@@ -110,7 +110,7 @@ class ReleasingHolder(OnceRole):
     def setup(self, checkpoints: list[int]) -> int:
         session, job = self.session, self.session.settings
         publisher = session.publisher
-        self._agree(self.graph.common, [], None if publisher is None else publisher.affordable_releases())
+        self._agree(self.graph.common, None if publisher is None else publisher.affordable_releases())
         if not self.is_new:
             return 0
         masks = PairwiseMasks.agree(session.link, job.publishing, session.secrets) if job.is_masked else None
@@ -132,7 +132,7 @@ class ReleaseServer(OnceRole):
     @override
     def setup(self, checkpoints: list[int]) -> int:
         session, job = self.session, self.session.settings
-        hellos = self._agree(0, [])
+        hellos = self._agree(0)
         if self.is_new:
             shape = (hellos[session.holders[0]].nodes, job.model.dim)
             cut = ServerCut(
@@ -183,7 +183,7 @@ class LearningHolder(OnceRole, Judge):
     @override
     def setup(self, checkpoints: list[int]) -> int:
         session = self.session
-        self._agree(self.graph.common, checkpoints)
+        self._agree(self.graph.common)
         if self.is_new:
             cut = HolderCut(session.link, None, session.settings.model.combine.bits, session.dtype)
             self.released = cut.combined(0, _ROUND, (self.graph.common, self._width))
