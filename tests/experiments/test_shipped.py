@@ -12,13 +12,16 @@ JOBS = {
     "amazon": "amazon",
     "arxiv": "ogbn-arxiv",
     "citeseer": "citeseer",
+    "citeseer-horizontal": "citeseer",
     "citeseer-rounds": "citeseer",
     "cora": "cora",
+    "cora-horizontal": "cora",
     "cora-private": "cora",
     "cora-private-once": "cora",
     "cora-rounds": "cora",
     "digits": "digits",
     "pubmed": "pubmed",
+    "pubmed-horizontal": "pubmed",
     "pubmed-rounds": "pubmed",
 }
 CHECKOUT = Path(__file__).parents[2]
@@ -88,3 +91,12 @@ def test_overrides_replace_only_what_they_name():
 def test_broken_overrides_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         with_overrides(JobSettings(), overrides)
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name.endswith("-horizontal")])
+def test_horizontal_jobs_have_the_network_of_equation_23(name):
+    job = shipped_job(name)
+    network = job.horizontal
+    assert job.paradigm == "horizontal"
+    assert (network.layers, network.message, network.aggregate, network.update) == (2, "none", "max", "sum")
+    assert (job.train.epochs, job.train.learning_rate) == (300, 0.01)

@@ -124,3 +124,10 @@ def test_the_key_stays_with_what_cannot_change_the_result(overrides):
     changed = with_overrides(settings, overrides)
     assert changed != settings
     assert training_key(changed, "pooled", "plaintext") == training_key(settings, "pooled", "plaintext")
+
+
+def test_lines_from_before_f1_was_kept_still_count(tmp_path):
+    line = asdict(finished("old"))
+    del line["test_f1"]
+    (tmp_path / "t.jsonl").write_text(json.dumps(line) + "\n")
+    assert Store(tmp_path, "t").get("old") == finished("old", test_f1=None)

@@ -1,0 +1,113 @@
+"""PPGNN: VFGNN's network with eq. 23's layers, on a split where holders differ in their edges alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from veilgraph.baselines.ppgnn import as_vertical, ppgnn
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.parts import HorizontalPart
+
+EQ_23 = {"layers": 2, "dim": 8, "message": "none", "update": "sum", "server": {"dropout": 0.0}}
+
+
+def job(**changes: object) -> JobSettings:
+    data = {"dataset": "synthetic", "holders": 2, "parts": {"knows": "all"}}
+    content = {"paradigm": "horizontal", "data": data, "horizontal": EQ_23, "train": {"epochs": 6}}
+    return parse_job({**content, **changes})
+
+
+def eq_23(parts: list[HorizontalPart], weights: list[torch.Tensor], output: torch.nn.Linear) -> torch.Tensor:
+    """Logits by the equation, node by node."""
+    embeddings = []
+    for part, weight in zip(parts, weights, strict=True):
+        source, target = part.graph.edge_index
+        count = part.graph.num_nodes
+
+        def pooled(h: torch.Tensor, source=source, target=target, count=count) -> torch.Tensor:
+            zero = torch.zeros(1, h.shape[1])
+            return torch.stack([h[v] + torch.cat([zero, h[source[target == v]]]).amax(dim=0) for v in range(count)])
+
+        embeddings.append(pooled(torch.relu(pooled(part.graph.features.to_dense().float()) @ weight)))
+    logits: torch.Tensor = output(torch.stack(embeddings).mean(dim=0))
+    return logits
+
+
+def test_the_logits_are_those_of_the_equation(monkeypatch) -> None:
+    settings, made = job(), []
+
+    def catch(network, progress):
+        made.append(network)
+        raise InterruptedError
+
+    monkeypatch.setattr("veilgraph.baselines.ppgnn.fit_plain", catch)
+    parts = load_parts(settings.data, 0)
+    with pytest.raises(InterruptedError):
+        ppgnn(settings, parts)
+    (network,) = made
+    weights = [network.weights()[f"{party}/W"].float() for party in ("A", "B")]
+    assert not torch.equal(*weights)
+    with torch.no_grad():
+        expected = eq_23(parts, weights, network.head.output)
+    torch.testing.assert_close(network.infer(), expected)
+
+
+def test_it_trains_and_only_the_label_holders_labels_count() -> None:
+    settings = job(train={"epochs": 30})
+    parts = load_parts(settings.data, 0)
+    seen: list[object] = []
+    result = ppgnn(settings, parts, seen.append)
+    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
+    assert result.summary["test_f1"] is not None
+    assert len(seen) == len(result.metrics)
+    other = replace(
+        parts[1], graph=replace(parts[1].graph, labels=torch.zeros(parts[1].graph.num_nodes, dtype=torch.int64))
+    )
+    again = ppgnn(settings, [parts[0], other])
+    assert [record["loss"] for record in again.metrics] == [record["loss"] for record in result.metrics]
+
+
+def test_every_holders_edges_count() -> None:
+    settings = job()
+    parts = load_parts(settings.data, 0)
+    bare = replace(parts[1], graph=replace(parts[1].graph, edge_index=torch.empty(2, 0, dtype=torch.int64)))
+    assert ppgnn(settings, parts).metrics[0]["loss"] != ppgnn(settings, [parts[0], bare]).metrics[0]["loss"]
+
+
+def test_labels_divide_too() -> None:
+    settings = job(data={"dataset": "synthetic", "holders": 3, "parts": {"by": "labels", "knows": "all"}})
+    assert 0 <= ppgnn(settings, load_parts(settings.data, 0)).summary["test_accuracy"] <= 1
+
+
+def test_the_vertical_job_trains_alike() -> None:
+    settings = job(seed=3, precision="float64", train={"epochs": 7, "weight_decay": 0.25, "patience": 3})
+    vertical = as_vertical(settings)
+    assert (vertical.paradigm, vertical.seed, vertical.precision) == ("vertical", 3, "float64")
+    assert vertical.train == settings.train
+    assert (vertical.model.dim, vertical.model.combine.strategy) == (8, "mean")
+
+
+def test_holders_that_are_not_aligned_are_refused() -> None:
+    settings = job(data={"dataset": "synthetic", "holders": 2, "parts": {"knows": "own"}})
+    with pytest.raises(DataError, match="must all know the same nodes; set knows to all"):
+        ppgnn(settings, load_parts(settings.data, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 3}, "layers=3.*eq. 23 alone"),
+        ({"message": "linear"}, "message='linear'.*eq. 23 alone"),
+        ({"update": "concat"}, "update='concat'.*eq. 23 alone"),
+        ({"aggregate": "mean", "edges": "disjoint"}, "aggregate='mean'.*eq. 23 alone"),
+        ({"server": {"batch_norm": True}}, "batch_norm=true: PPGNN has none"),
+    ],
+)
+def test_other_networks_are_refused(changes, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        as_vertical(job(horizontal={**EQ_23, **changes}))

@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.experiments.grid import Cell, run_cell
+from veilgraph.experiments.markdown import Figure
+from veilgraph.experiments.paper_tables import TABLES, reproduce
+from veilgraph.experiments.sapgnn_plot import draw_label_distribution
+from veilgraph.experiments.sapgnn_tables import SAPGNN_TABLES
+from veilgraph.experiments.shipped import shipped_job, with_overrides
+
+TINY = {"data.dataset": "synthetic", "horizontal.dim": 8, "horizontal.server.dropout": 0.5, "train.epochs": 4}
+KINDS = ("separate", "ppgnn", "federated", "pooled")
+
+
+def quiet(what, done, total):
+    pass
+
+
+def cell(kind, engine="plaintext", seed=0, **changes):
+    settings = with_overrides(shipped_job("cora-horizontal"), {**TINY, **changes})
+    return Cell("tiny", "synthetic", kind, "synthetic", settings, kind, seed, engine)
+
+
+def tiny(monkeypatch, name, chosen=lambda entry: True):
+    """The table with Cora's places on the synthetic graph."""
+    plan = TABLES[name]
+    entries = tuple(
+        replace(entry, dataset="synthetic", overrides={**entry.overrides, **TINY})
+        for entry in plan.entries
+        if entry.dataset == "cora" and chosen(entry)
+    )
+    monkeypatch.setitem(TABLES, name, replace(plan, entries=entries))
+
+
+def row(text, start):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
+    return [word.strip() for word in line.strip("|").split("|")]
+
+
+def test_accuracy_and_f1_stand_beside_the_papers_and_do_not_depend_on_the_holders(tmp_path, monkeypatch):
+    tiny(monkeypatch, "sapgnn-table4")
+    text = reproduce("sapgnn-table4", seeds=1, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")
+    accuracy, f1 = text.split("macro F1 |")
+    assert (
+        "| data set, model: accuracy | engine | P = 1 | paper | P = 2 | paper | P = 3 | paper | P = 4 | paper |" in text
+    )
+    for half, paper in ((accuracy, "0.785"), (f1, "0.774")):
+        ours = row(half, "cora, SAPGNN")
+        assert ours[2::2] == [ours[2]] * 4
+        assert ours[3::2] == [paper] * 4
+        assert row(half, "cora, SP")[2] == ours[2]
+        assert row(half, "cora, PPGNN")[2:4] == ["–", "–"]
+    assert row(accuracy, "cora, SP")[3::2] == ["0.785", "0.752", "0.727", "0.706"]
+    assert row(f1, "cora, PPGNN")[5::2] == ["0.765", "0.759", "0.751"]
+    assert accuracy != f1
+    assert "- Test accuracy and macro F1 at the epoch" in text
+    assert "- 10 trainings, " in text
+
+
+def test_the_figure_has_a_table_and_a_picture(tmp_path, monkeypatch):
+    tiny(monkeypatch, "sapgnn-figure4", lambda entry: entry.column != "P = 4")
+    text = reproduce("sapgnn-figure4", seeds=2, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")
+    assert "| data set, model, q: accuracy | engine | P = 2 | P = 3 |" in text
+    assert row(text.split("macro F1 |")[1], "cora, SAPGNN, q = 25 %")[1] == "plaintext"
+    assert "](sapgnn-figure4.png)" in text
+    assert (tmp_path / "sapgnn-figure4.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_training_tells_f1_and_repeats(kind):
+    entry = run_cell(cell(kind))
+    assert entry.test_f1 is not None
+    assert 0 <= entry.test_f1 <= 1
+    assert (entry.engine, entry.sent_bytes) == ("plaintext", None)
+    again = run_cell(cell(kind))
+    assert (again.test_accuracy, again.test_f1, again.best_epoch) == (
+        entry.test_accuracy,
+        entry.test_f1,
+        entry.best_epoch,
+    )
+    assert run_cell(cell(kind, seed=1)).key != entry.key
+
+
+def test_both_engines_agree():
+    real, twin = run_cell(cell("federated", "federated")), run_cell(cell("federated"))
+    assert real.engine == "federated"
+    assert real.sent_bytes is not None
+    assert real.test_accuracy == pytest.approx(twin.test_accuracy, abs=0.02)
+    assert real.test_f1 == pytest.approx(twin.test_f1, abs=0.02)
+
+
+def test_trainings_of_the_other_paradigm_are_refused():
+    with pytest.raises(ConfigError, match=r"'isolated-A' is not of paradigm='horizontal'; choose from federated"):
+        run_cell(cell("isolated-A"))
+
+
+def test_every_place_divides_as_the_paper_says():
+    table, figure = (SAPGNN_TABLES[name].entries for name in ("sapgnn-table4", "sapgnn-figure4"))
+    assert len(table) == 3 * (4 + 3 + 4)
+    assert len(figure) == 3 * 2 * 3 * 3
+    for entry in table:
+        parts = entry.settings.data.parts
+        assert (parts.by, parts.knows) == ("edges", "all")
+        holders = int(entry.column[-1])
+        assert entry.kind == "pooled" if holders == 1 else entry.settings.data.holders == holders
+    for entry in figure:
+        data = entry.settings.data
+        assert data.parts.by == "labels"
+        assert f"q = {100 * data.parts.mixed:.0f} %" in entry.row
+        assert entry.column == f"P = {data.holders}"
+        assert data.parts.knows == {"ppgnn": "all", "federated": "own"}[entry.kind]
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
+    entry = run_cell(cell("federated"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="picture cannot be written"):
+        draw_label_distribution([Figure("r", "c", None, (entry,))], tmp_path / "file" / "picture.png")
