@@ -226,7 +226,10 @@ def demo_command(
 @command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
 def reproduce_command(
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4; rounds, acm, private-totals.")
+        str,
+        typer.Argument(
+            metavar="TABLE", help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4; rounds, acm, private-totals."
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,
     datasets: Annotated[
