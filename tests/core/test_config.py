@@ -276,3 +276,29 @@ def test_what_is_linear_is_masked_unless_told_otherwise(strategy, masked):
     combine = parse_job({"model": {"combine": {"strategy": strategy, "masked": masked}}}).model.combine
     assert combine.linear == linear
     assert combine.is_masked == (linear if masked is None else masked)
+
+
+ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"),
+    [
+        ({"data": {"parts": {"overlap": 0.2}}}, r"data\.parts divides a data set for paradigm='horizontal'"),
+        ({"paradigm": "horizontal", "data": {"edge_proportions": [1, 2]}}, "divide a data set for paradigm='vertical'"),
+        (
+            {"paradigm": "horizontal", "data": {"parts": {"by": "labels", "overlap": 0.2}}},
+            "overlap=0.2 is for by='edges'",
+        ),
+        ({"paradigm": "horizontal", "data": {"parts": {"mixed": 0.2}}}, "mixed=0.2 is for by='labels'"),
+        ({"model": {"dim": 3}, "paradigm": "horizontal"}, "model is not the network of paradigm='horizontal'"),
+        ({"horizontal": {"dim": 3}}, "horizontal is not the network of paradigm='vertical'"),
+        (
+            {"model": ONCE, "privacy": {"schedule": "once", "epsilon_total": 4, "gradient_clip": 0.5}},
+            "gradient_clip=0.5 is for schedule every-step",
+        ),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(job, rule):
+    with pytest.raises(ConfigError, match=rule):
+        parse_job(job)

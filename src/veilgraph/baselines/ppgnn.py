@@ -76,7 +76,9 @@ def as_vertical(settings: JobSettings) -> JobSettings:
     if network.server.batch_norm:
         raise ConfigError("horizontal.server.batch_norm=true: PPGNN has none; set it to false")
     server = network.server
-    content = settings.model_dump(mode="json", exclude={"horizontal", "paradigm", "model"})
+    content = settings.model_dump(
+        mode="json", exclude={"horizontal": True, "paradigm": True, "model": True, "data": {"parts"}}
+    )
     content["model"] = {
         "dim": network.dim,
         "initial": {"method": "individual", "activation": server.activation, "dropout": server.dropout},

@@ -13,7 +13,7 @@ from typing import Literal, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from veilgraph.core.data_settings import NAME_PATTERN, DataSettings
+from veilgraph.core.data_settings import NAME_PATTERN, DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.model_settings import ModelSettings
@@ -78,7 +78,14 @@ class JobSettings(Settings):
         if getattr(self, other) != type(getattr(self, other))():
             raise ValueError(f"{other} is not the network of paradigm={self.paradigm!r}; leave it out")
         if self.paradigm == "vertical":
+            if self.data.parts != PartSettings():
+                raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
             return
+        if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
+            raise ValueError(
+                "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave them "
+                "out, and see data.parts"
+            )
         if self.data.parties is not None:
             raise ValueError(
                 "paradigm='horizontal' with data.parties is not possible in this release; name a data set, which is "

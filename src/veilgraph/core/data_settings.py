@@ -31,6 +31,14 @@ class PartSettings(Settings):
         "own", description="own: nodes dealt to a holder or touched by its edges; all: every node with its label"
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.by == "labels" and self.overlap:
+            raise ValueError(f"overlap={self.overlap} is for by='edges', and nodes are dealt by='labels'; leave it out")
+        if self.by == "edges" and self.mixed != type(self).model_fields["mixed"].default:
+            raise ValueError(f"mixed={self.mixed} is for by='labels', and edges are dealt by='edges'; leave it out")
+        return self
+
 
 class DataSettings(Settings):
     """Which graph, and how it is divided among the holders.

@@ -69,6 +69,11 @@ class PrivacySettings(Settings):
             )
         if self.noise_multiplier == 0 and self.epsilon_total is not None:
             raise ValueError("noise_multiplier=0 has no finite ε and epsilon_total wants one; leave one of them out")
+        if self.once and self.gradient_clip != type(self).model_fields["gradient_clip"].default:
+            raise ValueError(
+                f"gradient_clip={self.gradient_clip} is for schedule every-step: with once no gradient is published; "
+                "leave it out"
+            )
         self._check_unit()
         return self
 

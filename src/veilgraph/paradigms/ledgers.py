@@ -69,7 +69,7 @@ def spent(publisher: Publisher) -> Record:
         "delta": privacy.delta,
         "unit": privacy.unit,
         "neighbours": privacy.relation,
-        "budget": privacy.epsilon_total,
+        "budget": _finite(publisher.budget),
     }
 
 
