@@ -28,8 +28,8 @@ from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.experiments.organisations import export_organisations
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import train
 
 CASES: dict[str, tuple[Callable[[], list[PartyGraph]], int, int]] = {
     "Cora, d = 64": (lambda: load_parties(DataSettings(dataset="cora"), 0), 64, 40),

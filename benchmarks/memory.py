@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.graphs import random_parties
 from veilgraph.core.config import parse_job
-from veilgraph.paradigms.vertical import train
+from veilgraph.paradigms.jobs import train
 
 NODES, EDGES, FEATURES, CLASSES = 169_343, 1_166_243, 128, 40
 STEPS = 4

@@ -21,7 +21,7 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.experiments.shipped import with_overrides
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical import TrainResult, train
+from veilgraph.paradigms.jobs import TrainResult, train
 
 DIM = 64
 HOPS = 2

@@ -21,8 +21,8 @@ from veilgraph.core.config import JobSettings, parse_job, read_job
 from veilgraph.core.errors import ConfigError, DataError, RangeOverflow, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import predict, resume, train
 
 
 @pytest.fixture(autouse=True)

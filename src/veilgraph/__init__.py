@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically
     from veilgraph.graph.party import PartyGraph
+    from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
     from veilgraph.paradigms.predictions import Predictions
-    from veilgraph.paradigms.vertical import TrainResult, load_result, predict, resume, train
 
 __version__ = "0.1.0"
 
@@ -40,15 +40,15 @@ _HOMES: Final = {
     "JobSettings": "veilgraph.core.config",
     "PartyGraph": "veilgraph.graph.party",
     "Predictions": "veilgraph.paradigms.predictions",
-    "TrainResult": "veilgraph.paradigms.vertical",
+    "TrainResult": "veilgraph.paradigms.jobs",
     "VeilgraphError": "veilgraph.core.errors",
-    "load_result": "veilgraph.paradigms.vertical",
+    "load_result": "veilgraph.paradigms.jobs",
     "parse_job": "veilgraph.core.config",
-    "predict": "veilgraph.paradigms.vertical",
+    "predict": "veilgraph.paradigms.jobs",
     "read_job": "veilgraph.core.config",
-    "resume": "veilgraph.paradigms.vertical",
+    "resume": "veilgraph.paradigms.jobs",
     "split_vertically": "veilgraph.graph.partition",
-    "train": "veilgraph.paradigms.vertical",
+    "train": "veilgraph.paradigms.jobs",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.paradigms import vertical
+from veilgraph.paradigms import inputs, jobs
 from veilgraph.paradigms.run_directory import RunDirectory
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_result(run: Path, tmp_path: 
 
 
 def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vertical, "run_threads", interrupted)
+    monkeypatch.setattr(jobs, "run_threads", interrupted)
     out = tmp_path / "run"
     result = veilgraph("train", job, "--out", out)
     assert result.exit_code == 130
@@ -70,7 +70,7 @@ def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, mo
 
 
 def test_an_interrupt_before_the_run_began_says_so(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vertical, "load_parties", interrupted)
+    monkeypatch.setattr(inputs, "load_parties", interrupted)
     result = veilgraph("train", job, "--out", tmp_path / "run")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "veilgraph: stopped before the run began"

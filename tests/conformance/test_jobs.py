@@ -15,8 +15,8 @@ from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.mpc import ring
+from veilgraph.paradigms.jobs import predict, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import predict, train
 
 JOBS: dict[str, Settings] = {
     "collaborative": {},

@@ -38,8 +38,8 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.jobs import predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import predict, resume
 
 pytestmark = pytest.mark.xdist_group("network")  # one worker: starting the sites takes seconds
 HOLDERS = ("A", "B", "C")

@@ -17,8 +17,8 @@ from veilgraph.graph.build import build_graph
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import train
 
 HOLDERS = 3
 JOB = parse_job(

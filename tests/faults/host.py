@@ -27,7 +27,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms import worker
-from veilgraph.paradigms.vertical import resume, train
+from veilgraph.paradigms.jobs import resume, train
 from veilgraph.roles import launch
 
 LONG_S = 60.0

@@ -14,8 +14,8 @@ from tests.roles.federation import Settings
 from tests.tables.writing import write
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.types import SERVER
+from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import load_result, predict, resume
 from veilgraph.report.disclosures import read_disclosures
 
 EPOCHS = 12

@@ -14,7 +14,7 @@ from tests.faults.host import Host, Order
 from tests.faults.runs import OTHER, ROLES, assert_undisturbed, graph_job
 from tests.paradigms.test_resume import alive, lines_of, one_thread, wait_for, workers
 from veilgraph.core.config import write_job
-from veilgraph.paradigms.vertical import resume
+from veilgraph.paradigms.jobs import resume
 
 NOTICE_S = 8.0
 LONG = 150

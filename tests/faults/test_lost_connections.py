@@ -18,7 +18,7 @@ from tests.paradigms.test_resume import lines_of, wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.sockets import SocketLink, socket_mesh
-from veilgraph.paradigms import vertical
+from veilgraph.paradigms import jobs
 
 ENDS_WITHIN_S = 10.0
 """Far below the job's timeout, which must not be needed."""
@@ -71,9 +71,9 @@ def test_a_lost_connection(
 
     settings = (graph_job if epochs else table_job)(tmp_path / "data", {"timeout_s": TIMEOUT_S})
     with monkeypatch.context() as patch:
-        patch.setattr(vertical, "run_threads", run_over_sockets)
+        patch.setattr(jobs, "run_threads", run_over_sockets)
         with pytest.raises(PeerFailed, match="the test's own"):
-            vertical.train(settings, run)
+            jobs.train(settings, run)
     assert lines_of(run) < EPOCHS
     assert set(errors) == {LABEL_HOLDER, OTHER, SERVER}
     for party, error in errors.items():
@@ -81,5 +81,5 @@ def test_a_lost_connection(
         assert str(error).startswith(f"{party} cannot ")
     for party, peer in ((one, other), (other, one)):
         assert peer in str(errors[party])
-    vertical.resume(run)
+    jobs.resume(run)
     assert_undisturbed(run, tmp_path / "undisturbed")

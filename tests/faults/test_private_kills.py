@@ -23,8 +23,8 @@ from tests.paradigms.test_private_runs import DELTA, arrived, ledger, paid, plan
 from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.paradigms.jobs import load_result, train
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import load_result, train
 from veilgraph.privacy.ledger import Ledger
 
 BUDGET = 8.0

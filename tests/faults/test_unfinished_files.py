@@ -14,8 +14,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
-from veilgraph.paradigms.vertical import predict, resume, train
 
 STRAYS = (
     "parties/A/checkpoints/.epoch-000004.safetensors.4711",

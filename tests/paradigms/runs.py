@@ -12,8 +12,8 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.ring import fractional_bits
+from veilgraph.paradigms.jobs import TrainResult, load_result
 from veilgraph.paradigms.run_directory import Record, RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import TrainResult, load_result
 
 DROPOUT: Settings = {"model": {"initial": {"dropout": 0.2}, "local": {"dropout": 0.2}, "server": {"dropout": 0.5}}}
 

@@ -25,9 +25,9 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.nn.layered import layer_widths
-from veilgraph.paradigms import vertical
+from veilgraph.paradigms import inputs
+from veilgraph.paradigms.jobs import TrainResult, predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import TrainResult, predict, resume, train
 
 PLAIN: Settings = {"horizontal": {"server": {"dropout": 0.0}}}
 SECURE: Settings = {"horizontal": {"combine": "secure-max"}}
@@ -306,7 +306,7 @@ def test_holders_that_do_not_fit_are_refused(
 ) -> None:
     settings = job(3)
     parts = [change(part) if part.graph.party in at else part for part in load_parts(settings.data, settings.seed)]
-    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: parts)
+    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: parts)
     with pytest.raises(DataError, match=message) as caught:
         train(settings, tmp_path / "run")
     assert "\n" not in str(caught.value)
@@ -316,7 +316,7 @@ def test_holders_without_labels_take_part(tmp_path: Path, monkeypatch: pytest.Mo
     settings = job(3)
     parts = load_parts(settings.data, settings.seed)
     parts = [without_labels(part) if part.graph.party == "A" else part for part in parts]
-    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: parts)
+    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: parts)
     run = train(settings, tmp_path / "run")
     assert run.summary["val_accuracy"] > 1 / 3
     assert len(tables(run)["A"].splitlines()) == 1 + len(parts[0].ids)
@@ -326,7 +326,7 @@ def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.M
     settings = job(2, MEAN)
     one, other = load_parts(settings.data, settings.seed)
     none = replace(other.graph, edge_index=other.graph.edge_index[:, :0], edge_weight=None)
-    monkeypatch.setattr(vertical, "load_parts", lambda data, seed: [one, replace(other, graph=none)])
+    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: [one, replace(other, graph=none)])
     assert train(settings, tmp_path / "run").summary["val_accuracy"] > 1 / 3
 
 

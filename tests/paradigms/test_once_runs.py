@@ -37,8 +37,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
-from veilgraph.paradigms.vertical import predict, resume, train
 from veilgraph.privacy import ledger_file
 
 ONE = Counter(embeddings=1)

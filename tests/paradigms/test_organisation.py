@@ -22,9 +22,9 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.ids import unpack_ids
+from veilgraph.paradigms.jobs import align, predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.paradigms.sending import SendingRecord
-from veilgraph.paradigms.vertical import align, predict, resume, train
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosures import DisclosureRecord
 

@@ -21,9 +21,9 @@ from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.experiments.organisations import export_dataset
-from veilgraph.paradigms import vertical
+from veilgraph.paradigms import jobs
+from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.vertical import TrainResult, load_result, predict, resume, train
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent
 from veilgraph.privacy.plan import Plan, plan
@@ -123,7 +123,7 @@ def assert_complete(run: Path, epochs: int) -> None:
 def errors_of_all() -> Iterator[dict[PartyId, BaseException]]:
     """What every party fails with, not the first cause alone."""
     found: dict[PartyId, BaseException] = {}
-    original = vertical.__dict__["run_simulated"]
+    original = jobs.__dict__["run_simulated"]
 
     def run(of: RunDirectory, party: PartyId, *rest: Any) -> None:
         try:
@@ -133,7 +133,7 @@ def errors_of_all() -> Iterator[dict[PartyId, BaseException]]:
             raise
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vertical, "run_simulated", run)
+        patch.setattr(jobs, "run_simulated", run)
         yield found
 
 

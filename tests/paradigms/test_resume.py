@@ -23,8 +23,8 @@ from veilgraph.core.config import JobSettings, write_job
 from veilgraph.core.errors import PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.paradigms.fit import Judgement
+from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, Record, RunDirectory, save_tensors
-from veilgraph.paradigms.vertical import TrainResult, load_result, predict, resume, train
 
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 VARIANTS: dict[str, Settings] = {
@@ -364,7 +364,7 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from veilgraph.core.config import read_job
-from veilgraph.paradigms.vertical import train
+from veilgraph.paradigms.jobs import train
 job, *outs = sys.argv[1:]
 pids = {}
 for out in outs:

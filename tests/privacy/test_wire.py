@@ -33,7 +33,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
 from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms import party, vertical
+from veilgraph.paradigms import party
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
@@ -523,7 +523,7 @@ def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
     settings = job(2, dim=width, initial={"method": method})
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 1})})
     graphs = make_graphs(settings, 1)
-    vertical.train(settings, tmp_path / "run", parties=list(graphs.values()), private_seeds=private_seeds)
+    jobs.train(settings, tmp_path / "run", parties=list(graphs.values()), private_seeds=private_seeds)
 
     # From here on only what A has: its features, its view, and the job.
     kind = Kind.SHARE if method == "collaborative" else Kind.MASKED

@@ -40,8 +40,8 @@ from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
 from veilgraph.paradigms.fit import infer
-from veilgraph.paradigms.vertical import predict, train
-from veilgraph.paradigms.vertical import resume as resume_run
+from veilgraph.paradigms.jobs import predict, train
+from veilgraph.paradigms.jobs import resume as resume_run
 from veilgraph.roles.agreement import Hello
 from veilgraph.roles.launch import run_threads
 from veilgraph.roles.role import Role

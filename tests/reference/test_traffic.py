@@ -8,7 +8,7 @@ import pytest
 from benchmarks.traffic import step_bytes
 from veilgraph.core.config import parse_job
 from veilgraph.graph.datasets import load_parties
-from veilgraph.paradigms.vertical import train
+from veilgraph.paradigms.jobs import train
 
 JOBS: list[dict[str, Any]] = [
     {},

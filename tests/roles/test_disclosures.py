@@ -21,7 +21,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
-from veilgraph.paradigms.vertical import train
+from veilgraph.paradigms.jobs import train
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosure_rows import TABLE
 from veilgraph.roles.disclosures import (

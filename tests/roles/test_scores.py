@@ -22,7 +22,7 @@ from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.vertical import resume, train
+from veilgraph.paradigms.jobs import resume, train
 from veilgraph.roles.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
 
 

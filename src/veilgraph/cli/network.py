@@ -253,7 +253,7 @@ def demo_network_command(
         from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
 
         run = run_network_demo(out or fresh_path("demo-network"), say, epochs)
-    from veilgraph.paradigms.vertical import load_result  # noqa: PLC0415
+    from veilgraph.paradigms.jobs import load_result  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
 
     result = load_result(run)

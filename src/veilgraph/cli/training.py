@@ -26,7 +26,7 @@ from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from veilgraph.core.config import JobSettings
-    from veilgraph.paradigms.vertical import TrainResult
+    from veilgraph.paradigms.jobs import TrainResult
 
 REPRODUCED: Final = Path("runs/reproduce")
 
@@ -88,7 +88,7 @@ def predict_command(
     chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
-    from veilgraph.paradigms.vertical import predict  # noqa: PLC0415
+    from veilgraph.paradigms.jobs import predict  # noqa: PLC0415
 
     with messages().status("predicting"):
         predictions = predict(run, chosen, ids=wanted, processes=processes)
@@ -170,7 +170,7 @@ def align_command(
     veilgraph train aligns by itself; across organisations it is veilgraph submit --work align.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.paradigms.vertical import align  # noqa: PLC0415
+    from veilgraph.paradigms.jobs import align  # noqa: PLC0415
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
@@ -255,7 +255,7 @@ def reproduce_command(
 
 
 def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool) -> None:
-    from veilgraph.paradigms.vertical import train  # noqa: PLC0415
+    from veilgraph.paradigms.jobs import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
@@ -264,8 +264,8 @@ def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds:
 
 
 def _resume(path: Path, *, processes: bool) -> None:
+    from veilgraph.paradigms.jobs import resume  # noqa: PLC0415
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
-    from veilgraph.paradigms.vertical import resume  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     settings = RunDirectory.open(path).settings

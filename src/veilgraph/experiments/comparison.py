@@ -25,8 +25,8 @@ from veilgraph.experiments.markdown import mean_and_spread
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import Record, RunDirectory
-from veilgraph.paradigms.vertical import train
 
 _FIGURES: Final = {"AUC": "auc", "F1 (macro)": "f1", "accuracy": "accuracy"}
 _KEPT: Final = ("best_epoch", *(f"{split}_{name}" for split in ("val", "test") for name in _FIGURES.values()))

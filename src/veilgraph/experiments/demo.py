@@ -17,8 +17,8 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.graph.datasets import load_parties
+from veilgraph.paradigms.jobs import Progress, TrainResult, train
 from veilgraph.paradigms.run_directory import Record
-from veilgraph.paradigms.vertical import Progress, TrainResult, train
 
 DEMO_JOB: Final = "digits"
 """Name of the shipped job that is demonstrated."""

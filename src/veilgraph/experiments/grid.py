@@ -20,8 +20,8 @@ from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Finished, Store, identity, package_version, training_key
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.jobs import Progress, train
 from veilgraph.paradigms.run_directory import Record
-from veilgraph.paradigms.vertical import Progress, train
 from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
 

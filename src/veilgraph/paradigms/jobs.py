@@ -1,4 +1,4 @@
-"""The vertical paradigm (VFGNN): train a job on this machine, and predict with what it trained.
+"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
 
 Every party runs the same code in a thread over the in-memory link, or in a process of its own over local sockets.
 All a party keeps is in its part of the run directory.
@@ -6,28 +6,22 @@ All a party keeps is in its part of the run directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.datasets import load_parties, load_parts
-from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
+from veilgraph.graph.party import load_party
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.organisation import Organisation
+from veilgraph.paradigms.inputs import GivenParties, accepted_by_parties, gather_inputs
 from veilgraph.paradigms.party import Work, run_simulated
 from veilgraph.paradigms.predictions import Predictions, checked_nodes, load_predictions
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
 
 Progress = Callable[[list[Record]], None]
 """Called now and then with all epochs' records so far."""
@@ -54,7 +48,7 @@ def train(
     settings: JobSettings,
     out: Path,
     *,
-    parties: Sequence[PartyGraph] | Mapping[PartyId, Data] | None = None,
+    parties: GivenParties | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
     private_seeds: bool = False,
@@ -77,35 +71,11 @@ def train(
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    graphs: list[PartyGraph] = []
-    ids: dict[PartyId, list[str]] = {}
-    if parties is None and settings.data.from_tables:
-        settings = _with_absolute_party_files(settings)
-        _check_accepted(settings)
-    elif parties is None and settings.paradigm == "horizontal":
-        parts = load_parts(settings.data, settings.seed)
-        graphs = [part.graph for part in parts]
-        ids = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
-    elif parties is None:
-        graphs = load_parties(settings.data, settings.seed)
-    elif settings.paradigm == "horizontal":
-        raise ConfigError(
-            "parties: graphs given from Python are for paradigm vertical; name a data set in data.dataset"
-        )
-    else:
-        given = _graphs(parties)
-        settings = with_parties(settings, given, out)
-        for graph in given:
-            graph.validate()
-        graphs = [scale_features(graph, settings.data.feature_scaling) for graph in given]
+    inputs = gather_inputs(settings, parties, out)
+    settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
-    if graphs and not ids:
-        check_federation(graphs, settings.data.label_party)
     run = RunDirectory.create(out, settings)
-    for graph in graphs:
-        save_party(graph, run.party(graph.party).graph_path)
-        if ids:
-            run.party(graph.party).save_ids(ids[graph.party])
+    inputs.save(run)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
     return _train(run, settings, "train", custom, processes=processes, progress=progress)
@@ -192,17 +162,6 @@ def load_result(path: Path) -> TrainResult:
     return TrainResult(path, run.summary, run.metrics(), _predictions(run))
 
 
-def with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
-    """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
-    paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
-    labelled = [graph.party for graph in parties if graph.labels is not None]
-    label_party = settings.data.label_holder or next(iter(labelled), parties[0].party if parties else "")
-    check_federation(parties, label_party)
-    content = settings.model_dump(mode="json")
-    content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
-    return parse_job(content)
-
-
 def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
@@ -221,8 +180,7 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
     """
     if not settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
-    settings = _with_absolute_party_files(settings)
-    _check_accepted(settings)
+    settings = accepted_by_parties(settings)
     run = RunDirectory.create(out, settings)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
@@ -230,35 +188,6 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
     return {name: load_party(run.party(name).graph_path).num_nodes for name in settings.data.names} | {
         "": load_party(run.party(settings.data.names[0]).graph_path).common
     }
-
-
-def _with_absolute_party_files(settings: JobSettings) -> JobSettings:
-    """The run directory keeps the job: paths must hold from everywhere."""
-    parties = settings.data.parties or {}
-    if any(path is None for path in parties.values()):
-        raise ConfigError(
-            "data.parties: names alone are for jobs across organisations (veilgraph submit); on one machine give every "
-            "holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
-        )
-    data = settings.data.model_copy(
-        update={"parties": {name: path.absolute() for name, path in parties.items() if path}}
-    )
-    return settings.model_copy(update={"data": data})
-
-
-def _check_accepted(settings: JobSettings) -> None:
-    """Every party says the same before work; here it is known before a run directory is made."""
-    for name, path in (settings.data.parties or {}).items():
-        if path is not None:
-            reason = Organisation.read(path, name).refusal(settings)
-            if reason is not None:
-                raise ConfigError(f"{name} refuses the job: {reason}")
-
-
-def _graphs(parties: Sequence[PartyGraph] | Mapping[PartyId, Data]) -> list[PartyGraph]:
-    if isinstance(parties, Mapping):
-        return [PartyGraph.from_data(party, data) for party, data in parties.items()]
-    return list(parties)
 
 
 def _train(

@@ -33,8 +33,8 @@ from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.fit import Judgement
+from veilgraph.paradigms.jobs import load_result, predict, resume, train
 from veilgraph.paradigms.run_directory import Record, RunDirectory
-from veilgraph.paradigms.vertical import load_result, predict, resume, train
 from veilgraph.roles.scores import Scores
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}

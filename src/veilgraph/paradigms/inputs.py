@@ -1,0 +1,122 @@
+"""What a job on one machine begins with: the holders' graphs, of a data set, saved, or given from Python; or tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.datasets import load_parties, load_parts
+from veilgraph.graph.features import scale_features
+from veilgraph.graph.party import PartyGraph, check_federation, save_party
+from veilgraph.paradigms.organisation import Organisation
+from veilgraph.paradigms.run_directory import RunDirectory
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+GivenParties = Sequence[PartyGraph] | Mapping[PartyId, "Data"]
+"""One graph per holder, or holder → PyTorch Geometric ``Data``."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A job and its holders' graphs.
+
+    Attributes:
+        settings: the job as it is kept in the run directory.
+        graphs: one per holder; none where each holder reads tables.
+        ids: holder → its rows' ids, in paradigm horizontal.
+    """
+
+    settings: JobSettings
+    graphs: Sequence[PartyGraph] = ()
+    ids: Mapping[PartyId, Sequence[str]] = field(default_factory=dict)
+
+    def save(self, run: RunDirectory) -> None:
+        """Gives every holder its own, in its part of the run."""
+        for graph in self.graphs:
+            store = run.party(graph.party)
+            save_party(graph, store.graph_path)
+            if graph.party in self.ids:
+                store.save_ids(self.ids[graph.party])
+
+
+def gather_inputs(settings: JobSettings, parties: GivenParties | None, out: Path) -> Inputs:
+    """Reads what the job names, or takes what is given in its place.
+
+    Args:
+        settings: the job.
+        parties: as for ``jobs.train``.
+        out: the run directory that is going to be made.
+
+    Raises:
+        ConfigError: a party refuses the job, or it cannot take what is given.
+        DataError: the data cannot be read, or break a rule.
+    """
+    if parties is None and settings.data.from_tables:
+        return Inputs(accepted_by_parties(settings))
+    if settings.paradigm == "horizontal":
+        return _horizontal(settings, parties)
+    graphs = load_parties(settings.data, settings.seed) if parties is None else _graphs(parties)
+    if parties is not None:
+        settings = _with_parties(settings, graphs, out)
+        for graph in graphs:
+            graph.validate()
+        graphs = [scale_features(graph, settings.data.feature_scaling) for graph in graphs]
+    check_federation(graphs, settings.data.label_party)
+    return Inputs(settings, graphs)
+
+
+def _horizontal(settings: JobSettings, parties: GivenParties | None) -> Inputs:
+    if parties is not None:
+        raise ConfigError(
+            "parties: graphs given from Python are for paradigm vertical; name a data set in data.dataset"
+        )
+    parts = load_parts(settings.data, settings.seed)
+    ids = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
+    return Inputs(settings, [part.graph for part in parts], ids)
+
+
+def accepted_by_parties(settings: JobSettings) -> JobSettings:
+    """The job with its party files' absolute paths, which hold from everywhere, once every party accepts it.
+
+    Every party says the same before work; here it is known before a run directory is made.
+
+    Raises:
+        ConfigError: a holder has no party file, or refuses.
+    """
+    parties = settings.data.parties or {}
+    if any(path is None for path in parties.values()):
+        raise ConfigError(
+            "data.parties: names alone are for jobs across organisations (veilgraph submit); on one machine give every "
+            "holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
+        )
+    paths = {name: path.absolute() for name, path in parties.items() if path}
+    settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
+    for name, path in paths.items():
+        reason = Organisation.read(path, name).refusal(settings)
+        if reason is not None:
+            raise ConfigError(f"{name} refuses the job: {reason}")
+    return settings
+
+
+def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
+    """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
+    paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
+    labelled = [graph.party for graph in parties if graph.labels is not None]
+    label_party = settings.data.label_holder or next(iter(labelled), parties[0].party if parties else "")
+    check_federation(parties, label_party)
+    content = settings.model_dump(mode="json")
+    content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
+    return parse_job(content)
+
+
+def _graphs(parties: GivenParties) -> list[PartyGraph]:
+    if isinstance(parties, Mapping):
+        return [PartyGraph.from_data(party, data) for party, data in parties.items()]
+    return list(parties)
