@@ -33,7 +33,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
 from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms import party
+from veilgraph.paradigms import jobs, party
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
