@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.roles.federation import DIM, FEATURES, Settings, small_data, small_job, small_parties
+from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.baselines.pooled import pooled
 from veilgraph.graph.partition import POOLED, pool
 from veilgraph.graph.party import PartyGraph
@@ -44,7 +45,7 @@ def test_pooled_is_one_holder_with_everything(strategy: str, kind: str) -> None:
     change: Settings = {"model": {"combine": {"strategy": strategy}, "local": {"model": kind}}}
     settings = small_job(2, {"train": {"epochs": 4}}, change)
     graphs = small_parties(2)
-    by_hand = fit_plain(PlainNetwork(settings, [pool(graphs, "A")], POOLED), lambda records: None)
+    by_hand = fit(PlainNetwork(settings, [pool(graphs, "A")], POOLED))
     assert same(pooled(settings, graphs).metrics, by_hand.metrics)
 
 

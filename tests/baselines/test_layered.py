@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from veilgraph.baselines.layered import LayeredNetwork, fit_layered, separate
+from veilgraph.baselines.fitting import fit
+from veilgraph.baselines.layered import LayeredNetwork, separate
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.horizontal_settings import NOT_MONOTONE, HorizontalSettings
@@ -162,7 +163,7 @@ def test_accuracy_does_not_depend_on_the_number_of_holders() -> None:
     found = []
     for holders in (1, 2, 4):
         parts = split_horizontally(data, names=NAMES[:holders], seed=holders, overlap=0.2 if holders > 1 else 0.0)
-        result = fit_layered(LayeredNetwork(chosen, train, parts, seed=5, dtype=torch.float64))
+        result = fit(LayeredNetwork(chosen, train, parts, seed=5, dtype=torch.float64))
         found.append({**result.summary, "seconds_per_step": 0})
         assert len(result.metrics) <= 40
         assert "val_accuracy" in result.metrics[1]
@@ -174,7 +175,7 @@ def test_the_best_epoch_is_judged_and_patience_stops() -> None:
     parts = split_horizontally(synthetic_data(90), names=["A"], seed=0)
     train = TrainSettings(epochs=60, patience=2, learning_rate=0.05)
     seen: list[Any] = []
-    result = fit_layered(LayeredNetwork(HorizontalSettings(dim=8), train, parts, seed=1), seen.append)
+    result = fit(LayeredNetwork(HorizontalSettings(dim=8), train, parts, seed=1), seen.append)
     best = max(result.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"]))
     assert result.summary["best_epoch"] == best["epoch"]
     assert len(result.metrics) == best["epoch"] + 2 < 60

@@ -45,7 +45,7 @@ def test_the_logits_are_those_of_the_equation(monkeypatch) -> None:
         made.append(network)
         raise InterruptedError
 
-    monkeypatch.setattr("veilgraph.baselines.ppgnn.fit_plain", catch)
+    monkeypatch.setattr("veilgraph.baselines.ppgnn.fit", catch)
     parts = load_parts(settings.data, 0)
     with pytest.raises(InterruptedError):
         ppgnn(settings, parts)

@@ -96,12 +96,15 @@ def test_reproduce_hands_its_arguments_on(tmp_path: Path, monkeypatch: pytest.Mo
         return "| a table |"
 
     monkeypatch.setattr(paper_tables, "reproduce", reproduce)
-    result = veilgraph("reproduce", "table2", "--seeds", "2", "--datasets", "cora, pubmed", "--out", tmp_path)
+    result = veilgraph(
+        "reproduce", "table2", "--seeds", "2", "--datasets", "cora, pubmed", "--rows", "VFGNN", "--out", tmp_path
+    )
     assert result.stdout == "| a table |\n"
     assert asked == {
         "table": "table2",
         "seeds": 2,
         "datasets": ["cora", "pubmed"],
+        "rows": "VFGNN",
         "out": tmp_path,
         "engine": "federated",
     }

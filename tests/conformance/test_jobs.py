@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
+from tests.paradigms.test_horizontal_runs import SECURE, assert_same
+from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
+from veilgraph.link.sockets import SocketLink, socket_mesh
 from veilgraph.mpc import ring
+from veilgraph.paradigms import jobs
 from veilgraph.paradigms.jobs import predict, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
@@ -27,6 +32,9 @@ JOBS: dict[str, Settings] = {
     "float64, lstm": {"precision": "float64", "model": {"local": {"model": "sage-lstm"}}},
     "sparsely evaluated": {"train": {"evaluate_every": 4, "patience": 1, "epochs": 30, "learning_rate": 0.2}},
 }
+
+
+HORIZONTAL: dict[str, Settings] = {"maximum in the clear": {}, "secure maximum": SECURE}
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +103,36 @@ def test_processes_give_what_threads_give(tmp_path: Path) -> None:
     again = predict(other.path, processes=True)
     assert torch.equal(again.probabilities, one.predictions.probabilities)
     assert torch.equal(predict(one.path).probabilities, one.predictions.probabilities)
+
+
+def run_over_sockets(programs: Mapping[PartyId, Callable[[Link], None]], timeout_s: float, tick: object) -> None:
+    """Stands in for ``run_threads``: over the sockets that join processes."""
+    mesh = socket_mesh(list(programs))
+
+    def run(party: PartyId) -> None:
+        with closing(SocketLink(party, mesh[party], timeout_s)) as link:
+            programs[party](link)
+
+    with ThreadPoolExecutor(len(programs)) as pool:
+        for ended in [pool.submit(run, party) for party in programs]:
+            ended.result()
+
+
+@pytest.mark.parametrize("variant", HORIZONTAL.values(), ids=HORIZONTAL.keys())
+def test_horizontal_jobs_over_memory_and_over_sockets(
+    tmp_path: Path, variant: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = horizontal_job(3, variant, {"train": {"epochs": 3}})
+    assert (settings.horizontal.message, settings.horizontal.aggregate) == ("linear", "max")
+    assert settings.horizontal.edges == "may-overlap"
+    one, again = train(settings, tmp_path / "one"), train(settings, tmp_path / "again")
+    monkeypatch.setattr(jobs, "run_threads", run_over_sockets)
+    other = train(settings, tmp_path / "other")
+    for run in (again, other):
+        assert_same(one, run)
+        assert run.summary["sent_bytes"] == one.summary["sent_bytes"]
+        assert model_bytes(run.path) == model_bytes(one.path), "nothing in a model is of the session"
+    assert torch.equal(predict(other.path).probabilities, one.predictions.probabilities)
 
 
 def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ HORIZONTAL_ALONE = {
     "weight-gradients",
     "label-tallies",
     "single-summands",
+    "column-statistics",
 }
 ALWAYS = {"training-rows", "node-lists", "global-embeddings", "weight-gradients", "label-tallies"}
 
@@ -243,6 +244,19 @@ def test_what_a_horizontal_job_reveals_concerns_every_holder(settings: JobSettin
     assert len({refusal(nothing, settings, holder) for holder in settings.data.names}) == 1
     accepting = LimitSettings(may_reveal=tuple(found), max_rounds=9)
     assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
+
+
+def test_statistics_of_columns_are_revealed_by_scaled_tables_and_by_what_a_party_says_of_its_own() -> None:
+    data = {"parties": ["A", "B"], "feature_scaling": "standard"}
+    scaled = parse_job({"paradigm": "horizontal", "data": data})
+    assert "column-statistics" in revelations(scaled)
+    for changes in ({"feature_scaling": "row"}, {"parties": {"A": "a.safetensors", "B": "b.safetensors"}}):
+        assert "column-statistics" not in revelations(parse_job({"paradigm": "horizontal", "data": data | changes}))
+    plain = horizontal(2)
+    accepting = LimitSettings(may_reveal=tuple(revelations(plain)), max_rounds=2)
+    assert refusal(accepting, plain, "B") is None
+    reason = refusal(accepting, plain, "B", besides={"column-statistics": "missing=mean"})
+    assert str(reason).endswith("what else the job reveals: column-statistics (missing=mean)")
 
 
 def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:

@@ -12,7 +12,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
+from veilgraph.core.data_settings import DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
@@ -36,9 +37,9 @@ from veilgraph.deploy.control import _session, _write_job, logs, status, stop, s
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.experiments.organisations import export_dataset
-from veilgraph.paradigms.ids import unpack_ids
-from veilgraph.paradigms.jobs import predict, resume
+from veilgraph.experiments.organisations import export_dataset, export_parts
+from veilgraph.graph.ids import unpack_ids
+from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
 pytestmark = pytest.mark.xdist_group("network")  # one worker: starting the sites takes seconds
@@ -190,6 +191,58 @@ def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
     consortium: Consortium, tmp_path: Path
 ) -> None:
     settings = job("killed", train={**JOB["train"], "epochs": 60})
+    train_with_a_kill(consortium, settings)
+    assert_same_here(consortium, settings, tmp_path)
+
+
+def test_a_horizontal_job_from_tables_is_killed_and_goes_on_to_the_run_in_one_process(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    """Every organisation has the scores, and its own nodes' predictions."""
+    data = {"parties": list(HOLDERS), "feature_scaling": "standard"}
+    train = {**JOB["train"], "epochs": 40}
+    settings = parse_job({"name": "rows", "paradigm": "horizontal", "data": data, "train": train, "timeout_s": 120})
+    divided = DataSettings(dataset="synthetic", holders=3, parts=PartSettings(overlap=0.2))
+    files = export_parts(divided, tmp_path / "parts", 0, job=settings)
+    with other_tables(consortium, files):
+        train_with_a_kill(consortium, settings)
+
+    here = RunDirectory.create(
+        tmp_path / "here", settings.model_copy(update={"data": settings.data.model_copy(update={"parties": files})})
+    )
+    for party in (*HOLDERS, SERVER):
+        here.party(party).save_seed(consortium.run(party, "rows").party(party).seed())
+    whole = resume(here.path)
+    ours = model_of(lambda party: consortium.run(party, "rows"))
+    theirs = model_of(lambda party: here)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    for party in HOLDERS:
+        found = load_result(consortium.run(party, "rows").path)
+        assert found.summary["test_accuracy"] == whole.summary["test_accuracy"]
+        assert found.predictions.ids == tuple(here.party(party).ids() or ())
+        assert predict(found.path, ids=found.predictions.ids[:1]).ids == found.predictions.ids[:1]
+
+
+@contextmanager
+def other_tables(consortium: Consortium, files: Mapping[str, Path]) -> Iterator[None]:
+    """Other contents of the party files with which the sites joined."""
+    before = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
+    kept = {file: file.read_text(encoding="utf-8") for file in before.values()}
+    try:
+        for party, file in before.items():
+            text = files[party].read_text(encoding="utf-8")
+            for table in ("nodes.csv", "edges.csv"):
+                text = text.replace(table, str(files[party].parent / table))
+            file.write_text(text + "\nseed: job\n", encoding="utf-8")
+        yield
+    finally:
+        for file, text in kept.items():
+            file.write_text(text, encoding="utf-8")
+
+
+def train_with_a_kill(consortium: Consortium, settings: JobSettings) -> None:
+    """Trains until B's process is killed between two epochs, and goes on."""
     failure: list[VeilgraphError] = []
 
     def work() -> None:
@@ -200,7 +253,7 @@ def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
 
     submitting = threading.Thread(target=work)
     submitting.start()
-    checkpoints = consortium.network.runs("B") / "killed" / "parties" / "B" / "checkpoints"
+    checkpoints = consortium.network.runs("B") / settings.name / "parties" / "B" / "checkpoints"
     deadline = time.monotonic() + 120
     while len(list(checkpoints.glob("epoch-*.safetensors"))) < 2:
         assert time.monotonic() < deadline
@@ -212,9 +265,8 @@ def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
     assert failure, "the job went on without B"
     assert "resume" in str(failure[0])
     consortium.submit(settings, resume=True)
-    summary = json.loads((consortium.run("A", "killed").path / "summary.json").read_text())
+    summary = json.loads((consortium.run("A", settings.name).path / "summary.json").read_text())
     assert summary["started_at"] > 0
-    assert_same_here(consortium, settings, tmp_path)
 
 
 def job_processes(consortium: Consortium, party: str) -> list[int]:

@@ -16,7 +16,7 @@ from veilgraph.core.config import parse_job
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
-from veilgraph.paradigms.ids import pack_ids
+from veilgraph.graph.ids import pack_ids
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
 
@@ -26,10 +26,11 @@ SECOND = FIRST.flip(1)
 TOKEN = "0123456789abcdef" * 2 + "-._~+/="
 
 
-def make_run(path, *, ids=IDS, infer=True, parties=("bank", "shop")):
-    settings = parse_job({"name": "fraud", "data": {"parties": list(parties), "label_holder": "bank"}})
+def make_run(path, *, ids=IDS, infer=True, parties=("bank", "shop"), reporter="bank", paradigm="vertical"):
+    data = {"parties": list(parties), "label_holder": reporter}
+    settings = parse_job({"name": "fraud", "paradigm": paradigm, "data": data})
     run = RunDirectory.create(path, settings)
-    store = run.party("bank")
+    store = run.party("bank")  # whose part it is
     if infer:
         store.model_path.write_bytes(b"the label holder's part of the model")
         save_predictions(store, FIRST, ids, None if ids is None else ("good", "fraud"))
@@ -414,6 +415,15 @@ def test_runs_that_cannot_be_served(tmp_path):
     predictions_file(damaged).write_bytes(b"nothing")
     with pytest.raises(RunError, match="missing or damaged"):
         create_app(damaged, TOKEN)
+
+
+def test_a_horizontal_holder_serves_its_own(tmp_path):
+    run = make_run(tmp_path / "run", reporter="shop", paradigm="horizontal")
+    answers = create_app(run, TOKEN)
+    assert answers is not None
+    vertical = make_run(tmp_path / "vertical", reporter="shop")
+    with pytest.raises(RunError, match="no part of the label holder 'shop'"):
+        create_app(vertical, TOKEN)
 
 
 @pytest.mark.parametrize("age_s", [0, -1, float("inf"), float("nan")])

@@ -12,12 +12,19 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.party_settings import read_party_settings
 from veilgraph.experiments import comparison
 from veilgraph.experiments.comparison import compare
-from veilgraph.experiments.organisations import draw_knowledge, export_dataset, export_organisations, job_of
+from veilgraph.experiments.organisations import (
+    draw_knowledge,
+    export_dataset,
+    export_organisations,
+    export_parts,
+    job_of,
+)
 from veilgraph.graph.build import build_graph
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.datasets import load_parties, load_parts
+from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.ids import unpack_ids
 from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.organisation import Organisation
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
 HOLDERS = 3
@@ -226,3 +233,40 @@ class TestRefused:
     def test_no_seeds(self, tmp_path):
         with pytest.raises(ConfigError, match="seeds=0"):
             compare(JOB, tmp_path, 0)
+
+
+HORIZONTAL = parse_job(
+    {
+        "name": "parts",
+        "paradigm": "horizontal",
+        "data": {"dataset": "synthetic", "holders": HOLDERS, "parts": {"overlap": 0.3}},
+        "horizontal": {"layers": 3, "combine": "secure-max"},
+    }
+)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_horizontal_holders_tables_give_back_their_parts(tmp_path, suffix):
+    files = export_parts(HORIZONTAL.data, tmp_path, 3, suffix, job=HORIZONTAL)
+    for part in load_parts(HORIZONTAL.data, 3):
+        back, graph = built(files[part.graph.party]), part.graph
+        rows = rows_of(back.ids.to_pylist())
+        at = np.searchsorted(part.ids.numpy(), rows)
+        assert sorted(rows) == part.ids.tolist()
+        assert (np.diff(rows) < 0).any()
+        assert torch.equal(back.graph.features, graph.features.to_dense()[at])
+        assert torch.equal(back.graph.labels, graph.labels[at])  # type: ignore[index]
+        for mask in ("train_mask", "val_mask", "test_mask"):
+            assert torch.equal(getattr(back.graph, mask), getattr(graph, mask)[at])
+        assert pairs(back.graph, rows) == pairs(graph, part.ids.numpy())
+
+
+def test_horizontal_party_files_accept_their_job(tmp_path):
+    files = export_parts(HORIZONTAL.data, tmp_path, 3, job=HORIZONTAL)
+    here, across = read_job(tmp_path / "job.yaml"), read_job(tmp_path / "network-job.yaml")
+    assert here.hash() == across.hash()
+    assert (here.paradigm, here.horizontal, here.seed) == ("horizontal", HORIZONTAL.horizontal, 3)
+    for party, file in files.items():
+        assert Organisation.read(file, party).refusal(here) is None
+    assert job_of("cora", "horizontal").name == "cora-horizontal"
+    assert job_of("digits", "horizontal").paradigm == "horizontal"

@@ -130,6 +130,16 @@ def test_an_interrupted_table_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny_table")
+def test_only_the_rows_asked_for_are_run_and_the_others_are_named(tmp_path):
+    text = make(tmp_path, seeds=1, rows="alone")
+    assert "| alone |" in text
+    assert "| together |" not in text
+    assert "Rows that were not run: together; everything." in text
+    assert "--rows alone" in text
+    assert "Rows that were not run" not in make(tmp_path, seeds=1, rows="e")
+
+
+@pytest.mark.usefixtures("tiny_table")
 def test_a_data_set_on_request_runs_when_named(tmp_path):
     text = make(tmp_path, seeds=1, datasets=["digits"])
     assert "| model | engine | digits | paper |" in text
@@ -147,6 +157,7 @@ def test_a_data_set_on_request_runs_when_named(tmp_path):
         ),
         ("table3", {"datasets": ["pubmed"]}, r"'pubmed' is not in table3; choose from cora$"),
         ("table4", {"datasets": []}, r"no data set of table4 is named; choose from cora$"),
+        ("table3", {"rows": "nobody"}, r"rows='nobody' is part of no row's name; they are '"),
         ("table2", {"seeds": 0}, r"seeds=0 must be at least 1"),
         ("table2", {"engine": "quantum"}, r"'quantum' does not exist; choose from federated, plaintext"),
     ],

@@ -10,6 +10,8 @@ import torch
 import yaml
 
 from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.test_horizontal_runs import MEAN, SECURE, assert_same
+from tests.paradigms.test_horizontal_runs import job as small_horizontal_job
 from tests.roles.federation import Settings
 from tests.tables.writing import write
 from veilgraph.core.config import JobSettings, parse_job
@@ -42,6 +44,16 @@ def table_job(folder: Path, *changes: Settings) -> JobSettings:
         parties[party] = str(_write_tables(folder / party, party))
     base = saved_job(folder, SMALL, *changes).model_dump(mode="json")
     return parse_job({**base, "data": {"parties": parties, "label_holder": LABEL_HOLDER}})
+
+
+def secure_max_job(folder: Path) -> JobSettings:
+    """A horizontal job whose server deals in the background; two holders are left when one is killed."""
+    return small_horizontal_job(3, SECURE, {"train": {**SMALL["train"], "epochs": 6}})
+
+
+def mean_job(folder: Path) -> JobSettings:
+    """A horizontal job whose server learns hashed edges and degrees before it trains."""
+    return small_horizontal_job(2, MEAN, {"train": SMALL["train"], "horizontal": {"server": {"batch_norm": True}}})
 
 
 def _write_tables(folder: Path, party: str) -> Path:
@@ -78,9 +90,9 @@ def assert_undisturbed(run: Path, scratch: Path) -> None:
     undisturbed = resume(scratch)
     assert undisturbed.summary["started_at"] == 0
     result = load_result(run)
-    assert_same_run(undisturbed, result)
     assert undisturbed.predictions.names() == result.predictions.names()
     settings = RunDirectory.open(run).settings
+    (assert_same if settings.paradigm == "horizontal" else assert_same_run)(undisturbed, result)
     last, every = settings.train.epochs, settings.train.checkpoint_every
     assert [record["epoch"] for record in result.metrics] == list(range(1, last + 1))
     if not settings.data.from_tables:

@@ -1,6 +1,6 @@
 """Every role is killed at random moments; the others stop, and the run goes on to what an undisturbed one gives.
 
-The variable VEILGRAPH_KILLS says how many times each role is killed.
+The variable VEILGRAPH_KILLS says how many times each role of each paradigm is killed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.faults.host import Host, Order, Outcome
-from tests.faults.runs import ROLES, assert_undisturbed, graph_job, table_job
+from tests.faults.runs import ROLES, assert_undisturbed, graph_job, mean_job, secure_max_job, table_job
 from tests.paradigms.test_resume import alive
 from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId
 
 KILLS = int(os.environ.get("VEILGRAPH_KILLS", "1"))
-JOBS: list[Callable[[Path], JobSettings]] = [table_job, graph_job]
+Job = Callable[[Path], JobSettings]
+JOBS: dict[str, list[Job]] = {"vertical": [table_job, graph_job], "horizontal": [secure_max_job, mean_job]}
 OWN_END_S = 30.0
 """The launcher here waits so long for the others: who has not ended by itself by then was not told."""
 NOTICE_S = 8.0
@@ -98,19 +100,23 @@ def assert_killed_and_resumed(
 
 
 @pytest.fixture(scope="module")
-def lives(host: Host, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """How long an undisturbed run of each job takes, in seconds."""
-    folder = tmp_path_factory.mktemp("lives")
-    lives = []
-    for number, job in enumerate(JOBS[:KILLS]):
-        outcome = host.do(Order(job(folder / str(number)), folder / f"run {number}"))
+def life_s(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], float]:
+    """How long an undisturbed run of a job takes, in seconds."""
+
+    @cache
+    def life_s(job: Job) -> float:
+        folder = tmp_path_factory.mktemp("life")
+        outcome = host.do(Order(job(folder / "data"), folder / "run"))
         assert outcome.error == "", outcome
-        lives.append(outcome.seconds)
-    return lives
+        return outcome.seconds
+
+    return life_s
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_every_role_is_killed(tmp_path: Path, host: Host, lives: list[float], seed: int) -> None:
-    job = seed % len(JOBS)
-    settings = JOBS[job](tmp_path / "data")
-    assert_killed_and_resumed(tmp_path, host, settings, random.Random(seed), lives[job])
+@pytest.mark.parametrize("paradigm", JOBS)
+def test_every_role_is_killed(
+    tmp_path: Path, host: Host, life_s: Callable[[Job], float], paradigm: str, seed: int
+) -> None:
+    job = JOBS[paradigm][seed % len(JOBS[paradigm])]
+    assert_killed_and_resumed(tmp_path, host, job(tmp_path / "data"), random.Random(seed), life_s(job))

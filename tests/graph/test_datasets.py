@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch_geometric.data import Data
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph import public
-from veilgraph.graph.datasets import DATASETS, load_parties
+from veilgraph.graph.datasets import DATASETS, load_parties, load_parts
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
@@ -164,6 +165,47 @@ def test_amazon(tmp_path):
     assert members(pooled.train_mask) != members(other.train_mask)
 
 
+def write_musae(root):
+    """Twelve pages, a ring with a chord, a loop and an edge listed in both directions."""
+    folder = root / "facebook"
+    folder.mkdir(parents=True)
+    edges = [*((node, (node + 1) % 12) for node in range(12)), (0, 6), (6, 0), (4, 4)]
+    lines = ["id_1,id_2", *(f"{source},{target}" for source, target in edges)]
+    (folder / "musae_facebook_edges.csv").write_text("\n".join(lines) + "\n")
+    features = {str(node): [node, 4713, node] for node in reversed(range(11))} | {"11": []}
+    (folder / "musae_facebook_features.json").write_text(json.dumps(features))
+    targets = ["id,target", *(f"{node},{node % 2}" for node in reversed(range(12)))]
+    (folder / "target.csv").write_text("\n".join(targets) + "\n")
+    return folder
+
+
+def test_musae(tmp_path):
+    write_musae(tmp_path)
+    settings = DataSettings(dataset="facebook", root=tmp_path)
+    pooled = pool(load_parties(settings, 0), "A")
+    assert (pooled.num_nodes, pooled.num_features, pooled.num_edges) == (12, 4714, 2 * 13)
+    assert bool((pooled.edge_index[0] != pooled.edge_index[1]).all())
+    assert pooled.labels is not None
+    assert pooled.labels.tolist() == [0, 1] * 6
+    assert sorted(pooled.features.to_dense().sum(1).tolist()) == [0, *[2] * 11]
+    assert pooled.features.to_dense().max() == 1
+    for mask, of_class in ((pooled.train_mask, 3), (pooled.val_mask, 1), (pooled.test_mask, 2)):
+        assert torch.bincount(chosen(pooled.labels, mask)).tolist() in ([of_class] * 2, [3 - of_class] * 2)
+    whole = load_parts(DataSettings(dataset="facebook", root=tmp_path, parts={"knows": "all"}), 0)[0].graph
+    places = whole.features.to_dense().nonzero().tolist()
+    assert places == sorted([[node, node] for node in range(11)] + [[node, 4713] for node in range(11)])
+
+
+def test_musae_without_files(tmp_path):
+    settings = DataSettings(dataset="github", root=tmp_path)
+    with pytest.raises(DataError, match=rf"'github': {tmp_path}/github lacks musae_git_edges.csv, .*VEILGRAPH_DATA"):
+        load_parties(settings, 0)
+    folder = write_musae(tmp_path)
+    (folder / "musae_facebook_features.json").write_text('{"0": [4714]}')
+    with pytest.raises(DataError, match="facebook: damaged or other files"):
+        load_parties(DataSettings(dataset="facebook", root=tmp_path), 0)
+
+
 class Arxiv(list[Data]):
     """What ogb's data set looks like."""
 
@@ -232,3 +274,20 @@ class TestPublicData:
         assert torch.bincount(labels + 1).tolist() == [2295, 7236, 693]
         counts = [len(members(mask)) for mask in (parties[0].train_mask, parties[0].val_mask, parties[0].test_mask)]
         assert counts == [3171, 1587, 3171]
+
+    @pytest.mark.skipif(
+        not Path(DATA or "", "github", "target.csv").is_file(),
+        reason="VEILGRAPH_DATA does not name a folder that has github",
+    )
+    @pytest.mark.parametrize(
+        ("dataset", "nodes", "edges", "features", "entries", "classes"),
+        [("facebook", 22470, 170823, 4714, 314583, 4), ("github", 37700, 289003, 4005, 690358, 2)],
+    )
+    def test_musae(self, dataset, nodes, edges, features, entries, classes):
+        data = public.musae_data(dataset, public.data_root(DataSettings()), 0)
+        assert data.x.shape == (nodes, features)
+        assert data.x.values().numel() == entries
+        assert data.num_edges == 2 * edges
+        assert int(data.y.max()) + 1 == classes
+        assert abs(int(data.train_mask.sum()) - nodes // 2) <= classes
+        assert abs(int(data.val_mask.sum()) - nodes // 4) <= classes

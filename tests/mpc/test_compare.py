@@ -16,7 +16,7 @@ from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc import bits
+from veilgraph.mpc import bits, compare
 from veilgraph.mpc.bits import AND, AND_EACH, Level, deal, from_plane, multiply, to_planes, words_for, xor
 from veilgraph.mpc.compare import DIGITS, MaxServer, SecureMax, comparison_levels, win_levels
 from veilgraph.mpc.mask import PairwiseMasks
@@ -122,6 +122,25 @@ def test_every_pair_of_edge_values(dtype):
 def test_several_steps_rounds_and_shapes_in_one_session(holders):
     shapes = [(20, 3), (5, 5), (20, 3), (64, 1), (1, 9)]
     assert_equals_twin([some_values(holders, shape, seed=n) for n, shape in enumerate(shapes)])
+
+
+@pytest.mark.parametrize("holders", [2, 4])
+def test_the_result_is_the_same_in_blocks_none_of_which_has_anothers_tags(holders, monkeypatch):
+    monkeypatch.setattr(compare, "BLOCK_ENTRIES", 64)
+    shapes, blocks = [(20, 7), (64, 1), (20, 7), (0, 3), (1, 65)], 3 + 1 + 3 + 1 + 2
+    results = assert_equals_twin([some_values(holders, shape, seed=n) for n, shape in enumerate(shapes)])
+    view = [m for m in results["B"][1].transcript() if m.receiver == "B"]
+    exchanges = len(comparison_levels(NAMES[:holders], torch.float32)) + len(win_levels(NAMES[:holders]))
+    for sender, kind, count in (("A", Kind.MASKED_BITS, blocks * exchanges), ("A", Kind.WIN_SHARE, len(shapes))):
+        tags = [m.tag for m in view if m.sender == sender and m.tag.kind is kind]
+        assert len(tags) == len(set(tags)) == count
+
+
+@pytest.mark.parametrize("round_", [-1, compare.ROUNDS])
+def test_a_round_whose_tags_could_be_anothers_is_refused(round_):
+    server = MaxServer(MemoryHub(["A", "B", SERVER], 1).link(SERVER), ["A", "B"], fixed_secrets(), torch.float32)
+    with pytest.raises(ConfigError, match=f"round {round_} of a secure maximum must be from 0 to 31"):
+        server.deal((1, 1), 0, round_)
 
 
 @pytest.mark.parametrize("holders", [2, 3, 5])

@@ -7,7 +7,9 @@ from scipy.stats import chisquare
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.types import Kind, Tag
-from veilgraph.mpc.mask import PairwiseMasks, add, open_sum
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.mask import INTEGER_BITS, PairwiseMasks, add, open_sum, sum_integers_among
 from veilgraph.mpc.plain import masked_sum
 
 HOLDERS = {2: ["A", "B"], 3: ["shop", "bank", "clinic"], 5: ["E", "A", "D", "B", "C"]}
@@ -154,3 +156,53 @@ def test_both_ends_of_a_pair_know_the_same_key_and_a_third_does_not():
     assert not torch.equal(shared["A"].mask("h0", 0, (8,)), -shared["B"].mask("h0", 0, (8,)))
     pair = agreed_masks(["A", "B"])
     assert torch.equal(pair["A"].mask("h0", 0, (8,)), -pair["B"].mask("h0", 0, (8,)))
+
+
+def among(values, step=0):
+    """Every holder's sums of whole numbers, and what each sent."""
+    names, sent = list(values), {}
+
+    def program(party):
+        def work(link):
+            recorded = RecordedLink(link, keep_transcript=True)
+            masks = PairwiseMasks.agree(recorded, names, fixed_secrets(party), round_=1)
+            others = [name for name in names if name != party]
+            tag = Tag(Kind.COLUMN_SUMS, step)
+            found = sum_integers_among(recorded, others, masks, values[party], tag, purpose="column sums")
+            sent[party] = [one for one in recorded.transcript() if one.tag == tag and one.sender == party]
+            return found
+
+        return work
+
+    return simulate({name: program(name) for name in names}), sent
+
+
+@counts
+def test_whole_numbers_add_up_exactly(count):
+    largest = (1 << (INTEGER_BITS - 1)) // count - 1
+    values = {name: [place - 2, 0, largest, -largest, 3**250 - place] for place, name in enumerate(HOLDERS[count])}
+    found, sent = among(values)
+    wanted = [sum(each) for each in zip(*values.values(), strict=True)]
+    assert all(sums == wanted for sums in found.values())
+    for messages in sent.values():
+        assert all(message.tensor.shape == (5, 10) for message in messages)
+        assert len({bytes(message.tensor.numpy().tobytes()) for message in messages}) == 1, "one message for all"
+
+
+def test_hidden_whole_numbers_are_uniform_in_every_byte():
+    _, sent = among({name: [0] * 1500 for name in HOLDERS[3]})
+    for messages in sent.values():
+        assert byte_p_value(messages[0].tensor) > 1e-6
+        assert byte_p_value(messages[0].tensor[:, -1]) > 1e-6
+
+
+def test_whole_numbers_that_do_not_fit_are_refused():
+    with pytest.raises(RangeOverflow, match=r"^A's column sums: a whole number of more than 638 bits$"):
+        sum_integers_among(
+            MemoryHub(["A", "B"], 1).link("A"),
+            ["B"],
+            MASKS[2]["A"],
+            [1 << 638],
+            Tag(Kind.COLUMN_SUMS),
+            purpose="column sums",
+        )

@@ -17,7 +17,15 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.horizontal_settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact
-from veilgraph.nn.layered import Features, LayeredHolder, LayeredServer, layer_widths
+from veilgraph.nn.layered import (
+    Features,
+    LayeredHolder,
+    LayeredServer,
+    first_is_fixed,
+    layer_widths,
+    learning_layers,
+    published_layers,
+)
 from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
 
 INFINITY = float("inf")
@@ -191,6 +199,28 @@ def test_sparse_features_equal_dense_ones() -> None:
     assert torch.equal(sparse.dense(), dense.dense())
     gradients = [torch.autograd.grad(kind.times(weight).cos().sum(), weight)[0] for kind in (sparse, dense)]
     torch.testing.assert_close(*gradients)
+
+
+def test_the_first_layer_is_fixed_exactly_where_it_has_no_weights() -> None:
+    for update, message in product(UPDATES, ("linear", "none")):
+        chosen = horizontal(layers=3, update=update, message=message, aggregate="mean")
+        weights = list(LayeredHolder(chosen, 7, 4, STREAMS, torch.float64).layer(0).parameters())
+        assert first_is_fixed(chosen) == (not weights)
+        assert list(published_layers(chosen, 0)) == [0, 1, 2]
+        assert list(published_layers(chosen, 1)) == list(learning_layers(chosen)) == ([0, 1, 2] if weights else [1, 2])
+    single = horizontal(layers=1, message="none")
+    assert [list(published_layers(single, step)) for step in (0, 1)] == [[0], []]
+
+
+def test_a_compacted_input_is_the_same_without_its_gradient() -> None:
+    for share, wide in product((0.9, 0.1), (torch.float32, torch.float64)):
+        x = torch.rand(30, 20, dtype=wide, generator=torch.Generator().manual_seed(1))
+        x = torch.where(x > share, x, 0.0).requires_grad_()
+        weight = torch.randn(20, 3, dtype=wide)
+        kept = Features.compacted(x, wide)
+        assert not kept.dense().requires_grad
+        assert torch.equal(kept.dense(), x.detach())
+        torch.testing.assert_close(kept.times(weight), x.detach() @ weight)
 
 
 def test_the_global_update_is_linear_norm_activation_dropout() -> None:

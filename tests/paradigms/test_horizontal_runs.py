@@ -18,7 +18,8 @@ from torch import Tensor
 from tests.paradigms.runs import lasting, lasting_summary
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings, merge
-from veilgraph.baselines.layered import LayeredNetwork, fit_layered
+from veilgraph.baselines.fitting import fit
+from veilgraph.baselines.layered import LayeredNetwork
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
@@ -94,7 +95,7 @@ def test_the_twin_finds_the_same_epoch_and_scores(settings: JobSettings, tmp_pat
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
     network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64)
-    twin = fit_layered(network)
+    twin = fit(network)
     for name in ("best_epoch", "train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1"):
         assert run.summary[name] == pytest.approx(twin.summary[name], abs=1e-12), name
     for ours, theirs in zip(lasting(run.metrics), lasting(twin.metrics), strict=True):
@@ -330,20 +331,12 @@ def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.M
     assert train(settings, tmp_path / "run").summary["val_accuracy"] > 1 / 3
 
 
-def test_graphs_from_python_are_not_taken(tmp_path: Path) -> None:
-    settings = job()
-    graphs = [part.graph for part in load_parts(settings.data, settings.seed)]
-    with pytest.raises(ConfigError, match="graphs given from Python are for paradigm vertical; name a data set"):
-        train(settings, tmp_path / "run", parties=graphs)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"privacy": {"noise_multiplier": 1.0}}, "privacy is for paradigm='vertical'; leave it out"),
         ({"model": {"dim": 4}}, "model is not the network of paradigm='horizontal'; leave it out"),
-        ({"data": {"parties": ["A", "B"]}}, "paradigm='horizontal' with data.parties is not possible in this release"),
+        ({"data": {"parties": ["A", "B"]}}, "parts divides a data set, and parties are given already divided"),
         ({"train": {"class_weights": "balanced"}}, "choose none, and accuracy, f1 or loss"),
         ({"train": {"select_by": "auc"}}, "choose none, and accuracy, f1 or loss"),
         ({"horizontal": {"update": "difference"}}, "Proposition in section 4.2.2"),

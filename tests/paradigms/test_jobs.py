@@ -26,7 +26,8 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.baselines.fitting import fit
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.features import scale_features
@@ -192,7 +193,7 @@ def test_predictions_as_a_table(tmp_path: Path) -> None:
 def test_the_twin_finds_the_same_epoch_and_accuracies(tmp_path: Path) -> None:
     settings = small_job(2, {"precision": "float64"}, DROPOUT, EARLY)
     run = train(settings, tmp_path / "run", parties=small_parties(2))
-    plain = fit_plain(PlainNetwork(settings, small_parties(2), "A"), lambda records: None)
+    plain = fit(PlainNetwork(settings, small_parties(2), "A"))
     assert len(plain.metrics) == len(run.metrics)
     for name in ("best_epoch", "val_accuracy", "test_accuracy", "train_accuracy"):
         assert plain.summary[name] == run.summary[name]

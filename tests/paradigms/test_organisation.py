@@ -18,10 +18,10 @@ from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.party import load_party
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.ids import unpack_ids
 from veilgraph.paradigms.jobs import align, predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.paradigms.sending import SendingRecord
@@ -66,7 +66,7 @@ def test_tables_are_aligned_trained_and_predicted(parties: dict[str, Path], tmp_
     assert some.ids == (common[5], common[2])
     assert some.csv().splitlines()[0].startswith("id,class,p_")
     own = rows(run.path, "A")[-1]
-    with pytest.raises(ConfigError, match=f"ids: '{own}' \\(1 of 1\\) is not among the 300 nodes common to all"):
+    with pytest.raises(ConfigError, match=f"ids: '{own}' \\(1 of 1\\) is not among the 300 nodes of the newest joint"):
         predict(run.path, ids=[own])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.paradigms.test_resume import CutError, cut_at
 from veilgraph.baselines.layered import LayeredNetwork
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, system_secrets
@@ -19,6 +22,8 @@ from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.fit import infer, train_step
+from veilgraph.paradigms.jobs import resume, train
+from veilgraph.paradigms.run_directory import load_tensors
 from veilgraph.roles.horizontal_holder import HorizontalHolder
 from veilgraph.roles.horizontal_server import HorizontalServer
 from veilgraph.roles.launch import run_threads
@@ -111,6 +116,10 @@ CASES: list[tuple[int, Settings]] = [
     (3, {"update": "concat"}),
     (4, {"update": "gated", "layers": 3}),
     (5, {"message": "none"}),
+    (2, {"message": "none", "update": "gated"}),
+    (3, {"message": "none", "aggregate": "mean", "edges": "deduplicate", "layers": 3}),
+    (3, {"message": "none", "combine": "secure-max", "update": "concat"}),
+    (2, {"message": "none", "layers": 1}),
     (2, {"aggregate": "min", "server": {"batch_norm": True}}),
     (3, {"aggregate": "mean", "edges": "deduplicate"}),
     (4, {"aggregate": "sum", "edges": "deduplicate", "update": "difference"}),
@@ -179,3 +188,61 @@ def test_messages(combine: str) -> None:
     lists = [message.tensor for message in seen[SERVER] if message.tag.kind is Kind.NODE_LIST]
     assert len(lists) == len(again) == 3
     assert not any(torch.equal(one, other) for one, other in zip(lists, again, strict=True)), "the key is not fresh"
+
+
+def messages_by_step_and_round(seen: tuple[Message, ...], kind: Kind, sender: PartyId, receiver: PartyId) -> list[str]:
+    """As step/round, sorted; set-up's left out."""
+    tags = [m.tag for m in seen if (m.tag.kind, m.sender, m.receiver) == (kind, sender, receiver) and m.tag.round]
+    return sorted(f"{tag.step}/{tag.round}" for tag in tags)
+
+
+@pytest.mark.parametrize("combine", ["max", "secure-max"])
+@pytest.mark.parametrize("update", ["sum", "gated"])
+def test_a_first_layer_without_weights_is_sent_once_a_session(combine: str, update: str) -> None:
+    settings = job(2, message="none", update=update, combine=combine, layers=3)
+    parts = parts_of(settings)
+    _, transcripts = federate(settings, parts, 2)  # and a pass for inference
+    seen = transcripts[SERVER]
+    every_pass = [f"{step}/{layer}" for step in (0, 1, 2) for layer in (1, 2, 3)]
+    sent, back = every_pass, every_pass[:6]
+    if update == "sum":
+        sent, back = ["0/1", "0/2", "0/3", "1/2", "1/3", "2/2", "2/3"], ["0/2", "0/3", "1/2", "1/3"]
+    kind = Kind.MASKED if combine == "secure-max" else Kind.EMBEDDING
+    for holder in settings.data.names:
+        assert messages_by_step_and_round(seen, kind, holder, SERVER) == sent
+        assert messages_by_step_and_round(seen, Kind.COMBINED, SERVER, holder) == every_pass
+        assert messages_by_step_and_round(seen, Kind.GRADIENT, holder, SERVER) == every_pass[:6]
+        assert messages_by_step_and_round(seen, Kind.GRADIENT, SERVER, holder) == back
+    if combine == "secure-max":
+        assert messages_by_step_and_round(transcripts["A"], Kind.WIN_SHARE, "B", "A") == sent
+        dealt = sum(m.tag.kind is Kind.BIT_CORRELATION and m.receiver == "B" for m in seen)
+        assert dealt == 7 * (len(sent) + (3 if update == "gated" else 2)), "a pass ahead was dealt for as well"
+
+
+@pytest.mark.parametrize("combine", ["max", "secure-max"])
+def test_a_resumed_session_sends_a_first_layer_without_weights_once_more(combine: str, tmp_path: Path) -> None:
+    settings = parse_job(
+        {
+            "paradigm": "horizontal",
+            "seed": 5,
+            "timeout_s": 20,
+            "data": {"dataset": "synthetic", "holders": 2},
+            "horizontal": {"dim": 8, "message": "none", "combine": combine, "server": {"batch_norm": True}},
+            "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
+        }
+    )
+    whole = train(settings, tmp_path / "whole")
+    with cut_at(5), pytest.raises(CutError):
+        train(settings, tmp_path / "cut")
+    resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] == 4
+    assert torch.equal(whole.predictions.probabilities, resumed.predictions.probabilities)
+    for party in (*settings.data.names, SERVER):
+        ours, theirs = (load_tensors(run.path / "parties" / party / "model.safetensors")[0] for run in (whole, resumed))
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    sent = [
+        record["messages"]
+        for record in map(json.loads, (resumed.path / "parties/B/disclosures.jsonl").read_text().splitlines())
+        if (record["kind"], record["to"]) == ("masked" if combine == "secure-max" else "embedding", SERVER)
+    ]
+    assert sent[-1] == 1 + 9, "four epochs with an evaluation each, and a last inference: 9 passes"

@@ -29,8 +29,9 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
+from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
@@ -233,7 +234,7 @@ def test_a_run_and_its_resumption(tmp_path: Path) -> None:
     assert_same_run(whole, resume_run(tmp_path / "cut"))
     assert whole.summary["nodes"] == NODES
     assert len(predict(whole.path).classes) == NODES
-    twin = fit_plain(PlainNetwork(settings, parties(2), "A"), lambda records: None)
+    twin = fit(PlainNetwork(settings, parties(2), "A"))
     for name in ("best_epoch", "val_accuracy", "test_accuracy", "test_f1"):
         assert whole.summary[name] == pytest.approx(twin.summary[name]), name
 

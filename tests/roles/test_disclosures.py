@@ -101,7 +101,7 @@ def test_rows_depend_on_known_facts_only() -> None:
     known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
     known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired", "vertical"}
     known |= {"horizontal", "secure-max", "each in the clear", "pooled", "added up", "degrees", "edge lists"}
-    known |= {"raw features", "more layers", "from reporter"}
+    known |= {"raw features", "fixed first layer", "more layers", "more layers back", "from reporter"}
     assert {fact for row in TABLE for fact in row.when} == known
 
 
@@ -297,6 +297,18 @@ def test_raw_features_are_named_where_no_weights_hide_them() -> None:
         found = one(HORIZONTAL[name], "B", SERVER, kind)
         assert "raw features" in found.what
         assert found.reveals[-1] == "raw-features"
+
+
+def test_a_fixed_first_layer_is_said_to_be_sent_once_and_to_get_no_gradient() -> None:
+    for name, kind in (("raw features", Kind.EMBEDDING), ("secure-max of raw features", Kind.MASKED)):
+        assert "once a session" in one(HORIZONTAL[name], "B", SERVER, kind).what
+    for settings in (HORIZONTAL["max"], horizontal(2, message="none", update="gated")):
+        assert "once a session" not in one(settings, "B", SERVER, Kind.EMBEDDING).what
+        assert one(settings, SERVER, "B", Kind.GRADIENT).reveals == ("training-rows", "edge-gradients")
+    assert one(HORIZONTAL["raw features"], SERVER, "B", Kind.GRADIENT).reveals == ("training-rows",)
+    assert one(HORIZONTAL["raw features"], "B", SERVER, Kind.GRADIENT).reveals == ("training-rows", "edge-gradients")
+    deeper = horizontal(2, message="none", layers=3)
+    assert one(deeper, SERVER, "B", Kind.GRADIENT).reveals == ("training-rows", "edge-gradients")
 
 
 def test_sums_of_two_holders_are_no_secret_between_them() -> None:

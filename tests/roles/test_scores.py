@@ -16,8 +16,9 @@ from torch.nn import functional
 from tests.paradigms.runs import assert_same_run
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
+from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork, fit_plain
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
@@ -205,7 +206,7 @@ def test_the_twin_and_the_baselines_choose_and_weigh_alike(tmp_path: Path) -> No
     chosen: Settings = {"precision": "float64", "train": {"select_by": "f1", "class_weights": "balanced"}}
     settings = small_job(2, TRAIN, chosen)
     run = train(settings, tmp_path / "run", parties=small_parties(2))
-    plain = fit_plain(PlainNetwork(settings, small_parties(2), "A"), lambda records: None)
+    plain = fit(PlainNetwork(settings, small_parties(2), "A"))
     lasting = {key: value for key, value in plain.summary.items() if key != "seconds_per_step"}
     assert {key: run.summary[key] for key in lasting} == pytest.approx(lasting)
     alone = isolated(settings, small_parties(2), "A")

@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
+from veilgraph.baselines.fitting import PlainResult, Progress, fit
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -51,4 +52,4 @@ def isolated(
         test_mask=of_common(labelled.test_mask, False),
         num_classes=labelled.num_classes,
     )
-    return fit_plain(PlainNetwork(settings, [alone], party), progress)
+    return fit(PlainNetwork(settings, [alone], party), progress)

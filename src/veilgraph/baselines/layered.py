@@ -8,7 +8,6 @@ where gradients are tiny.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,19 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from veilgraph.baselines.plaintext import PlainResult, Progress
+from veilgraph.baselines.fitting import PlainResult, Progress, fit
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.graph.features import compact
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
-from veilgraph.nn.layered import Features, LayeredHolder, LayeredServer
+from veilgraph.nn.layered import Features, LayeredHolder, LayeredServer, first_is_fixed
 from veilgraph.nn.pooling import total
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.run_directory import Record
 from veilgraph.roles.scores import Objective, Scores
 
 SHARED: Final = "holders"
@@ -70,6 +66,7 @@ class LayeredNetwork:
                 "no holder knows; set it to none"
             )
         self.train_settings = train
+        self._settings = settings
         pooled = pool_parts(parts).graph
         if pooled.labels is None or pooled.num_classes is None:
             raise DataError("holders: none has labels, and training needs some; give labels to one")
@@ -117,8 +114,8 @@ class LayeredNetwork:
             else:
                 pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
                 combined = server.combine(pieces, self._rows, self._num_nodes, self._degrees)
-                if index == 0 and self.holder.first_is_fixed:
-                    self._first = combined = Features(compact(combined), self._dtype)
+                if index == 0 and first_is_fixed(self._settings):
+                    self._first = combined = Features.compacted(combined, self._dtype)
             self.embeddings.append(server.update(combined, generator))
             inputs = [self.embeddings[-1][at] for at in self._rows]
         return self.embeddings[-1]
@@ -148,38 +145,13 @@ class LayeredNetwork:
             logits: Tensor = self.holder.predict(self.forward(None))
             return logits
 
+    def judged(self) -> Tensor:
+        """Logits that an epoch is judged by: those of ``infer``."""
+        return self.infer()
+
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
         return self._judge.score(logits, everything=everything)
-
-
-def fit_layered(network: LayeredNetwork, progress: Progress = lambda records: None) -> PlainResult:
-    """Trains with the federated job's early stopping and model choice; ``progress`` is called after every epoch."""
-    settings = network.train_settings
-    judgement, metrics = Judgement(), list[Record]()
-    best = network.infer()
-    for epoch in range(1, settings.epochs + 1):
-        started = time.perf_counter()
-        loss = network.train_step(epoch)
-        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
-        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            logits = network.infer()
-            scores = network.score(logits)
-            record.update(scores.record())
-            judgement = judgement.after(epoch, scores, settings.select_by)
-            if judgement.best_epoch == epoch:
-                best = logits
-        metrics.append({**record, "loss": loss})
-        progress(metrics)
-        if judgement.stops(settings):
-            break
-    steps = sorted(record["step_seconds"] for record in metrics)
-    summary = {
-        "best_epoch": judgement.best_epoch,
-        **network.score(best, everything=True).summary(),
-        "seconds_per_step": steps[len(steps) // 2],
-    }
-    return PlainResult(summary, metrics)
 
 
 def separate(
@@ -198,7 +170,7 @@ def separate(
     Raises:
         DataError: some holder has no labels.
     """
-    return [fit_layered(LayeredNetwork(settings, train, [part], seed=seed, dtype=dtype), progress) for part in parts]
+    return [fit(LayeredNetwork(settings, train, [part], seed=seed, dtype=dtype), progress) for part in parts]
 
 
 def _training_nodes(part: HorizontalPart) -> int:

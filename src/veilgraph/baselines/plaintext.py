@@ -6,15 +6,13 @@ graph it is isolated or pooled training.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from veilgraph.core.config import JobSettings
+from veilgraph.core.config import JobSettings, TrainSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
@@ -25,23 +23,11 @@ from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
 from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.run_directory import Record
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.role import build_optimizer, precision
 from veilgraph.roles.scores import Objective, Scores
-
-Progress = Callable[[list[Record]], None]
-
-
-@dataclass(frozen=True)
-class PlainResult:
-    """A plaintext run: ``summary`` and ``metrics`` have the keys of a federated run's, bytes aside."""
-
-    summary: Record
-    metrics: list[Record]
 
 
 class PlainNetwork:
@@ -93,6 +79,11 @@ class PlainNetwork:
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
         self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
         self._h0: dict[PartyId, Tensor] | None = None
+
+    @property
+    def train_settings(self) -> TrainSettings:
+        """Of the job."""
+        return self.settings.train
 
     def modules(self) -> dict[str, nn.Module]:
         """``party/part`` → module, with the names the roles use."""
@@ -178,40 +169,13 @@ class PlainNetwork:
         with torch.no_grad():
             return self.forward(None)
 
+    def judged(self) -> Tensor:
+        """Logits that an epoch is judged by: those of its training pass where every pass costs, else of ``infer``."""
+        return self.logits.detach() if self.settings.passes_cost else self.infer()
+
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(logits, everything=everything)
-
-
-def fit_plain(network: PlainNetwork, progress: Progress) -> PlainResult:
-    """Trains with the federated job's early stopping and model choice."""
-    settings = network.settings.train
-    judgement, metrics = Judgement(), list[Record]()
-    best = network.infer()
-    for epoch in range(1, settings.epochs + 1):
-        started = time.perf_counter()
-        loss = network.train_step(epoch)
-        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
-        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
-            logits = network.infer() if not network.settings.passes_cost else network.logits.detach()
-            scores = network.score(logits)
-            record.update(scores.record())
-            judgement = judgement.after(epoch, scores, settings.select_by)
-            if judgement.best_epoch == epoch:
-                best = logits
-        metrics.append({**record, "loss": loss})
-        progress(metrics)
-        if judgement.stops(settings):
-            break
-    if network.settings.passes_cost:
-        best = network.infer()
-    steps = sorted(record["step_seconds"] for record in metrics)
-    summary = {
-        "best_epoch": judgement.best_epoch,
-        **network.score(best, everything=True).summary(),
-        "seconds_per_step": steps[len(steps) // 2],
-    }
-    return PlainResult(summary, metrics)
 
 
 def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:

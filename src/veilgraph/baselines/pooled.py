@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
+from veilgraph.baselines.fitting import PlainResult, Progress, fit
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
@@ -25,4 +26,4 @@ def pooled(
         progress: called after every epoch.
     """
     everything = pool(graphs, settings.data.label_party)
-    return fit_plain(PlainNetwork(settings, [everything], everything.party), progress)
+    return fit(PlainNetwork(settings, [everything], everything.party), progress)

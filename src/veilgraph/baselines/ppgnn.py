@@ -18,7 +18,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, Progress, fit_plain
+from veilgraph.baselines.fitting import PlainResult, Progress, fit
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.horizontal_settings import HorizontalSettings
@@ -57,7 +58,7 @@ def ppgnn(
     network = PlainNetwork(
         vertical, graphs, settings.data.label_party, lambda dim: _LastLayer(settings.horizontal, dim, dtype)
     )
-    return fit_plain(network, progress)
+    return fit(network, progress)
 
 
 def as_vertical(settings: JobSettings) -> JobSettings:

@@ -142,8 +142,11 @@ def submit_command(
 
         submit(_open(kit), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work != "align":
-        where = f"runs/{settings.name} in the kit of {settings.data.label_party}"
-        typer.echo(f"done; the label holder finds metrics and predictions in {where}, or where it joined with --runs")
+        horizontal = settings.paradigm == "horizontal"
+        who = "every" if horizontal else "the label"
+        kit_of = "its own kit" if horizontal else f"the kit of {settings.data.label_party}"
+        where = f"runs/{settings.name} in {kit_of}"
+        typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
 
 @command("status", "veilgraph status --kit consortium/kits/ops@example.org")
@@ -225,17 +228,30 @@ def export_command(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
     holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
-    overlap: Annotated[float, typer.Option(help="Share of the nodes that all of them know.")] = 0.8,
+    overlap: Annotated[
+        float,
+        typer.Option(help="Share of the nodes that all of them know; horizontal: of the edges that a second one has."),
+    ] = 0.8,
+    paradigm: Annotated[
+        Literal["vertical", "horizontal"],
+        typer.Option(help="vertical: columns of the same nodes; horizontal: nodes in the same columns."),
+    ] = "vertical",
     seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
     table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out."""
     from veilgraph.core.config import parse_job  # noqa: PLC0415
-    from veilgraph.experiments.organisations import export_dataset  # noqa: PLC0415
+    from veilgraph.experiments.organisations import export_dataset, export_parts  # noqa: PLC0415
 
-    settings = parse_job({"data": {"dataset": dataset, "holders": holders}}, source="export").data
+    data: dict[str, object] = {"dataset": dataset, "holders": holders}
+    if paradigm == "horizontal":
+        data["parts"] = {"overlap": overlap}
+    settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
     with messages().status("writing tables"):
-        files = export_dataset(settings, out, overlap, seed, table_format)
+        if paradigm == "horizontal":
+            files = export_parts(settings, out, seed, table_format)
+        else:
+            files = export_dataset(settings, out, overlap, seed, table_format)
     for party, file in files.items():
         typer.echo(f"{party:24} {file}")
     typer.echo(f"check one with: veilgraph check {next(iter(files.values()))}")

@@ -74,7 +74,8 @@ def predict_command(
         Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
     ] = None,
     ids: Annotated[
-        str | None, typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables.")
+        str | None,
+        typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
     ] = None,
     ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
@@ -83,7 +84,8 @@ def predict_command(
     """Predict classes and their probabilities with a trained run, through the same joint protocol.
 
     A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
-    run across organisations the newest joint inference is shown; make a new one with veilgraph submit --work predict.
+    run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
+    with veilgraph submit --work predict.
     """
     chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
     if chosen is not None and wanted is not None:
@@ -142,18 +144,26 @@ def _check_party(file: Path) -> None:
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
+        if settings.paradigm == "horizontal":
+            from veilgraph.paradigms.collecting import check_columns_here  # noqa: PLC0415
+
+            check_columns_here(settings)
         for path in (settings.data.parties or {}).values():
             if path is not None:
                 _check_party(path)
         typer.echo(f"{job} is a valid job")
         return
-    from veilgraph.graph.datasets import load_parties, load_parts  # noqa: PLC0415
+    from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
         horizontal = settings.paradigm == "horizontal"
-        parts = load_parts(settings.data, settings.seed) if horizontal else []
-        graphs = [part.graph for part in parts] or load_parties(settings.data, settings.seed)
+        if horizontal and settings.data.parties is not None:
+            graphs = [graph for graph, _ in load_named_graphs(settings.data)]
+        elif horizontal:
+            graphs = [part.graph for part in load_parts(settings.data, settings.seed)]
+        else:
+            graphs = load_parties(settings.data, settings.seed)
     results().print(data_table(graphs, aligned=not horizontal))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
 
@@ -167,7 +177,8 @@ def align_command(
 ) -> None:
     """Find the nodes that all holders have in common, privately, and build every party's graph; trains nothing.
 
-    veilgraph train aligns by itself; across organisations it is veilgraph submit --work align.
+    A horizontal job has the tables read and their columns compared. veilgraph train does either by itself; across
+    organisations it is veilgraph submit --work align.
     """
     settings = read_settings(job, overrides)
     from veilgraph.paradigms.jobs import align  # noqa: PLC0415
@@ -175,9 +186,10 @@ def align_command(
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
         found = align(settings, path, processes=processes)
-    common = found.pop("")
+    common = found.pop("", None)
+    of_which = "" if common is None else f", of which {common} are common to all holders"
     for holder, count in found.items():
-        typer.echo(f"{holder:24} {count} nodes, of which {common} are common to all holders")
+        typer.echo(f"{holder:24} {count} nodes{of_which}")
     typer.echo(f"train with: veilgraph train --resume {path}")
 
 
@@ -235,6 +247,9 @@ def reproduce_command(
     datasets: Annotated[
         str | None, typer.Option(metavar="cora,citeseer", help="Only these of the table's data sets.")
     ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only rows with this in their name, as in --rows SAPGNN.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the table and its trainings.")] = REPRODUCED,
     plaintext: Annotated[
         bool, typer.Option("--plaintext", metavar="", help="Quicker: the protocols' plaintext twin in their place.")
@@ -250,7 +265,7 @@ def reproduce_command(
     names = None if datasets is None else [name.strip() for name in datasets.split(",")]
     engine: Literal["federated", "plaintext"] = "plaintext" if plaintext else "federated"
     with counted(messages()) as progress:
-        text = reproduce(table, seeds=seeds, datasets=names, out=out, progress=progress, engine=engine)
+        text = reproduce(table, seeds=seeds, datasets=names, rows=rows, out=out, progress=progress, engine=engine)
     typer.echo(text)
 
 

@@ -86,11 +86,6 @@ class JobSettings(Settings):
                 "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave them "
                 "out, and see data.parts"
             )
-        if self.data.parties is not None:
-            raise ValueError(
-                "paradigm='horizontal' with data.parties is not possible in this release; name a data set, which is "
-                "divided by data.parts"
-            )
         if self.privacy is not None:
             raise ValueError("privacy is for paradigm='vertical'; leave it out")
         if self.train.class_weights != "none" or self.train.select_by == "auc":

@@ -43,11 +43,13 @@ class PartSettings(Settings):
 class DataSettings(Settings):
     """Which graph, and how it is divided among the holders.
 
-    Either a public data set that is split vertically for simulation (``dataset``), or one saved party graph per
-    holder (``parties``).
+    Either a public data set that is divided for simulation (``dataset``), or what each holder has (``parties``): a
+    saved graph or tables.
     """
 
-    dataset: Literal["digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "amazon", "ogbn-arxiv"] = "digits"
+    dataset: Literal[
+        "digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "amazon", "facebook", "github", "ogbn-arxiv"
+    ] = "digits"
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: int = Field(2, ge=2, le=26, description="how many data holders")
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
@@ -55,7 +57,7 @@ class DataSettings(Settings):
     feature_scaling: Literal["none", "row", "standard"] = Field(
         "none",
         description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
-        "each), or columns to mean 0, variance 1",
+        "each), or columns to mean 0, variance 1 (in paradigm horizontal of all holders' rows together)",
     )
     parties: dict[PartyName, Path | None] | None = Field(
         None,
@@ -109,6 +111,8 @@ class DataSettings(Settings):
             raise ValueError(f"holders={self.holders} but parties names {len(parties)}; leave holders out")
         if self.feature_proportions is not None or self.edge_proportions is not None:
             raise ValueError("proportions divide a data set, and parties are given already divided; leave one out")
+        if self.parts != PartSettings():
+            raise ValueError("parts divides a data set, and parties are given already divided; leave one out")
         kinds = {None if path is None else path.suffix in PARTY_FILE_SUFFIXES for path in parties.values()}
         if len(kinds) > 1:
             raise ValueError("parties mixes saved graphs, party files and names alone; give the same for every holder")
@@ -122,10 +126,15 @@ class DataSettings(Settings):
 
     @property
     def from_tables(self) -> bool:
-        """Whether the holders bring tables, whose rows must be aligned first, and not graphs."""
+        """Whether the holders bring tables, from which graphs are made first, and not graphs."""
         return self.parties is not None and all(
             path is None or path.suffix in PARTY_FILE_SUFFIXES for path in self.parties.values()
         )
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each party keeps its part of a run to itself, as across organisations."""
+        return self.parties is not None and None in self.parties.values()
 
     @property
     def label_party(self) -> PartyId:

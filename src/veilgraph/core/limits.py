@@ -8,6 +8,7 @@ times of messages) are part of every job and have no name here.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -43,6 +44,7 @@ Revelation = Literal[
     "weight-gradients",
     "label-tallies",
     "single-summands",
+    "column-statistics",
 ]
 
 STATEMENTS: Final = MappingProxyType[Revelation, str](
@@ -86,6 +88,8 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
         "the holders of losses and of how many nodes of each class, in each split, are taken for which.",
         "single-summands": "Each of two holders can subtract its own part from the sums of weight gradients, losses "
         "and class counts, and has the other's exactly.",
+        "column-statistics": "Every holder learns how many rows all holders' tables have and every feature column's "
+        "mean and variance over them, and each of two holders works out the other's exactly.",
     }
 )
 """Name → who learns what, in one sentence."""
@@ -122,7 +126,9 @@ class LimitSettings(Settings):
         description="largest accepted total ε of what this party publishes in a job, predictions included; what "
         "it bounds needs no name in may_reveal; null: no bound is asked for",
     )
-    min_common_nodes: int = Field(2, ge=1, description="fewest nodes common to all holders that are accepted")
+    min_common_nodes: int = Field(
+        2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
+    )
 
 
 def revelations(job: JobSettings) -> dict[str, str]:
@@ -142,6 +148,7 @@ def refusal(
     common_nodes: int | None = None,
     *,
     epsilon: float = math.inf,
+    besides: Mapping[Revelation, str] | None = None,
 ) -> str | None:
     """Why a party does not accept a job; None when it does.
 
@@ -155,6 +162,7 @@ def refusal(
         common_nodes: of the alignment, where it is known.
         epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
             privacy.
+        besides: what the party's own settings reveal in this job, and which of them do.
 
     Returns:
         All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
@@ -170,7 +178,7 @@ def refusal(
         _too_many_rounds(limits, job),
         _too_costly(limits, job, party, epsilon),
         None if common_nodes is None else too_few(limits, common_nodes),
-        _unaccepted(limits, job, party, epsilon),  # the longest last: its end is what may be cut off
+        _unaccepted(limits, job, party, epsilon, besides or {}),  # the longest last: its end is what may be cut off
     ]
     text = "; ".join(reason for reason in reasons if reason)
     if len(text) > REASON_CHARACTERS:
@@ -215,12 +223,14 @@ def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 
-def _unaccepted(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
+def _unaccepted(
+    limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, besides: Mapping[Revelation, str]
+) -> str | None:
     bounded = limits.max_epsilon is not None and epsilon <= limits.max_epsilon
     accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
     new = [
         f"{name} ({cause})"
-        for name, cause in _causes(job).items()
+        for name, cause in {**besides, **_causes(job)}.items()
         if name not in accepted and _concerns(name, job, party)
     ]
     if not new:
@@ -301,6 +311,8 @@ def _causes_of_horizontal(job: JobSettings) -> dict[Revelation, str]:
     causes |= {"global-embeddings": paradigm, "weight-gradients": paradigm, "label-tallies": paradigm}
     if len(job.data.names) == 2:
         causes["single-summands"] = f"{paradigm}, 2 holders"
+    if job.data.from_tables and job.data.feature_scaling == "standard":
+        causes["column-statistics"] = "data.feature_scaling=standard"
     return causes
 
 

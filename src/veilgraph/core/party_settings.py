@@ -60,7 +60,9 @@ class NumericFeatures(Settings):
 
     columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
     missing: MissingNumber | float = Field(
-        "error", description="a missing value stops, or becomes 0, the mean of the training table, or this number"
+        "error",
+        description="a missing value stops, or becomes 0, the mean of the training table (horizontal: of all holders' "
+        "training tables), or this number",
     )
 
     @field_validator("missing", mode="plain")

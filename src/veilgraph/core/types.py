@@ -67,6 +67,10 @@ class Kind(IntEnum):
     """Keyed hashes of the nodes that a holder knows, in the order of its rows; or of its edges."""
     NODE_PLACES = 23
     """Where a holder's rows stand among all nodes, and how many there are; or which of its edges count."""
+    COLUMN_HASHES = 24
+    """Hashes of the sender's feature columns with their settings, and of its classes, to be compared."""
+    COLUMN_SUMS = 25
+    """Sums over the rows of the sender's table, under pairwise masks that cancel only in the sum over all holders."""
 
 
 @dataclass(frozen=True, slots=True)

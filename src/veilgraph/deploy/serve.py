@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.deploy.https import Envelope, Report, check_token, read_token, run_https, server_tls
-from veilgraph.paradigms.predictions import Predictions, load_predictions
+from veilgraph.paradigms.predictions import Predictions, load_predictions, reading
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
 
 MAX_IDS: Final = 10_000
@@ -221,7 +221,7 @@ def serve(
 def _label_holder_part(run: Path) -> PartyStore:
     """The label holder's part of a run, refused where it is not here or has no inference yet."""
     directory = RunDirectory.open(run)
-    label_holder = directory.settings.data.label_party
+    label_holder = reading(directory)
     path = directory.party_path(label_holder)
     if not path.is_dir():
         raise RunError(

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
+from veilgraph.baselines.fitting import PlainResult
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainResult
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId

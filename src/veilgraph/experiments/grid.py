@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
+from veilgraph.baselines.fitting import PlainResult, fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork, PlainResult, fit_plain
+from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import system_secrets
@@ -210,4 +211,4 @@ def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) ->
             for party, plan_ in planned.items()
             if plan_ is not None
         }
-        return fit_plain(PlainNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)
+        return fit(PlainNetwork(job, graphs, job.data.label_party, publishers=publishers), progress)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from veilgraph.baselines.layered import LayeredNetwork, fit_layered, separate
-from veilgraph.baselines.plaintext import Progress
+from veilgraph.baselines.fitting import Progress, fit
+from veilgraph.baselines.layered import LayeredNetwork, separate
 from veilgraph.baselines.ppgnn import ppgnn
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
@@ -41,7 +41,7 @@ def train_horizontal(job: JobSettings, kind: str, progress: Progress) -> Record:
 
 def _together(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
     network = LayeredNetwork(job.horizontal, job.train, parts, seed=job.seed, dtype=precision(job))
-    return fit_layered(network, progress).summary
+    return fit(network, progress).summary
 
 
 def _pooled(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:

@@ -6,6 +6,7 @@ other hyper-parameters are in the job files.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, get_args
@@ -182,6 +183,7 @@ def reproduce(
     *,
     seeds: int,
     datasets: Sequence[str] | None,
+    rows: str | None = None,
     out: Path,
     progress: GridProgress,
     engine: Engine = "federated",
@@ -196,6 +198,7 @@ def reproduce(
         table: a name in ``TABLES``.
         seeds: how many trainings per figure; they have the seeds 0, 1, …
         datasets: only these of the table's; None: all but those that must be named.
+        rows: only rows with this text in their name; None: all.
         out: folder, made if absent.
         progress: called with (what is being done, trainings done, trainings in all).
         engine: for federated figures, the parties' protocols or their plaintext twin.
@@ -214,8 +217,7 @@ def reproduce(
     if table not in TABLES:
         raise ConfigError(f"table {table!r} does not exist; choose from {', '.join(TABLES)}")
     plan = TABLES[table]
-    chosen = _choose(table, plan, datasets)
-    entries = [entry for entry in plan.entries if entry.dataset in chosen]
+    entries = _entries(plan, _choose(table, plan, datasets), rows)
     jobs = [entry.settings for entry in entries]
     cells = [
         [Cell(table, entry.dataset, entry.row, entry.column, job, entry.kind, seed, engine) for seed in range(seeds)]
@@ -233,8 +235,8 @@ def reproduce(
         plan.title,
         plan.corner,
         figures,
-        [plan.note, _left_out(plan, chosen)],
-        command=_command(table, seeds, datasets, engine),
+        [plan.note, _left_out(plan, entries)],
+        command=_command(table, seeds, datasets, rows, engine),
         costs=privacy_costs(
             (entry.column, job) for entry, job in zip(entries, jobs, strict=True) if entry.kind == "federated"
         ),
@@ -257,15 +259,31 @@ def _choose(table: str, plan: Table, datasets: Sequence[str] | None) -> tuple[st
     return tuple(dataset for dataset in plan.datasets if dataset in datasets)
 
 
-def _left_out(plan: Table, chosen: Sequence[str]) -> str:
-    missing = [dataset for dataset in plan.datasets if dataset not in chosen]
-    return f"Data sets of this table that were not run: {', '.join(missing)}." if missing else ""
+def _entries(plan: Table, datasets: Sequence[str], rows: str | None) -> list[Entry]:
+    entries = [entry for entry in plan.entries if entry.dataset in datasets]
+    chosen = [entry for entry in entries if rows is None or rows in entry.row]
+    if not chosen:
+        names = ", ".join(repr(name) for name in dict.fromkeys(entry.row for entry in entries))
+        raise ConfigError(f"rows={rows!r} is part of no row's name; they are {names}")
+    return chosen
 
 
-def _command(table: str, seeds: int, datasets: Sequence[str] | None, engine: Engine) -> str:
+def _left_out(plan: Table, chosen: Sequence[Entry]) -> str:
+    datasets = {entry.dataset for entry in chosen}
+    missing = [dataset for dataset in plan.datasets if dataset not in datasets]
+    rows = {entry.row for entry in chosen}
+    others = dict.fromkeys(entry.row for entry in plan.entries if entry.dataset in datasets and entry.row not in rows)
+    texts = [f"Data sets of this table that were not run: {', '.join(missing)}." if missing else ""]
+    texts += [f"Rows that were not run: {'; '.join(others)}." if others else ""]
+    return " ".join(filter(None, texts))
+
+
+def _command(table: str, seeds: int, datasets: Sequence[str] | None, rows: str | None, engine: Engine) -> str:
     words = ["veilgraph", "reproduce", table, "--seeds", str(seeds)]
     if datasets is not None:
         words += ["--datasets", ",".join(datasets)]
+    if rows is not None:
+        words += ["--rows", shlex.quote(rows)]
     if engine != "federated":
         words += [f"--{engine}"]
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""A party's own tables → its graph, with the nodes that all holders know in the order they agreed on."""
+"""A party's own tables → its graph, in a vertical job with the common nodes first in the order agreed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from veilgraph.core.party_settings import PartySettings
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.convert import look_up
 from veilgraph.tables.edges import EdgeTable, read_edges
-from veilgraph.tables.encode import FeatureEncoding, Scaling, encode, fit_encoding
+from veilgraph.tables.encode import FeatureEncoding, Scaling, Total, encode, fit_encoding
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.source import Rows
 
@@ -42,6 +42,7 @@ def build_graph(
     common_ids: pa.Array | Sequence[str] | None,
     encoding: FeatureEncoding | None,
     scaling: Scaling,
+    total: Total = list,
 ) -> BuiltGraph:
     """Reads a party's tables and makes its graph.
 
@@ -53,6 +54,7 @@ def build_graph(
         common_ids: [num_common] ids that all holders know, each once; None: all of the table's, in its order.
         encoding: fitted on an earlier table; None: fitted on all rows of this one.
         scaling: the job's ``data.feature_scaling``.
+        total: of an encoding that several holders fit together, as for ``fit_encoding``.
 
     Raises:
         DataError: a rule that the tables break, an id of ``common_ids`` that the node table lacks, or an encoding of
@@ -62,7 +64,7 @@ def build_graph(
         _check_encoding(encoding, settings, scaling)
     table = read_nodes(settings, base, None if encoding is None else encoding.columns)
     if encoding is None:
-        encoding = fit_encoding(table, scaling)
+        encoding = fit_encoding(table, scaling, total)
     if common_ids is not None:
         table = table.take(_row_order(table, common_ids))
     edge_index, edge_weight = _join_edges([read_edges(edges, base, table.ids) for edges in settings.edges])

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from veilgraph.core.data_settings import DataSettings
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
-from veilgraph.graph.features import scale_features
+from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.horizontal import split_by_label, split_horizontally
+from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.party import PartyGraph, check_federation, load_party
+from veilgraph.graph.party import PartyGraph, check_federation, load_party, load_party_ids
 from veilgraph.graph.public import (
     amazon_data,
     arxiv_data,
@@ -20,7 +21,9 @@ from veilgraph.graph.public import (
     load_acm_parties,
     load_amazon_parties,
     load_arxiv_parties,
+    load_musae_parties,
     load_planetoid_parties,
+    musae_data,
     planetoid_data,
 )
 
@@ -38,6 +41,8 @@ DATASETS: dict[str, Loader] = {
     "pubmed": load_planetoid_parties,
     "acm": load_acm_parties,
     "amazon": load_amazon_parties,
+    "facebook": load_musae_parties,
+    "github": load_musae_parties,
     "ogbn-arxiv": load_arxiv_parties,
 }
 """The data sets by the name the settings use."""
@@ -50,6 +55,8 @@ WHOLE: dict[str, Callable[[DataSettings, int], Data]] = {
     "citeseer": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
     "pubmed": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
     "amazon": lambda settings, seed: amazon_data(data_root(settings), seed),
+    "facebook": lambda settings, seed: musae_data(settings.dataset, data_root(settings), seed),
+    "github": lambda settings, seed: musae_data(settings.dataset, data_root(settings), seed),
     "ogbn-arxiv": lambda settings, seed: arxiv_data(data_root(settings)),
 }
 """The data sets that are one graph, undivided."""
@@ -76,7 +83,32 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
         found = split_horizontally(data, names=names, seed=seed, overlap=parts.overlap, knows=parts.knows)
     else:
         found = split_by_label(data, names=names, seed=seed, mixed=parts.mixed, knows=parts.knows)
-    return [replace(part, graph=scale_features(part.graph, settings.feature_scaling)) for part in found]
+    graphs = scale_together([part.graph for part in found], settings.feature_scaling)
+    return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
+
+
+def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
+    """The saved graphs of a horizontal job, as they are, and the ids of their rows.
+
+    Args:
+        settings: ``data`` of the job, whose ``parties`` are saved graphs.
+
+    Returns:
+        One pair per holder in the order of ``settings.names``.
+
+    Raises:
+        DataError: a file is missing or damaged, breaks a rule, or was saved without ids.
+    """
+    found = []
+    for graph, path in zip(_saved(settings), (settings.parties or {}).values(), strict=True):
+        ids = None if path is None else load_party_ids(path)
+        if ids is None:
+            raise DataError(
+                f"{path}: the graph was saved without ids, by which a horizontal job tells its nodes; save it with "
+                "save_party(graph, path, ids=...)"
+            )
+        found.append((graph, checked_ids(graph.party, ids, graph.num_nodes)))
+    return found
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:

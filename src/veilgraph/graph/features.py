@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 
 SPARSE_BELOW = 0.15
@@ -67,7 +68,31 @@ def join_columns(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.to_dense() for part in parts], dim=1)
 
 
-def scale_features(graph: PartyGraph, scaling: Literal["none", "row", "standard"]) -> PartyGraph:
+Scaling = Literal["none", "row", "standard"]
+
+
+def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
+    """Graphs with the same columns, scaled alike; a node of several graphs counts once for each.
+
+    Args:
+        graphs: features Tensor[N_p, F], of one dtype.
+        scaling: as for ``scale_features``; ``standard`` takes mean and variance over all graphs' rows.
+
+    Raises:
+        DataError: ``standard``, and the numbers of columns differ.
+    """
+    if scaling != "standard":
+        return [scale_features(graph, scaling) for graph in graphs]
+    counts = {graph.party: graph.num_features for graph in graphs}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
+        raise DataError(f"holders: columns differ ({listed}), and they must be the same; mend one")
+    together = _standard(torch.cat([graph.features.to_dense() for graph in graphs]))
+    parts = torch.split(together, [graph.num_nodes for graph in graphs])
+    return [replace(graph, features=part.to(graph.features.dtype)) for graph, part in zip(graphs, parts, strict=True)]
+
+
+def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     """A party's graph with its own columns scaled; nothing of another holder's is needed.
 
     Args:
@@ -86,13 +111,18 @@ def scale_features(graph: PartyGraph, scaling: Literal["none", "row", "standard"
             (sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix).astype(features.values().numpy().dtype)
         )
         return replace(graph, features=scaled)
+    if scaling == "standard":
+        return replace(graph, features=_standard(features.to_dense()).to(features.dtype))
     wide = features.to_dense().double()
-    if scaling == "row":
-        sums_by_row = wide.abs().sum(dim=1, keepdim=True)
-        wide = wide / torch.where(sums_by_row > 0, sums_by_row, 1.0)
-    else:
-        centred = wide - wide.mean(dim=0)
-        deviation = wide.std(dim=0, correction=0)
-        varies = wide.amax(dim=0) > wide.amin(dim=0)
-        wide = torch.where(varies, centred / torch.where(varies, deviation, 1.0), 0.0)
+    sums_by_row = wide.abs().sum(dim=1, keepdim=True)
+    wide = wide / torch.where(sums_by_row > 0, sums_by_row, 1.0)
     return replace(graph, features=wide.to(features.dtype))
+
+
+def _standard(features: Tensor) -> Tensor:
+    """Columns of mean 0 and variance 1, constant ones 0: Tensor[N, F] float64."""
+    wide = features.double()
+    centred = wide - wide.mean(dim=0)
+    deviation = wide.std(dim=0, correction=0)
+    varies = wide.amax(dim=0) > wide.amin(dim=0)
+    return torch.where(varies, centred / torch.where(varies, deviation, 1.0), 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
+from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of
 from veilgraph.graph.rows import rows_between, sparse_rows
-from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, check_graph, refuse
+from veilgraph.graph.rules import MASKS, check_graph, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -125,19 +127,18 @@ class PartyGraph:
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        if not isinstance(data.x, Tensor):
-            refuse(party, "data.x", f"{type(data.x).__name__} must be a tensor of features", "give one row per node")
+        features = features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
-        labels = _labels(party, data)
+        labels = labels_of(party, data)
         if labels is not None and num_classes is None and labels.numel():
             num_classes = int(labels.max()) + 1
         masks = {name: data.get(name) for name in MASKS}
         graph = cls(
             party=party,
-            features=_features(data.x),
+            features=features,
             edge_index=data.edge_index,
-            edge_weight=_edge_weight(party, data),
+            edge_weight=edge_weight_of(party, data),
             labels=labels,
             num_classes=None if labels is None else num_classes,
             num_common=num_common,
@@ -147,47 +148,22 @@ class PartyGraph:
         return graph
 
 
-def _features(x: Tensor) -> Tensor:
-    if x.layout != torch.strided:
-        x = x.to_sparse_csr()
-    x = x.detach()
-    return x if x.dtype in FEATURE_DTYPES else x.to(torch.float32)
-
-
-def _labels(party: PartyId, data: Data) -> Tensor | None:
-    labels = data.y
-    if labels is None:
-        return None
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
-    return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
-
-
-def _edge_weight(party: PartyId, data: Data) -> Tensor | None:
-    weight: Tensor | None = data.get("edge_weight")
-    if weight is None:
-        weight = data.edge_attr
-    if weight is None:
-        return None
-    if weight.dim() == 2 and weight.shape[1] == 1:
-        weight = weight.reshape(-1)
-    if weight.dim() != 1:
-        refuse(
-            party,
-            "data.edge_attr",
-            f"shape {list(weight.shape)} must be one number per edge",
-            "reduce it to one weight per edge or remove it",
-        )
-    weight = weight.detach()
-    return weight if weight.is_floating_point() else weight.to(torch.float32)
-
-
 def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
-    """Checks what must hold between the holders of one job; a single process that has all graphs may call it.
+    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it.
 
     Raises:
         DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
+    """
+    check_names(graphs)
+    check_aligned({graph.party: graph.common for graph in graphs})
+    find_label_holder(graphs, label_holder)
+
+
+def check_names(graphs: Sequence[PartyGraph]) -> None:
+    """Checks that there are two holders or more, of different names.
+
+    Raises:
+        DataError: there are not.
     """
     if len(graphs) < 2:
         raise DataError(f"holders: {len(graphs)} given, and a federation needs at least 2; add a holder")
@@ -195,8 +171,6 @@ def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Non
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
-    check_aligned({graph.party: graph.common for graph in graphs})
-    find_label_holder(graphs, label_holder)
 
 
 def check_aligned(counts: Mapping[PartyId, int]) -> None:
@@ -233,13 +207,19 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
     return found
 
 
-def save_party(graph: PartyGraph, path: Path) -> None:
+def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
     """Writes a party's graph to one safetensors file, whole or not at all.
 
+    Args:
+        graph: the party's.
+        path: of the file.
+        ids: of the graph's rows, as text; horizontal jobs over saved graphs need them.
+
     Raises:
+        DataError: there is not one id per row, or one is given twice.
         RunError: the file cannot be written.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors = {} if ids is None else pack_ids(checked_ids(graph.party, ids, graph.num_nodes))
     if graph.features.layout == torch.sparse_csr:
         parts = graph.features.crow_indices(), graph.features.col_indices(), graph.features.values()
         tensors.update(zip(_SPARSE_PARTS, parts, strict=True))
@@ -271,19 +251,7 @@ def load_party(path: Path) -> PartyGraph:
     Raises:
         DataError: the file is missing, damaged, of another kind, or its content breaks a rule.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
-    if metadata.get("format") != _FORMAT:
-        raise DataError(f"{path}: format is {metadata.get('format')!r}, not {_FORMAT!r}; save it with save_party")
-    allowed = {"features", *_SPARSE_PARTS, *_TENSORS}
-    if unknown := sorted(set(tensors) - allowed):
-        raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")
+    metadata, tensors = _read(path)
     try:
         if "features" not in tensors:
             tensors["features"] = sparse_rows([tensors[name] for name in _SPARSE_PARTS], int(metadata["num_features"]))
@@ -299,3 +267,35 @@ def load_party(path: Path) -> PartyGraph:
         raise DataError(f"{path}: not a whole party graph ({error}); save it anew") from error
     graph.validate()
     return graph
+
+
+def load_party_ids(path: Path) -> list[str] | None:
+    """Reads the ids of a saved party graph's rows; None where it was saved without.
+
+    Raises:
+        DataError: the file is missing, damaged or of another kind, or the ids are not distinct.
+    """
+    metadata, tensors = _read(path)
+    try:
+        ids = unpack_ids(tensors)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise DataError(f"{path}: its ids are damaged ({error}); save it anew") from error
+    return None if ids is None else checked_ids(metadata.get("party", str(path)), ids, len(ids))
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Metadata and tensors of a saved party graph."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
+    if metadata.get("format") != _FORMAT:
+        raise DataError(f"{path}: format is {metadata.get('format')!r}, not {_FORMAT!r}; save it with save_party")
+    allowed = {"features", *_SPARSE_PARTS, *_TENSORS, *ID_TENSORS}
+    if unknown := sorted(set(tensors) - allowed):
+        raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")
+    return metadata, tensors

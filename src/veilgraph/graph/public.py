@@ -1,7 +1,8 @@
-"""Public data sets that are read from a folder: Cora, CiteSeer, PubMed, ACM, Amazon, ogbn-arxiv."""
+"""Public data sets that are read from a folder: Cora, CiteSeer, PubMed, ACM, Amazon, Facebook, GitHub, ogbn-arxiv."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.features import choose_columns, compact, from_scipy
 from veilgraph.graph.partition import deal_columns, split_vertically
 from veilgraph.graph.party import PartyGraph
-from veilgraph.tables.split import draw_splits
+from veilgraph.graph.random_split import masks_by_fractions
 
 ROOT_VARIABLE = "VEILGRAPH_DATA"
 _DEFAULT_ROOT = ".data"
@@ -29,6 +30,8 @@ _PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 _ACM_FILES = ("p_feat.npz", "pap.npz", "psp.npz", "labels.npy", "train_20.npy", "val_20.npy", "test_20.npy")
 _AMAZON_FILE = Path("fraud", "amazon_upu", "Amazon.mat")
 _AMAZON_SPLIT = {"train": 0.4, "val": 0.2, "test": 0.4}
+_MUSAE = {"facebook": ("musae_facebook", 4714), "github": ("musae_git", 4005)}
+_MUSAE_SPLIT = {"train": 0.5, "val": 0.25, "test": 0.25}
 
 
 def data_root(settings: DataSettings) -> Path:
@@ -173,9 +176,62 @@ def amazon_data(root: Path, seed: int) -> Data:
         labels[: int((labels == 1).argmax())] = -1
     except Exception as error:
         raise DataError(f"{path}: damaged or another file ({error!r}); delete and fetch it again") from error
-    splits = torch.from_numpy(draw_splits(labels, SplitFractions(**_AMAZON_SPLIT, seed=seed), "amazon"))
-    masks = {f"{part}_mask": splits == index for index, part in enumerate(_AMAZON_SPLIT)}
-    return Data(x=features, edge_index=_without_loops(network), y=torch.from_numpy(labels).long(), **masks)
+    classes = torch.from_numpy(labels).long()
+    masks = masks_by_fractions(classes, SplitFractions(**_AMAZON_SPLIT, seed=seed), "amazon")
+    return Data(x=features, edge_index=_without_loops(network), y=classes, **masks)
+
+
+def load_musae_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
+    """Facebook's pages or GitHub's developers, split vertically; see ``musae_data``.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    return _split(musae_data(settings.dataset, data_root(settings), seed), settings, seed)
+
+
+def musae_data(dataset: str, root: Path, seed: int) -> Data:
+    """Reads a MUSAE graph (Rozemberczki et al. 2021) from ``root/facebook`` or ``root/github``.
+
+    Facebook: 22,470 pages with 4,714 features and 4 classes; GitHub: 37,700 developers with 4,005 features and 2
+    classes. Features are 0 or 1 and sparse; edges undirected, without loops. There is no split of its own: of each
+    class half of the nodes are for training, a quarter for validation and a quarter for testing, drawn by ``seed``.
+
+    Args:
+        dataset: ``facebook`` or ``github``.
+        root: folder of data sets.
+        seed: of the split.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    stem, columns = _MUSAE[dataset]
+    paths = [root / dataset / file for file in (f"{stem}_edges.csv", f"{stem}_features.json", "target.csv")]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise DataError(
+            f"data.dataset={dataset!r}: {root / dataset} lacks {', '.join(missing)}; fetch the edges and features from "
+            "github.com/benedekrozemberczki/MUSAE or snap.stanford.edu, the targets (columns id, target) from "
+            "dataset/node_level of github.com/benedekrozemberczki/karateclub, or set data.root or "
+            f"{ROOT_VARIABLE} to the folder above it"
+        )
+    try:
+        edges, targets = (np.loadtxt(path, dtype=np.int64, delimiter=",", skiprows=1) for path in (paths[0], paths[2]))
+        nodes = len(targets)
+        labels = np.full(nodes, -1)
+        labels[targets[:, 0]] = targets[:, 1]
+        of_nodes = {int(node): found for node, found in json.loads(paths[1].read_text()).items()}
+        rows = np.repeat(list(of_nodes), [len(found) for found in of_nodes.values()])
+        chosen = np.concatenate([np.asarray(found, dtype=np.int64) for found in of_nodes.values()])
+        features = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, chosen)), shape=(nodes, columns))
+        network = sp.coo_matrix((np.ones(len(edges)), edges.T), shape=(nodes, nodes))
+    except Exception as error:
+        raise DataError(f"{root / dataset}: damaged or other files ({error!r}); delete and fetch them again") from error
+    features.data[:] = 1  # a feature that is listed twice is there once
+    classes = torch.from_numpy(labels)
+    masks = masks_by_fractions(classes, SplitFractions(**_MUSAE_SPLIT, seed=seed), dataset)
+    edge_index = _without_loops(sp.coo_matrix(network.tocsr() + network.T.tocsr()))
+    return Data(x=from_scipy(features), edge_index=edge_index, y=classes, **masks)
 
 
 def load_arxiv_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:

@@ -5,11 +5,14 @@ exact bit for bit (zeros come out positive), −inf (a node that the holder does
 there is no range to leave.
 
     once      server → holder: a seed                                       (correlated randomness: ``bits.py``)
-    compare   every pair i < j, all pairs and entries at once, in digits of two bits and then a tree over the digits:
+    compare   every pair i < j, all pairs at once, in digits of two bits and then a tree over the digits:
               an XOR share at i and one at j of  t^i < t^j
     win       all holders: w_i = [t^i > −inf] · ∏_{j<i} [t^j < t^i] · ∏_{j>i} (1 ⊕ [t^i < t^j]), a tree of products
     open      every holder sends its share of w_i to i, and only to i
     maximum   i sends the code of t^i where it won, and 0 elsewhere, under pairwise masks; the sum is the maximum's code
+
+Entries are compared and their wins made in blocks, one block after another, so that the memory that it takes does not
+grow with their number; wins are opened, and the maximum is sent, for all at once.
 
 So ties go to the first holder, and where all have −inf nobody wins and the sum is 0, the code of −inf. Pairs are
 compared instead of winners of a tournament because a pair's two values are private to two holders: the first products
@@ -34,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import prod
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -60,6 +64,12 @@ from veilgraph.mpc.order import INTEGERS, from_order_codes, order_codes, packed,
 
 SEED_TAG = Tag(Kind.SEED, 0, 1)
 """Round 0 is the seed of the secure product."""
+
+BLOCK_ENTRIES: Final = 1 << 18
+"""Entries that are compared at a time, a multiple of 64; with four holders that takes each some 40 MB."""
+
+ROUNDS: Final = 32
+"""Maxima of one step, at most; a job has one for each of its layers, counted from 1."""
 
 
 def _digits_local(x: Tensor) -> Tensor:
@@ -99,6 +109,12 @@ def win_levels(holders: Sequence[PartyId]) -> list[Level]:
     return plan
 
 
+def _block_sizes(entries: int) -> list[int]:
+    """Entries of each block; all but the last fill whole words, and there is one at least."""
+    full, rest = divmod(entries, BLOCK_ENTRIES)
+    return [BLOCK_ENTRIES] * full + [rest] * (rest > 0 or not full)
+
+
 class _Side:
     """What holders and server know of every maximum: its exchanges."""
 
@@ -110,10 +126,15 @@ class _Side:
         self._link, self._holders, self._dtype = link, tuple(holders), dtype
         self._comparing, self._winning = comparison_levels(holders, dtype), win_levels(holders)
 
-    def _exchanges(self, round_: int) -> Iterator[int]:
-        """The exchanges of one maximum as rounds of tags."""
+    def _exchanges(self, round_: int, block: int) -> Iterator[int]:
+        """The exchanges of one block of one maximum as rounds of tags."""
+        if not 0 <= round_ < ROUNDS:
+            raise ConfigError(
+                f"round {round_} of a secure maximum must be from 0 to {ROUNDS - 1}; count it in the step"
+            )
         exchanges = len(self._comparing) + len(self._winning)
-        return iter(range(round_ * exchanges, (round_ + 1) * exchanges))
+        first = (block * ROUNDS + round_) * exchanges
+        return iter(range(first, first + exchanges))
 
 
 class SecureMax(_Side):
@@ -141,13 +162,14 @@ class SecureMax(_Side):
         Args:
             values: t of this holder, of the session's dtype and of one shape at all holders; −inf where unknown.
             step: with ``round_``, names the maximum; never used twice in a session.
-            round_: see ``step``.
+            round_: see ``step``; below ``ROUNDS``.
 
         Returns:
             bool, of the shape of ``values``: where this holder attains the maximum. At most one holder does.
 
         Raises:
             DataError: a NaN, or another dtype.
+            ConfigError: ``round_`` is out of range.
             LinkError: as ``Link.send`` and ``receive_as``.
         """
         if values.dtype != self._dtype or values.isnan().any():
@@ -156,15 +178,19 @@ class SecureMax(_Side):
                 f"{self._dtype} without NaN; got {values.dtype} with {int(values.isnan().sum())} NaN"
             )
         codes = order_codes(values).reshape(-1)
-        known = to_planes((codes != 0).to(torch.int32))[0]
-        exchanges = self._exchanges(round_)
-        less = self._compare(to_planes(codes), step, exchanges)
-        wins = self._win(less, known, step, exchanges)
+        blocks = enumerate(torch.split(codes, _block_sizes(codes.numel())))
+        wins = torch.cat([self._block(part, step, self._exchanges(round_, block)) for block, part in blocks], dim=1)
         mine = from_plane(self._open(wins, Tag(Kind.WIN_SHARE, step, round_)), codes.numel())
         won = packed(torch.where(mine, codes, 0))
         won += self._masks.mask(f"maximum/{round_}", step, tuple(won.shape))
         self._link.send(SERVER, Tag(Kind.MASKED, step, round_), won)
         return mine.reshape(values.shape)
+
+    def _block(self, codes: Tensor, step: int, exchanges: Iterator[int]) -> Tensor:
+        """This holder's shares of everybody's wins in a block of entries, [P, words]."""
+        known = to_planes((codes != 0).to(torch.int32))[0]
+        less = self._compare(to_planes(codes), step, exchanges)
+        return self._win(less, known, step, exchanges)
 
     def _compare(self, planes: Tensor, step: int, exchanges: Iterator[int]) -> dict[PartyId, Tensor]:
         """Other holder → this one's share of the comparison with it: the earlier of the two is less; [words]."""
@@ -241,10 +267,16 @@ class MaxServer(_Side):
             self._link.send(holder, SEED_TAG, torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
     def deal(self, shape: Sequence[int], step: int, round_: int) -> None:
-        """Sends the correlated randomness of one maximum of ``shape``; depends on no value, so it may run ahead."""
-        words = words_for(prod(shape))
-        for level, exchange in zip([*self._comparing, *self._winning], self._exchanges(round_), strict=True):
-            deal(self._link, self._seeds, level, words, step, exchange)
+        """Sends the correlated randomness of one maximum of ``shape``; depends on no value, so it may run ahead.
+
+        Raises:
+            ConfigError: ``round_`` is out of range.
+            LinkError: as ``Link.send``.
+        """
+        for block, entries in enumerate(_block_sizes(prod(shape))):
+            exchanges = self._exchanges(round_, block)
+            for level, exchange in zip([*self._comparing, *self._winning], exchanges, strict=True):
+                deal(self._link, self._seeds, level, words_for(entries), step, exchange)
 
     def receive(self, shape: Sequence[int], step: int, round_: int) -> Tensor:
         """The maximum over the holders, of ``shape`` and the session's dtype; −inf where no holder knows the node.

@@ -8,16 +8,22 @@ decode their sum and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import ring
+
+_WORDS: Final = 10
+INTEGER_BITS: Final = 64 * _WORDS
+"""Whole numbers that are summed under masks are taken mod 2^640."""
 
 
 class PairwiseMasks:
@@ -28,13 +34,24 @@ class PairwiseMasks:
         self._keys = keys
 
     @classmethod
-    def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> PairwiseMasks:
-        """Exchanges ephemeral public keys with the other holders; the keys live in memory for one session."""
+    def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource, *, round_: int = 0) -> PairwiseMasks:
+        """Exchanges ephemeral public keys with the other holders; the keys live in memory for one session.
+
+        Args:
+            link: of this holder.
+            holders: all of them.
+            secrets: source of its private key.
+            round_: of the messages, another one each time in a session.
+
+        Raises:
+            ProtocolError: a holder sent an invalid key.
+            LinkError: as ``exchange``.
+        """
         peers = [holder for holder in holders if holder != link.party]
         private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         public = torch.frombuffer(bytearray(private.public_key().public_bytes_raw()), dtype=torch.uint8)
         keys = {}
-        for peer, received in exchange(link, peers, Tag(Kind.KEY), public).items():
+        for peer, received in exchange(link, peers, Tag(Kind.KEY, 0, round_), public).items():
             try:
                 secret = private.exchange(X25519PublicKey.from_public_bytes(received.numpy().tobytes()))
             except ValueError as error:
@@ -52,6 +69,15 @@ class PairwiseMasks:
             else:
                 total -= expanded
         return total
+
+    def mask_integers(self, purpose: str, step: int, count: int) -> list[int]:
+        """As ``mask``, of integers mod 2^``INTEGER_BITS``."""
+        totals = [0] * count
+        for peer, key in self._keys.items():
+            expanded = _integers(expand(key, f"{purpose}/{step}", (count, _WORDS)))
+            sign = 1 if self._party < peer else -1
+            totals = [total + sign * each for total, each in zip(totals, expanded, strict=True)]
+        return [total % (1 << INTEGER_BITS) for total in totals]
 
     def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
         """``values`` in fixed point under this holder's mask.
@@ -104,6 +130,45 @@ def sum_among(
     hidden = masks.hide(values, bits, purpose, tag.step, remedy)
     pieces = exchange(link, others, tag, hidden)
     return open_sum([hidden, *pieces.values()], bits, values.dtype, purpose, remedy)
+
+
+def sum_integers_among(
+    link: Link, others: Sequence[PartyId], masks: PairwiseMasks, values: Sequence[int], tag: Tag, *, purpose: str
+) -> list[int]:
+    """The sums of all holders' whole numbers, exact, which every holder learns, and nothing else of them.
+
+    Args:
+        link: of this holder.
+        others: the other holders.
+        masks: of the session, among them all.
+        values: this holder's, as many as every other's.
+        tag: of the messages.
+        purpose: with the tag's step names the masks; never used twice in a session.
+
+    Raises:
+        RangeOverflow: a value does not fit into 640 bits with room for the sum.
+        LinkError: as ``exchange``.
+    """
+    limit, modulus = (1 << (INTEGER_BITS - 1)) // (len(others) + 1), 1 << INTEGER_BITS
+    if any(abs(value) >= limit for value in values):
+        raise RangeOverflow(f"{link.party}'s {purpose}: a whole number of more than {limit.bit_length() - 1} bits")
+    mask = masks.mask_integers(purpose, tag.step, len(values))
+    hidden = _words([(value + own) % modulus for value, own in zip(values, mask, strict=True)])
+    pieces = [hidden, *exchange(link, others, tag, hidden).values()]
+    totals = [sum(each) % modulus for each in zip(*map(_integers, pieces), strict=True)]
+    return [total - modulus if total >= modulus >> 1 else total for total in totals]
+
+
+def _words(integers: Sequence[int]) -> Tensor:
+    """Integers of 640 bits as Tensor[n, 10] int64, the lowest word first."""
+    joined = b"".join(each.to_bytes(INTEGER_BITS // 8, "little") for each in integers)
+    return torch.from_numpy(np.frombuffer(joined, dtype="<i8").reshape(-1, _WORDS).copy())
+
+
+def _integers(words: Tensor) -> list[int]:
+    """What ``_words`` made words of."""
+    raw, size = words.numpy().astype("<i8").tobytes(), INTEGER_BITS // 8
+    return [int.from_bytes(raw[start : start + size], "little") for start in range(0, len(raw), size)]
 
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import compact, from_scipy, is_sparse, to_scipy
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.linear import linear
@@ -34,6 +34,11 @@ class Features:
     def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
         self._matrix = matrix.to(dtype)
         self._transposed = from_scipy(to_scipy(self._matrix).T.tocsr()) if is_sparse(matrix) else None
+
+    @classmethod
+    def compacted(cls, matrix: Tensor, dtype: torch.dtype) -> Features:
+        """Of a strided matrix that may have few non-zeros; gradients of it are not wanted."""
+        return cls(compact(matrix.detach()), dtype)
 
     def times(self, weight: Tensor) -> Tensor:
         """x·weight: Tensor[F, d] to Tensor[N, d]."""
@@ -76,6 +81,21 @@ def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidth
         widths.append(LayerWidths(input_, message, sent, combined, output))
         input_ = output
     return widths
+
+
+def first_is_fixed(settings: HorizontalSettings) -> bool:
+    """Whether the first layer's t has no weights and so is the same in every pass; of the updates, gated has some."""
+    return settings.message == "none" and settings.update != "gated"
+
+
+def published_layers(settings: HorizontalSettings, step: int) -> range:
+    """Layers, from 0, whose t holders send in a pass of a session: the first only in pass 0 where it is fixed."""
+    return range(int(step > 0 and first_is_fixed(settings)), settings.layers)
+
+
+def learning_layers(settings: HorizontalSettings) -> range:
+    """Layers, from 0, of whose t holders need the gradient: all but a fixed first."""
+    return range(int(first_is_fixed(settings)), settings.layers)
 
 
 def _mapped(layer: nn.Linear | None, h: Tensor | Features) -> Tensor:
@@ -217,11 +237,6 @@ class LayeredHolder(nn.Module):
             self.layers = nn.ModuleList(HolderLayer(settings, layer) for layer in widths)
             self.predict = linear(widths[-1].output, classes, bias=True)
         self.to(dtype)
-
-    @property
-    def first_is_fixed(self) -> bool:
-        """Whether the first layer's t has no weights and so is the same in every pass: it need be sent only once."""
-        return next(self.layers[0].parameters(), None) is None
 
     def layer(self, index: int) -> HolderLayer:
         """The part of layer ``index``, from 0."""

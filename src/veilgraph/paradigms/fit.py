@@ -82,7 +82,7 @@ def fit(
         store: its private files.
         resume: go on from the newest checkpoint that all parties hold.
         begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
-        log: called by the label holder with each epoch's record.
+        log: called with each epoch's record, where the scores are known.
         saved: called after every checkpoint with its epoch.
     """
     settings = role.session.settings.train
@@ -120,7 +120,7 @@ def fit(
             judgement, stop = _judge(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
-        if isinstance(role, Judge) and role.reports:
+        if isinstance(role, Judge):
             log({**record, "loss": role.loss})
         if epoch % settings.checkpoint_every == 0:
             store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})

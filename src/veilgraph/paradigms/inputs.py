@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from torch import Tensor
+
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.datasets import load_parties, load_parts
-from veilgraph.graph.features import scale_features
-from veilgraph.graph.party import PartyGraph, check_federation, save_party
+from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts
+from veilgraph.graph.features import scale_features, scale_together
+from veilgraph.graph.ids import checked_ids
+from veilgraph.graph.party import PartyGraph, check_federation, check_names, save_party
 from veilgraph.paradigms.organisation import Organisation
 from veilgraph.paradigms.run_directory import RunDirectory
 
@@ -21,6 +25,10 @@ if TYPE_CHECKING:  # seconds to import
 
 GivenParties = Sequence[PartyGraph] | Mapping[PartyId, "Data"]
 """One graph per holder, or holder → PyTorch Geometric ``Data``."""
+
+GivenVector = Iterable[Hashable] | Tensor | np.ndarray
+GivenIds = Mapping[PartyId, GivenVector]
+"""Holder → the ids of its graph's rows."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +54,33 @@ class Inputs:
                 store.save_ids(self.ids[graph.party])
 
 
-def gather_inputs(settings: JobSettings, parties: GivenParties | None, out: Path) -> Inputs:
+def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: GivenIds | None, out: Path) -> Inputs:
     """Reads what the job names, or takes what is given in its place.
 
     Args:
         settings: the job.
-        parties: as for ``jobs.train``.
+        parties: as for ``jobs.train``, and ``ids`` likewise.
+        ids: see there.
         out: the run directory that is going to be made.
 
     Raises:
         ConfigError: a party refuses the job, or it cannot take what is given.
         DataError: the data cannot be read, or break a rule.
     """
+    if ids is not None and (parties is None or settings.paradigm == "vertical"):
+        raise ConfigError(
+            "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
+        )
     if parties is None and settings.data.from_tables:
         return Inputs(accepted_by_parties(settings))
     if settings.paradigm == "horizontal":
-        return _horizontal(settings, parties)
+        return _horizontal(settings, parties, ids, out)
     graphs = load_parties(settings.data, settings.seed) if parties is None else _graphs(parties)
     if parties is not None:
-        settings = _with_parties(settings, graphs, out)
+        labelled = [graph.party for graph in graphs if graph.labels is not None]
+        label_party = settings.data.label_holder or next(iter(labelled), graphs[0].party if graphs else "")
+        check_federation(graphs, label_party)
+        settings = _with_parties(settings, graphs, label_party, out)
         for graph in graphs:
             graph.validate()
         graphs = [scale_features(graph, settings.data.feature_scaling) for graph in graphs]
@@ -72,14 +88,44 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, out: Path
     return Inputs(settings, graphs)
 
 
-def _horizontal(settings: JobSettings, parties: GivenParties | None) -> Inputs:
-    if parties is not None:
+def _horizontal(settings: JobSettings, parties: GivenParties | None, ids: GivenIds | None, out: Path) -> Inputs:
+    if parties is None and settings.data.parties is None:
+        parts = load_parts(settings.data, settings.seed)
+        names = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
+        return Inputs(settings, [part.graph for part in parts], names)
+    if parties is None:
+        graphs, found = map(list, zip(*load_named_graphs(settings.data), strict=True))
+        names = {graph.party: each for graph, each in zip(graphs, found, strict=True)}
+    else:
+        graphs = _graphs(parties)
+        check_names(graphs)
+        names = _names(parties, graphs, ids)
+        settings = _with_parties(settings, graphs, settings.data.label_holder or graphs[0].party, out)
+    for graph in graphs:
+        if graph.common != graph.num_nodes:
+            raise DataError(
+                f"party {graph.party!r}: num_common={graph.num_common} is for paradigm vertical; a horizontal holder "
+                "does not know which nodes are common: leave it out"
+            )
+        graph.validate()
+    return Inputs(settings, scale_together(graphs, settings.data.feature_scaling), names)
+
+
+def _names(parties: GivenParties, graphs: Sequence[PartyGraph], ids: GivenIds | None) -> dict[PartyId, list[str]]:
+    """Every holder's ids: as given, or of its ``Data``."""
+    given: dict[PartyId, GivenVector] = {}
+    if isinstance(parties, Mapping):
+        given = {party: data.n_id for party, data in parties.items() if isinstance(data.get("n_id"), Tensor)}
+    given |= ids or {}
+    holders = [graph.party for graph in graphs]
+    if unknown := sorted(set(given) - set(holders)):
+        raise ConfigError(f"ids: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name")
+    if absent := [holder for holder in holders if holder not in given]:
         raise ConfigError(
-            "parties: graphs given from Python are for paradigm vertical; name a data set in data.dataset"
+            f"ids: there are none of {absent[0]}, and paradigm horizontal tells nodes by their ids; give "
+            "ids={holder: one per row} or Data.n_id"
         )
-    parts = load_parts(settings.data, settings.seed)
-    ids = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
-    return Inputs(settings, [part.graph for part in parts], ids)
+    return {graph.party: checked_ids(graph.party, given[graph.party], graph.num_nodes) for graph in graphs}
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
@@ -105,12 +151,9 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     return settings
 
 
-def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], out: Path) -> JobSettings:
+def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], label_party: PartyId, out: Path) -> JobSettings:
     """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
     paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
-    labelled = [graph.party for graph in parties if graph.labels is not None]
-    label_party = settings.data.label_holder or next(iter(labelled), parties[0].party if parties else "")
-    check_federation(parties, label_party)
     content = settings.model_dump(mode="json")
     content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)

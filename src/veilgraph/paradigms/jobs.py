@@ -16,9 +16,9 @@ from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.inputs import GivenParties, accepted_by_parties, gather_inputs
+from veilgraph.paradigms.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs
 from veilgraph.paradigms.party import Work, run_simulated
-from veilgraph.paradigms.predictions import Predictions, checked_nodes, load_predictions
+from veilgraph.paradigms.predictions import Predictions, checked_nodes, joined, load_predictions, reading, scoring
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
@@ -35,7 +35,7 @@ class TrainResult:
         path: the run directory.
         summary: best epoch, accuracies in [0, 1], seconds per step, bytes sent by each party.
         metrics: one record per epoch.
-        predictions: classes and probabilities of every node, at the label holder.
+        predictions: classes and probabilities of every node, at the label holder (horizontal: of the reporter's).
     """
 
     path: Path
@@ -50,6 +50,7 @@ def train(
     *,
     parties: GivenParties | None = None,
     custom: CustomModel | None = None,
+    ids: GivenIds | None = None,
     processes: bool = False,
     private_seeds: bool = False,
     progress: Progress = lambda records: None,
@@ -59,9 +60,12 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
-        parties: one graph per holder, or holder → PyTorch Geometric ``Data``, in place of the job's data set. Row v is
-            the same node at every holder; labels and masks are the label holder's.
+        parties: one graph per holder, or holder → PyTorch Geometric ``Data``, in place of the job's data set.
+            Vertical: row v is the same node at every holder; labels and masks are the label holder's. Horizontal: each
+            has rows, labels and masks of its own over the same columns.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
+        ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
+            ``Data`` may have them as ``Data.n_id`` in its place.
         processes: run every party in a process of its own.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
@@ -71,7 +75,7 @@ def train(
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    inputs = gather_inputs(settings, parties, out)
+    inputs = gather_inputs(settings, parties, ids, out)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
     run = RunDirectory.create(out, settings)
@@ -113,14 +117,16 @@ def predict(
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
-    A run from tables aligns and encodes them as they are now: nodes added since training are predicted as well. In the
-    label holder's own part of a run across organisations the newest joint inference is read.
+    In paradigm horizontal every holder learns that of its own nodes. A run from tables reads and encodes them as they
+    are now: nodes added since training are predicted as well. In an organisation's own part of a run across
+    organisations the newest joint inference is read.
 
     Args:
         path: a complete run.
-        nodes: which rows to give back; default: all. The joint computation always covers all nodes, so the other
-            parties do not learn which were asked for.
-        ids: which nodes to give back, by id; for runs from tables, in place of ``nodes``.
+        nodes: which rows to give back, horizontal: of the reporter's; default: all. The joint computation always
+            covers all nodes, so the other parties do not learn which were asked for.
+        ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
+            machine any holder's node of a horizontal run.
         custom: as in ``train``.
         processes: run every party in a process of its own.
 
@@ -135,19 +141,14 @@ def predict(
     if nodes is not None and ids is not None:
         raise ConfigError("nodes and ids are both given; give one of them")
     _check_custom(settings, custom, processes=processes)
-    if not _is_part(settings):
+    if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(run.summary["nodes"]))
         _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
     everything = _predictions(run)
     if ids is not None:
-        return everything.of_ids(ids)
+        return _all_predictions(run).of_ids(ids)
     return everything if nodes is None else everything.of(checked_nodes(nodes, len(everything.nodes)))
-
-
-def _is_part(settings: JobSettings) -> bool:
-    """Whether a run directory is one organisation's part of a run across several."""
-    return settings.data.parties is not None and None in settings.data.parties.values()
 
 
 def load_result(path: Path) -> TrainResult:
@@ -165,7 +166,7 @@ def load_result(path: Path) -> TrainResult:
 def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
-    ``resume`` trains on it.
+    ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for.
 
     Args:
         settings: a job whose ``data.parties`` names party files.
@@ -173,7 +174,7 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
         processes: run every party in a process of its own.
 
     Returns:
-        Holder → how many nodes are common to all (the same everywhere) under ``""``, and each holder's own count.
+        Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
 
     Raises:
         VeilgraphError: a table breaks a rule, or a party refuses.
@@ -185,9 +186,9 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
     _run(run, settings, "align", None, processes=processes, tick=lambda: None)
-    return {name: load_party(run.party(name).graph_path).num_nodes for name in settings.data.names} | {
-        "": load_party(run.party(settings.data.names[0]).graph_path).common
-    }
+    graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
+    counts = {name: graph.num_nodes for name, graph in graphs.items()}
+    return counts if settings.paradigm == "horizontal" else counts | {"": graphs[settings.data.names[0]].common}
 
 
 def _train(
@@ -201,7 +202,7 @@ def _train(
 ) -> TrainResult:
     _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()))
     progress(run.metrics())
-    summarise(run, (*settings.data.names, SERVER))
+    summarise(run, (*settings.data.names, SERVER), settings.data.label_party)
     return load_result(run.path)
 
 
@@ -251,4 +252,11 @@ def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processe
 
 
 def _predictions(run: RunDirectory) -> Predictions:
-    return load_predictions(run.party(run.settings.data.label_party))
+    return load_predictions(run.party(reading(run)))
+
+
+def _all_predictions(run: RunDirectory) -> Predictions:
+    """Of every holder whose part is here and that has predictions, the run's own first."""
+    first = reading(run)
+    others = [party for party in scoring(run.settings) if party != first and run.party_path(party).is_dir()]
+    return joined([load_predictions(run.party(party)) for party in (first, *others)]) if others else _predictions(run)

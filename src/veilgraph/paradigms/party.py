@@ -1,4 +1,4 @@
-"""What one party of a vertical job does from beginning to end."""
+"""What one party of a job does from beginning to end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
 from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, publisher_of, spent
-from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job, align
+from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
+from veilgraph.paradigms.preparing import prepare
 from veilgraph.paradigms.run_directory import (
     Record,
     RunDirectory,
@@ -58,7 +59,8 @@ def run_party(
 ) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
-    It reads and writes its own part of the run; the label holder also writes metrics.jsonl.
+    It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
+    a run directory of its own, every holder that learns the scores.
 
     Args:
         run: directory of the run.
@@ -75,8 +77,9 @@ def run_party(
     publisher: Publisher | None = None
     try:
         if settings.data.from_tables:
-            aligned = align(store, link, settings, organisation, anew=work == "predict")
-            log.info("the tables are aligned: %s", aligned.identity[:_SHOWN])
+            aligned = prepare(store, link, settings, organisation, anew=work == "predict")
+            done = "read" if settings.paradigm == "horizontal" else "aligned"
+            log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
         else:
             graph = None if party == SERVER else load_party(store.graph_path)
             aligned = Aligned(graph=graph, ids=store.ids())
@@ -117,6 +120,7 @@ def _compute(
     session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, publisher)
     cast = Cast(session, store, aligned, custom)
     role = cast.role
+    writes = isinstance(role, Judge) and (role.reports or settings.data.is_apart)
     try:
         if work == "predict":
             role.infer_only()
@@ -131,14 +135,18 @@ def _compute(
                 log.info("training begins after epoch %d", epoch)
                 if last < settings.train.epochs:
                     log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
-                if isinstance(role, Judge) and role.reports:
+                if writes:
                     run.forget_metrics_after(epoch)
+
+            def log_epoch(epoch_record: Record) -> None:
+                if writes:
+                    run.append_metrics(epoch_record)
 
             def saved(epoch: int) -> None:
                 record.note(None if publisher is None else publisher.spent())
                 log.info("epoch %d of at most %d", epoch, settings.train.epochs)
 
-            fitted = fit(role, store, resume=work == "resume", begin=begin, log=run.append_metrics, saved=saved)
+            fitted = fit(role, store, resume=work == "resume", begin=begin, log=log_epoch, saved=saved)
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if publisher is not None:

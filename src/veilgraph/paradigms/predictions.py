@@ -1,4 +1,4 @@
-"""Predictions of a run: at the label holder only, as a table for people and a file for programs."""
+"""Predictions of a run, for people and for programs: at the label holder or, in paradigm horizontal, every holder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
@@ -14,10 +14,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.paradigms.ids import pack_ids, unpack_ids
-from veilgraph.paradigms.run_directory import PartyStore, load_tensors, save_tensors
+from veilgraph.core.types import PartyId
+from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
 _FILE: Final = "predictions.safetensors"
 _VERSION_CHARACTERS: Final = 12
@@ -28,12 +30,12 @@ class Predictions:
     """Predictions for some nodes.
 
     Attributes:
-        nodes: Tensor[n] int64, rows of the common nodes.
+        nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own.
         classes: Tensor[n] int64.
         probabilities: Tensor[n, C], rows sum to 1.
-        ids: the nodes' ids where they came from tables, else None.
-        class_names: C names where they came from tables, else None.
-        model_version: the first characters of the SHA-256 of the label holder's part of the model.
+        ids: the nodes' ids; vertical: where they came from tables, else None.
+        class_names: C names where they came from tables with labels, else None.
+        model_version: the first characters of the SHA-256 of that holder's part of the model.
         made_at: when the parties computed them, UTC, ISO 8601.
     """
 
@@ -63,7 +65,7 @@ class Predictions:
         """Those of the nodes with these ids, in the order given.
 
         Raises:
-            ConfigError: the run has no ids, or an id is not one of the common nodes.
+            ConfigError: the run has no ids, or an id is not one of the predicted nodes.
         """
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
@@ -71,8 +73,9 @@ class Predictions:
         unknown = [text for text in ids if text not in rows]
         if unknown:
             raise ConfigError(
-                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(rows)} nodes common to all "
-                "holders at the newest joint inference; mend it, or let the parties predict anew"
+                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(rows)} nodes of the "
+                "newest joint inference, which all holders know (in paradigm horizontal: a holder whose part is here); "
+                "mend it, or let the parties predict anew"
             )
         return self.of([rows[text] for text in ids])
 
@@ -101,7 +104,7 @@ class Predictions:
 def save_predictions(
     store: PartyStore, probabilities: Tensor, ids: Sequence[str] | None = None, class_names: Sequence[str] | None = None
 ) -> None:
-    """Writes the label holder's predictions, Tensor[C common nodes, classes], as CSV and as safetensors."""
+    """Writes a holder's predictions, Tensor[C common or N_p own nodes, classes], as CSV and as safetensors."""
     facts = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
@@ -128,6 +131,51 @@ def load_predictions(store: PartyStore) -> Predictions:
         None if class_names is None else tuple(class_names),
         str(facts.get("model_version", "")),
         str(facts.get("made_at", "")),
+    )
+
+
+def scoring(settings: JobSettings) -> tuple[PartyId, ...]:
+    """Holders that learn the scores and have predictions: the label holder or, in paradigm horizontal, all."""
+    return settings.data.names if settings.paradigm == "horizontal" else (settings.data.label_party,)
+
+
+def reading(run: RunDirectory) -> PartyId:
+    """The holder whose predictions are the run's, unless others are asked for: the label holder (or reporter).
+
+    In one organisation's part of a horizontal run across organisations it is that organisation.
+    """
+    settings = run.settings
+    here = [party for party in scoring(settings) if settings.data.is_apart and run.party_path(party).is_dir()]
+    return settings.data.label_party if len(here) != 1 else here[0]
+
+
+def joined(predictions: Sequence[Predictions]) -> Predictions:
+    """Those of several holders of a horizontal run: each node as the first has it that knows it.
+
+    The nodes' numbers are those of the first holder's rows, and go on for the others'.
+
+    Args:
+        predictions: one or more, with ids.
+    """
+    first, *others = predictions
+    ids, chances = list(first.ids or ()), [first.probabilities]
+    known = set(ids)
+    for other in others:
+        new = [row for row, text in enumerate(other.ids or ()) if text not in known]
+        added = other.of(new)
+        ids += added.ids or ()
+        known.update(added.ids or ())
+        chances.append(added.probabilities)
+    probabilities = torch.cat(chances)
+    names = next((each.class_names for each in predictions if each.class_names is not None), None)
+    everyone = torch.arange(len(ids))
+    return replace(
+        first,
+        nodes=everyone,
+        classes=probabilities.argmax(dim=1),
+        probabilities=probabilities,
+        ids=tuple(ids),
+        class_names=names,
     )
 
 

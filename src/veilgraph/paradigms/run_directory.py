@@ -8,13 +8,13 @@ curves.png                     loss and accuracy over epochs
 parties/<name>/                private to that party
     graph.safetensors          its data
     nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
-                               they have changed since, alignment.json the common nodes
+                               they have changed since, alignment.json the common nodes; horizontal: ids alone
     release.safetensors        the newest single release, where a job has one
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest
     model.safetensors          its part of the best model, once the run is complete
-    predictions.csv            at the label holder only
+    predictions.csv            at the label holder; horizontal: at every holder
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.ids import pack_ids, unpack_ids
+from veilgraph.graph.ids import pack_ids, unpack_ids
 
 _KEPT_CHECKPOINTS: Final = 2
 _NODES: Final = "nodes.safetensors"

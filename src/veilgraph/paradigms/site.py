@@ -12,6 +12,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
 from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.predictions import scoring
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
 from veilgraph.paradigms.summary import summarise
 
@@ -36,7 +37,7 @@ def take_part(
         runs: folder of this party's runs.
         settings: the job; its ``data.parties`` are names alone.
         party: a holder or the server.
-        work: align only; train, aligned first if need be; or predict for the tables as they are now.
+        work: align (or collect) only; train, aligned first if need be; or predict for the tables as they are now.
         link: to the other parties.
         recorder: counts what crosses the wire, beneath ``link``.
         party_file: the holder's own; None at the server.
@@ -60,8 +61,8 @@ def take_part(
             shared = organisation is not None and organisation.settings.seed == "job"
             store.save_seed(settings.seed if shared else private_seed())
         run_party(run, party, _work(work, store), link, recorder, organisation=organisation)
-        if work == "train" and party == settings.data.label_party:
-            summarise(run, [party])
+        if work == "train" and party in scoring(settings):
+            summarise(run, [party], party)
 
 
 def _organisation(party: PartyId, party_file: Path | None) -> Organisation:

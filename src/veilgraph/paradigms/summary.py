@@ -13,19 +13,20 @@ from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
 from veilgraph.paradigms.run_directory import RunDirectory
 
 
-def summarise(run: RunDirectory, parties: Sequence[PartyId]) -> None:
+def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) -> None:
     """Writes summary.json and traffic.json of a finished training.
 
     Args:
-        run: holds the label holder's part.
-        parties: whose parts are here: all of a job on one machine, the label holder's alone across organisations.
+        run: holds the part of ``scored``.
+        parties: whose parts are here: all of a job on one machine, one alone across organisations.
+        scored: whose result it is; it has the scores.
 
     Raises:
         RunError: a file is missing or damaged.
     """
     traffic = [entry for party in parties for entry in _read(run.party(party).path / "traffic.json")]
     run.write_json("traffic.json", traffic)
-    result = _read(run.party(run.settings.data.label_party).path / "result.json")
+    result = _read(run.party(scored).path / "result.json")
     ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
     if run.settings.privacy is not None:
         result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}

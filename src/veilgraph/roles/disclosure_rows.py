@@ -59,6 +59,7 @@ _HASHED: Final = (
 )
 _SUMMED: Final = "Not protected: the server has the sender's part by itself, of every node that the sender knows."
 _RAW: Final = "No weight of the holders is between the features and the server."
+_FIXED: Final = "It has no weights and is the same in every pass."
 _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
@@ -171,6 +172,13 @@ TABLE: Final = (
     Row(Kind.GRADIENT, _FROM_SERVER, "spread over the label holder's edges", "noise", _AFTERWARDS,
         ("label-holder-edges",), ("to another", "every step", "logit hops", "noised")),
     # Horizontal
+    Row(Kind.COLUMN_HASHES, _TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
+        when=("horizontal",)),
+    Row(Kind.COLUMN_SUMS, _TO_HOLDER, "masked number of rows, sums of columns and of their squares", "mask", _OPENED,
+        ("column-statistics",), ("horizontal", "more holders")),
+    Row(Kind.COLUMN_SUMS, _TO_HOLDER, "masked number of rows, sums of columns and of their squares", "none", _EXACTLY,
+        ("column-statistics",), ("horizontal", "two holders")),
     Row(Kind.CONTROL, _TO_SERVER, "best so far? stop?", "none", _CONTROL, when=("from reporter", "judged")),
     Row(Kind.NODE_KEY, _TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
         "No data went in; nobody but the holders may know the key.", when=("horizontal",)),
@@ -194,12 +202,16 @@ TABLE: Final = (
         ("embedding-maxima",), ("secure-max",)),
     Row(Kind.MASKED, _TO_SERVER, "of raw features in the first layer", "mask", _RAW, ("raw-features",),
         ("secure-max", "raw features")),
+    Row(Kind.MASKED, _TO_SERVER, "the first layer's once a session", "mask", _FIXED,
+        when=("secure-max", "fixed first layer")),
     Row(Kind.EMBEDDING, _TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
         ("embedding-maxima", "single-embeddings"), ("each in the clear", "pooled")),
     Row(Kind.EMBEDDING, _TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
         ("embedding-sums", "single-embeddings"), ("added up",)),
     Row(Kind.EMBEDDING, _TO_SERVER, "in the first layer of raw features", "none", _RAW, ("raw-features",),
         ("each in the clear", "raw features")),
+    Row(Kind.EMBEDDING, _TO_SERVER, "the first layer's once a session", "none", _FIXED,
+        when=("each in the clear", "fixed first layer")),
     Row(Kind.EMBEDDING, _TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
         ("pooled-degrees", "single-degrees"), ("degrees",)),
@@ -221,7 +233,8 @@ TABLE: Final = (
         _LABELS,
         ("training-rows",), ("added up",)),
     Row(Kind.GRADIENT, _FROM_SERVER, "of earlier layers as well", "none",
-        "Spread over all holders' edges, those around training nodes show.", ("edge-gradients",), ("more layers",)),
+        "Spread over all holders' edges, those around training nodes show.", ("edge-gradients",),
+        ("more layers back",)),
     Row(Kind.MASKED, _TO_HOLDER, "masked numbers of training nodes, losses and class counts", "mask", _OPENED,
         ("label-tallies",), ("horizontal", "more holders")),
     Row(Kind.MASKED, _TO_HOLDER, "masked numbers of training nodes, losses and class counts", "none", _EXACTLY,

@@ -17,6 +17,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.limits import Revelation
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.recorded import TrafficEntry
+from veilgraph.nn.layered import first_is_fixed, learning_layers
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosure_rows import TABLE, Direction, Protection
 
@@ -159,7 +160,9 @@ def _horizontal(job: JobSettings, sender: PartyId) -> dict[str, bool]:
         "degrees": settings.aggregate == "mean",
         "edge lists": settings.edges == "deduplicate",
         "raw features": settings.message == "none",
+        "fixed first layer": first_is_fixed(settings),
         "more layers": settings.layers > 1,
+        "more layers back": len(learning_layers(settings)) > 1,
         "from reporter": sender == job.data.label_party,
     }
 

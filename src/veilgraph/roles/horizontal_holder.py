@@ -18,7 +18,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
-from veilgraph.nn.layered import Features, LayeredHolder, layer_widths
+from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.roles.agreement import Hello, agree, newest_common
 from veilgraph.roles.cut import HolderCut, leaf
@@ -106,14 +106,15 @@ class HorizontalHolder(Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        self._sent: list[Tensor] = []
-        self._wins: list[Tensor] = []
+        self._sent: dict[int, Tensor] = {}
+        self._wins: dict[int, Tensor] = {}
         self._inputs: list[Tensor] = []
         h: Tensor | Features = self._features
+        published = published_layers(self._settings, step)
         for index, widths in enumerate(self._widths):
-            local = self._network.layer(index)(h, self._adjacency)
-            self._sent.append(local)
-            self._give(step, index, local.detach())
+            if index in published:
+                self._sent[index] = self._network.layer(index)(h, self._adjacency)
+                self._give(step, index, self._sent[index].detach())
             h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
             self._inputs.append(h)
         self.logits = self._network.predict(self._inputs[-1])
@@ -124,7 +125,7 @@ class HorizontalHolder(Judge):
             return
         everywhere = local.new_full((self._num_nodes, local.shape[1]), -math.inf)
         everywhere[self._rows] = local
-        self._wins.append(self._secure.compete(everywhere, step, index + 1)[self._rows])
+        self._wins[index] = self._secure.compete(everywhere, step, index + 1)[self._rows]
 
     @override
     def backward(self, step: int) -> None:
@@ -134,13 +135,12 @@ class HorizontalHolder(Judge):
             own = functional.cross_entropy(self.logits[mask], graph.labels[mask], reduction="sum") / self._labels
             loss = own.detach()
             backward(own)
-        self._cut.publish_gradient(step, len(self._sent), gradient_of(self._inputs[-1]))
-        for index in reversed(range(len(self._sent))):
+        self._cut.publish_gradient(step, len(self._inputs), gradient_of(self._inputs[-1]))
+        for index in reversed(learning_layers(self._settings)):
             gradient = self._cut.gradient(step, index + 1, tuple(self._sent[index].shape))  # type: ignore[arg-type]
             if self._secure is not None:
                 gradient = gradient * self._wins[index]
-            if self._sent[index].requires_grad:  # without messages' weights the first layer has none
-                backward(self._sent[index], gradient)
+            backward(self._sent[index], gradient)
             if index:
                 self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
         self._fuse(step, loss)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
@@ -11,11 +9,19 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.compare import MaxServer
-from veilgraph.nn.layered import LayeredServer, layer_widths
+from veilgraph.nn.layered import (
+    Features,
+    LayeredServer,
+    first_is_fixed,
+    layer_widths,
+    learning_layers,
+    published_layers,
+)
 from veilgraph.nn.pooling import total
 from veilgraph.roles.agreement import Hello, agree, newest_common
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
+from veilgraph.roles.dealing import Background
 from veilgraph.roles.node_lists import receive_nodes, send_places, settle_edges
 from veilgraph.roles.role import Role, Session
 
@@ -31,9 +37,9 @@ class HorizontalServer(Role):
         super().__init__(session)
         self._settings = session.settings.horizontal
         self._secure: MaxServer | None = None
-        self._background: ThreadPoolExecutor | None = None
-        self._dealt: list[Future[None]] = []
+        self._background = Background()
         self._dealt_steps = 0
+        self._first: Features | None = None
 
     @override
     def setup(self, checkpoints: list[int]) -> int:
@@ -57,36 +63,45 @@ class HorizontalServer(Role):
             self._order = send_places(session.link, self._places, session.secrets)
             self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
             self._secure.send_seeds()
-            self._background = ThreadPoolExecutor(1, thread_name_prefix="dealer")
             self._deal(until=0)
         return newest_common(hellos)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        self._background.check()
         self._deal(until=step + 1 if self._learns else step)
         generator = self.dropout(epoch)
-        self._pieces: list[list[Tensor]] = []
+        self._pieces: dict[int, list[Tensor]] = {}
         self._sent: list[Tensor] = []
         for index in range(len(self._widths)):
             layer = self._network.layer(index)
-            combined = self._combined(step, index)
-            output = layer.update(combined, generator)
+            output = layer.update(self._input(step, index), generator)
             self._sent.append(output)
             for holder, at in self._places.rows.items():
                 self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach()[at])
+
+    def _input(self, step: int, index: int) -> Tensor | Features:
+        """What a layer's global update is of: the aggregate over the holders, kept where it is fixed."""
+        if index == 0 and self._first is not None:
+            return self._first
+        combined = self._combined(step, index)
+        if index == 0 and first_is_fixed(self._settings):
+            self._first = Features.compacted(combined, self.session.dtype)
+            return self._first
+        return combined
 
     def _combined(self, step: int, index: int) -> Tensor:
         rows, nodes, width = self._places.rows, self._places.num_nodes, self._widths[index].sent
         if self._secure is not None:
             maximum = leaf(self._secure.receive((nodes, width), step, index + 1)[self._order])
-            self._pieces.append([maximum])
+            self._pieces[index] = [maximum]
             return maximum
         tag = Tag(Kind.EMBEDDING, step, index + 1)
         pieces = [
             leaf(receive_as(self.session.link, holder, tag, (len(at), width), self.session.dtype))
             for holder, at in rows.items()
         ]
-        self._pieces.append(pieces)
+        self._pieces[index] = pieces
         return self._network.layer(index).combine(pieces, list(rows.values()), nodes, self._degrees)
 
     @override
@@ -103,22 +118,22 @@ class HorizontalServer(Role):
             output = self._sent[index]
             if output.requires_grad:
                 backward(output, gradient)
-            pieces = self._pieces[index]
-            for number, (holder, at) in enumerate(rows.items()):
-                piece = gradient_of(pieces[0])[at] if self._secure is not None else gradient_of(pieces[number])
-                self.session.link.send(holder, tag, piece.contiguous())
+            if index in learning_layers(self._settings):
+                self._send_gradients(tag, self._pieces[index])
+
+    def _send_gradients(self, tag: Tag, pieces: list[Tensor]) -> None:
+        for number, (holder, at) in enumerate(self._places.rows.items()):
+            piece = gradient_of(pieces[0])[at] if self._secure is not None else gradient_of(pieces[number])
+            self.session.link.send(holder, tag, piece.contiguous())
 
     def _deal(self, until: int) -> None:
         """Deals in the background for every step up to ``until`` that was not dealt for."""
-        for dealt in [future for future in self._dealt if future.done()]:
-            dealt.result()
-            self._dealt.remove(dealt)
-        if self._secure is None or self._background is None:
+        if self._secure is None:
             return
         for step in range(self._dealt_steps, until + 1):
-            for index, widths in enumerate(self._widths):
-                shape = (self._places.num_nodes, widths.sent)
-                self._dealt.append(self._background.submit(self._secure.deal, shape, step, index + 1))
+            for index in published_layers(self._settings, step):
+                shape = (self._places.num_nodes, self._widths[index].sent)
+                self._background.submit(self._secure.deal, shape, step, index + 1)
         self._dealt_steps = max(self._dealt_steps, until + 1)
 
     @override
@@ -127,5 +142,4 @@ class HorizontalServer(Role):
 
     @override
     def close(self) -> None:
-        if self._background is not None:
-            self._background.shutdown(wait=True)
+        self._background.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
@@ -15,6 +13,7 @@ from veilgraph.nn.network import ServerNetwork
 from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
 from veilgraph.roles.cut import ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
+from veilgraph.roles.dealing import Background
 from veilgraph.roles.role import Role, Session
 
 
@@ -31,8 +30,7 @@ class Server(Role):
         )
         self._weight_total: Tensor | None = None
         self._dealer: Dealer | None = None
-        self._background: ThreadPoolExecutor | None = None
-        self._dealt: list[Future[None]] = []
+        self._background = Background()
 
     @override
     def setup(self, checkpoints: list[int]) -> int:
@@ -48,7 +46,6 @@ class Server(Role):
             features = {holder: hellos[holder].features for holder in session.holders}
             self._dealer = Dealer(session.link, features, nodes, self._model.dim, session.secrets)
             self._dealer.send_seeds()
-            self._background = ThreadPoolExecutor(1, thread_name_prefix="dealer")
             self._deal(Direction.FORWARD, 0)
         return newest_common(hellos)
 
@@ -91,18 +88,15 @@ class Server(Role):
 
     @override
     def close(self) -> None:
-        if self._background is not None:
-            self._background.shutdown(wait=True)
+        self._background.close()
 
     def _deal_ahead(self) -> None:
         """While the holders use one product, deals the backward product of this step and the next forward one."""
-        for dealt in [future for future in self._dealt if future.done()]:
-            dealt.result()
-            self._dealt.remove(dealt)
+        self._background.check()
         if self._embeds_now() and self._learns:
             self._deal(Direction.BACKWARD, self.embed_step)
             self._deal(Direction.FORWARD, self.embed_step + 1)
 
     def _deal(self, direction: Direction, step: int) -> None:
-        if self._background is not None and self._dealer is not None:
-            self._dealt.append(self._background.submit(self._dealer.deal, direction, step))
+        if self._dealer is not None:
+            self._background.submit(self._dealer.deal, direction, step)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -16,10 +17,13 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.convert import MISSING, Codes, Floats
+from veilgraph.tables.convert import MISSING, Floats
+from veilgraph.tables.exact import exact, exact_sums, mean_of
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 Scaling = Literal["none", "row", "standard"]
+Total = Callable[[Sequence[int]], Sequence[int]]
+"""Whole numbers of a table → their sums over all tables that are fitted together, in the same order."""
 
 SPARSE_BELOW = 0.10
 """Share of non-zeros under which features are sparse."""
@@ -30,7 +34,7 @@ _Entries = tuple[NDArray[np.intp], NDArray[np.int64], Floats]
 
 @dataclass(frozen=True)
 class FeatureEncoding:
-    """What a party's features are, fitted once.
+    """What a party's features are, fitted once; where holders fit together, with the same numbers at all of them.
 
     Attributes:
         columns: the table's feature columns in order.
@@ -106,19 +110,29 @@ class _Record(BaseModel):
     deviations: tuple[float, ...]
 
 
-def fit_encoding(table: NodeTable, scaling: Scaling) -> FeatureEncoding:
-    """Fits means of missing numbers and the statistics of the scaling on all rows of a table.
+def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> FeatureEncoding:
+    """Fits means of missing numbers and the statistics of the scaling on all rows of a table, or of several together.
+
+    Args:
+        table: this party's.
+        scaling: the job's ``data.feature_scaling``.
+        total: adds up over all tables; default: this one is all there is. Called for the means of missing numbers if
+            there are any to be filled in, and twice for ``standard``.
 
     Raises:
         DataError: a column without any value should be filled with its mean.
     """
-    fills = tuple(_fill(column, values, table) for column, values in zip(table.columns, table.values, strict=True))
-    encoding = FeatureEncoding(table.columns, fills, scaling)
+    encoding = FeatureEncoding(table.columns, _fills(table, total), scaling)
     if scaling != "standard":
         return encoding
-    parts = [_statistics(entries, width, table.num_nodes) for entries, width in _entries(table, encoding)]
-    means, deviations = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return replace(encoding, means=tuple(means.tolist()), deviations=tuple(deviations.tolist()))
+    sums = [
+        each for (_, columns, values), width in _entries(table, encoding) for each in exact_sums(columns, values, width)
+    ]
+    nodes, *sums = total([table.num_nodes, *sums])
+    encoding = replace(encoding, means=tuple(mean_of(each, nodes) for each in sums))
+    squares = total(_squares(table, encoding))
+    # Exact: the squares add up to 0 if and only if all values are equal.
+    return replace(encoding, deviations=tuple(math.sqrt(mean_of(each, nodes)) for each in squares))
 
 
 def encode(table: NodeTable, encoding: FeatureEncoding) -> Tensor:
@@ -164,19 +178,33 @@ def _names(column: FeatureColumn) -> list[str]:
     return [*names, f"{column.name} missing"] if feature.missing == "category" else names
 
 
-def _fill(column: FeatureColumn, values: Floats | Codes, table: NodeTable) -> float:
+def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
+    fills = [_constant_fill(column) for column in table.columns]
+    means = [place for place, fill in enumerate(fills) if fill is None]
+    if means:
+        known = [values[~np.isnan(values)] for values in (table.values[place] for place in means)]
+        counts, sums = [len(values) for values in known], [exact_sums(_zeros(each), each, 1)[0] for each in known]
+        found = total([*counts, *sums])
+        for place, count, each in zip(means, found[: len(means)], found[len(means) :], strict=True):
+            if count == 0:
+                raise DataError(
+                    f"{table.path}: column {table.columns[place].name!r}: missing='mean' and no row has a value; set "
+                    "missing to zero or leave the column out"
+                )
+            fills[place] = mean_of(each, count)
+    return tuple(fill for fill in fills if fill is not None)
+
+
+def _constant_fill(column: FeatureColumn) -> float | None:
+    """What a missing value becomes, None for the mean."""
     missing = column.feature.missing
-    if not isinstance(column.feature, NumericFeatures) or missing in ("error", "zero"):
-        return 0.0
     if isinstance(missing, float):
         return missing
-    known = values[~np.isnan(values)]
-    if len(known) == 0:
-        raise DataError(
-            f"{table.path}: column {column.name!r}: missing='mean' and no row has a value; set missing to zero or "
-            "leave the column out"
-        )
-    return float(known.mean(dtype=np.float64))
+    return None if missing == "mean" else 0.0
+
+
+def _zeros(values: NDArray[np.generic]) -> NDArray[np.int64]:
+    return np.zeros(len(values), np.int64)
 
 
 def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
@@ -186,7 +214,7 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
         if isinstance(column.feature, NumericFeatures):
             filled = np.where(np.isnan(values), np.float32(fill), values)
             rows = np.flatnonzero(filled)
-            yield (rows, np.zeros(len(rows), np.int64), filled[rows]), width
+            yield (rows, _zeros(rows), filled[rows]), width
         else:
             place = values
             if column.feature.missing == "category":
@@ -195,16 +223,16 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
             yield (rows, place[rows].astype(np.int64), np.ones(len(rows), np.float32)), width
 
 
-def _statistics(entries: _Entries, width: int, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of each of a column's features; deviation 0 where all values are equal."""
-    _, columns, values = entries
-    wide = values.astype(np.float64)
-    count = np.bincount(columns, minlength=width)
-    mean = np.bincount(columns, weights=wide, minlength=width) / nodes
-    squares = np.bincount(columns, weights=(wide - mean[columns]) ** 2, minlength=width)
-    variance = (squares + (nodes - count) * mean**2) / nodes
-    varies = (count > 0) & ((count < nodes) | (np.ptp(wide) > 0 if len(wide) else False))
-    return mean, np.where(varies, np.sqrt(variance), 0.0)
+def _squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:
+    """Exact sums of the squared deviations from the encoding's means, rounded to float64 each: [F]."""
+    squares: list[int] = []
+    for (_, columns, values), width in _entries(table, encoding):
+        means = np.array(encoding.means[len(squares) : len(squares) + width])
+        zeros = table.num_nodes - np.bincount(columns, minlength=width)
+        deviations = values.astype(np.float64) - means[columns]
+        sums = exact_sums(columns, deviations**2, width)
+        squares += [each + int(zero) * exact(mean**2) for each, zero, mean in zip(sums, zeros, means, strict=True)]
+    return squares
 
 
 def _scale(features: Tensor, encoding: FeatureEncoding) -> None:

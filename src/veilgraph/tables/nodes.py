@@ -86,7 +86,7 @@ def read_nodes(settings: PartySettings, base: Path, columns: Sequence[FeatureCol
     nodes = settings.nodes
     path = base / nodes.file
     if columns is None:
-        columns = choose_columns(nodes, path, column_names(path))
+        columns = feature_columns(settings, base)
     wanted = [nodes.id, *(column.name for column in columns)]
     if nodes.label is not None:
         wanted.append(nodes.label.column)
@@ -114,6 +114,20 @@ def read_nodes(settings: PartySettings, base: Path, columns: Sequence[FeatureCol
         every_split = draw_splits(every_label, nodes.split, settings.party)
     joined = tuple(cast("Floats | Codes", np.concatenate(parts)) for parts in values)
     return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split)
+
+
+def feature_columns(settings: PartySettings, base: Path) -> tuple[FeatureColumn, ...]:
+    """The feature columns that the settings choose in the node table as it is now; only its header is read.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+
+    Raises:
+        DataError: the table cannot be read, or as ``choose_columns``.
+    """
+    path = base / settings.nodes.file
+    return choose_columns(settings.nodes, path, column_names(path))
 
 
 def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> tuple[FeatureColumn, ...]:

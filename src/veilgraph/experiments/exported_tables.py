@@ -1,0 +1,112 @@
+"""Tables and party file of one organisation, as it would export them from its own system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import yaml
+from numpy.typing import NDArray
+
+from veilgraph.graph.party import PartyGraph
+
+TableFormat = Literal["csv", "parquet"]
+Rows = NDArray[np.int64]
+
+_SPLITS: Final = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+
+
+@dataclass(frozen=True)
+class Export:
+    """A holder's graph, the ids of all its rows, and the rows that are written, in that order."""
+
+    graph: PartyGraph
+    ids: list[str]
+    rows: Rows
+
+
+def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:
+    """Writes a holder's tables beside its party file, and that.
+
+    Args:
+        export: what it has.
+        file: the party file's path; its folder exists.
+        suffix: of the tables.
+        limits: further keys of the party file.
+    """
+    graph, rows, folder = export.graph, export.rows, file.parent
+    features = graph.features.to_dense().numpy()[rows]
+    digits = max(4, len(str(graph.num_features)))
+    columns: dict[str, Any] = {"id": [export.ids[row] for row in rows]}
+    columns.update((f"x{index + 1:0{digits}d}", features[:, index]) for index in range(graph.num_features))
+    nodes: dict[str, Any] = {"file": f"nodes.{suffix}", "id": "id", "features": [{"columns": "x*"}]}
+    if graph.labels is not None:
+        columns.update(_label_columns(graph, rows))
+        nodes["label"] = {"column": "label", "classes": [str(index) for index in range(graph.num_classes or 0)]}
+        nodes["split"] = {"column": "split", "train": "train", "val": "val", "test": "test"}
+    _write_table(columns, folder / nodes["file"])
+
+    ends, directed = _edge_columns(export)
+    _write_table(ends, folder / f"edges.{suffix}")
+    edges = {"file": f"edges.{suffix}", **{name: name for name in ends}, "directed": directed}
+    write_yaml({"party": graph.party, "nodes": nodes, "edges": [edges], **limits}, file)
+
+
+def _label_columns(graph: PartyGraph, rows: Rows) -> dict[str, pa.Array]:
+    labels = np.asarray(graph.labels)[rows]
+    split = np.full(graph.num_nodes, None, dtype=object)
+    for mask, name in _SPLITS.items():
+        members = getattr(graph, mask)
+        if members is not None:
+            split[members.numpy()] = name
+    return {
+        "label": pa.array([None if label < 0 else str(label) for label in labels], pa.string()),
+        "split": pa.array(split[rows], pa.string()),
+    }
+
+
+def _edge_columns(export: Export) -> tuple[dict[str, Any], bool]:
+    """Columns of the edges between known nodes, and whether their direction counts: else each pair is one row."""
+    graph = export.graph
+    known = np.zeros(graph.num_nodes, dtype=bool)
+    known[export.rows] = True
+    source, target = graph.edge_index.numpy()
+    keep = known[source] & known[target]
+    weight = None if graph.edge_weight is None else graph.edge_weight.numpy()
+    directed = not _is_symmetric(source, target, weight)
+    if not directed:
+        keep &= source <= target
+    ids = pa.array(export.ids)
+    columns = {"source": ids.take(pa.array(source[keep])), "target": ids.take(pa.array(target[keep]))}
+    return columns if weight is None else {**columns, "weight": weight[keep]}, directed
+
+
+def _is_symmetric(source: Rows, target: Rows, weight: NDArray[np.floating[Any]] | None) -> bool:
+    """Whether every edge has its reverse of the same weight, as often as itself."""
+    weights = np.ones(len(source)) if weight is None else weight
+
+    def ordered(first: Rows, second: Rows) -> tuple[NDArray[Any], ...]:
+        order = np.lexsort((weights, second, first))
+        return first[order], second[order], weights[order]
+
+    pairs = zip(ordered(source, target), ordered(target, source), strict=True)
+    return all(np.array_equal(there, back) for there, back in pairs)
+
+
+def _write_table(columns: Mapping[str, Any], path: Path) -> None:
+    table = pa.table(dict(columns))
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        pa.csv.write_csv(table, path)
+
+
+def write_yaml(content: Mapping[str, Any], path: Path) -> None:
+    """Writes settings in the order given."""
+    path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""Node ids beside tensors: text packed into two of them, so that one safetensors file holds all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.graph.rules import refuse
+
+_BYTES: Final = "ids.utf8"
+_ENDS: Final = "ids.ends"
+ID_TENSORS: Final = (_BYTES, _ENDS)
+"""Names of the tensors that ``pack_ids`` makes."""
+
+
+def pack_ids(ids: Sequence[str]) -> dict[str, Tensor]:
+    """Text as UTF-8 in one uint8 vector, and where each ends as an int64 vector of ``len(ids)``."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in ids]
+    joined = bytearray(b"".join(encoded))
+    return {
+        _BYTES: torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8),
+        _ENDS: torch.tensor(list(accumulate(map(len, encoded))), dtype=torch.int64),
+    }
+
+
+def unpack_ids(tensors: Mapping[str, Tensor]) -> list[str] | None:
+    """What ``pack_ids`` packed; None where there are no ids."""
+    if _ENDS not in tensors:
+        return None
+    joined = tensors[_BYTES].numpy().tobytes()
+    return [
+        joined[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise([0, *tensors[_ENDS].tolist()])
+    ]
+
+
+def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:
+    """A holder's ids as text, one for each of its rows.
+
+    Args:
+        party: the holder.
+        ids: of anything that ``str`` tells apart; a vector's numbers count as Python's.
+        nodes: N, rows of its graph.
+
+    Raises:
+        DataError: there are not N, or an id is given twice.
+    """
+    values: Iterable[Hashable] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+    texts = [str(value) for value in values]
+    if len(texts) != nodes:
+        refuse(party, "ids", f"{len(texts)} for {nodes} nodes", "give every row its node's id")
+    if len(set(texts)) < nodes:
+        seen: set[str] = set()
+        twice = next(text for text in texts if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+        refuse(party, "ids", f"{twice!r} is given twice, as text", "a node has one row and one id; mend one")
+    return texts

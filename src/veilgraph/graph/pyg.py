@@ -1,0 +1,68 @@
+"""What a party's graph takes out of PyTorch Geometric's ``Data``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.graph.rules import FEATURE_DTYPES, refuse
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+
+def features_of(party: PartyId, data: Data) -> Tensor:
+    """``x``: strided or ``torch.sparse_csr``, of floating point.
+
+    Raises:
+        DataError: it is no tensor.
+    """
+    x = data.x
+    if not isinstance(x, Tensor):
+        refuse(party, "data.x", f"{type(x).__name__} must be a tensor of features", "give one row per node")
+    if x.layout != torch.strided:
+        x = x.to_sparse_csr()
+    x = x.detach()
+    return x if x.dtype in FEATURE_DTYPES else x.to(torch.float32)
+
+
+def labels_of(party: PartyId, data: Data) -> Tensor | None:
+    """``y`` as one class per node, Tensor[N] int64; None where there is none.
+
+    Raises:
+        DataError: it is no tensor of whole numbers.
+    """
+    labels = data.y
+    if labels is None:
+        return None
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
+    return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
+
+
+def edge_weight_of(party: PartyId, data: Data) -> Tensor | None:
+    """``edge_weight``, or ``edge_attr`` of one number per edge; None where there is neither.
+
+    Raises:
+        DataError: there is more than one number per edge.
+    """
+    weight: Tensor | None = data.get("edge_weight")
+    if weight is None:
+        weight = data.edge_attr
+    if weight is None:
+        return None
+    if weight.dim() == 2 and weight.shape[1] == 1:
+        weight = weight.reshape(-1)
+    if weight.dim() != 1:
+        refuse(
+            party,
+            "data.edge_attr",
+            f"shape {list(weight.shape)} must be one number per edge",
+            "reduce it to one weight per edge or remove it",
+        )
+    weight = weight.detach()
+    return weight if weight.is_floating_point() else weight.to(torch.float32)

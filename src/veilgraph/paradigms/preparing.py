@@ -1,0 +1,119 @@
+"""From tables to what a party brings to a job: as an earlier session kept it, or read anew and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.limits import too_few
+from veilgraph.core.types import SERVER, Kind, Link, Tag
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.link.collectives import exchange, tensor_text, text_tensor
+from veilgraph.paradigms.aligning import align
+from veilgraph.paradigms.collecting import collect
+from veilgraph.paradigms.organisation import Aligned, Organisation, Prepared
+from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.tables.encode import FeatureEncoding
+
+_ALIGNMENT: Final = "alignment.json"
+_ENCODING: Final = "encoding.json"
+_TABLES: Final = "tables.sha256"
+_KEPT, _MAX_IDENTITY = 2, 128
+
+
+def prepare(
+    store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None, *, anew: bool
+) -> Aligned:
+    """Makes the party's graph of its tables: of the nodes that all holders know first, or of its own (horizontal).
+
+    What all parties kept of an earlier session is used again; with ``anew`` only if no table has changed since. Called
+    at all parties together.
+
+    Args:
+        store: of the party.
+        link: of the party.
+        settings: the job.
+        organisation: the holder's own; None at the server.
+        anew: read the tables as they are now, for an inference; what the run was trained on is kept.
+
+    Raises:
+        DataError: as ``align`` and ``collect``.
+        RunError: a kept file is missing or damaged.
+    """
+    digest = "" if organisation is None else organisation.digest()
+    offers = not anew or organisation is None or _kept_digest(store) == digest
+    if (kept := _kept(store, link, settings, organisation, offers=offers)) is not None:
+        return kept
+    encoding = _load_encoding(store) if anew and organisation is not None else None
+    read = collect if settings.paradigm == "horizontal" else align
+    prepared = read(link, settings, organisation, encoding)
+    if not anew:
+        _keep(store, prepared, digest)
+    if organisation is None or prepared.built is None:
+        return Aligned(prepared.identity)
+    # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
+    graph = prepared.built.graph if anew else load_party(store.graph_path)
+    return _aligned(settings, prepared.identity, graph, prepared.built.ids.to_pylist(), organisation)
+
+
+def _keep(store: PartyStore, prepared: Prepared, digest: str) -> None:
+    """Checkpoints of other graphs go, and the identity comes last: without it nothing counts as kept."""
+    if prepared.built is not None:
+        save_party(prepared.built.graph, store.graph_path)
+        store.save_ids(prepared.built.ids.to_pylist())
+        write_whole(store.path / _ENCODING, prepared.built.encoding.to_json().encode())
+        write_whole(store.path / _TABLES, digest.encode())
+    store.forget_after(0)
+    facts = {"identity": prepared.identity, **prepared.facts}
+    write_whole(store.path / _ALIGNMENT, json.dumps(facts).encode())
+
+
+def _kept(
+    store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None, *, offers: bool
+) -> Aligned | None:
+    """What an earlier session kept, if all parties have the same and all offer to use it again."""
+    path = store.path / _ALIGNMENT
+    mine = _identity(path) if offers and path.is_file() else ""
+    others = [party for party in (*settings.data.names, SERVER) if party != link.party]
+    texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), text_tensor(mine), shape=(None,))
+    identities = {tensor_text(text[:_MAX_IDENTITY]) for text in texts.values()} | {mine}
+    if len(identities) > 1 or not mine:
+        return None
+    if organisation is None:
+        return Aligned(mine)
+    return _aligned(settings, mine, load_party(store.graph_path), store.ids() or (), organisation)
+
+
+def _aligned(
+    settings: JobSettings, identity: str, graph: PartyGraph, ids: Sequence[str], organisation: Organisation
+) -> Aligned:
+    label = organisation.settings.nodes.label
+    class_names = None if label is None else tuple(label.classes)
+    vertical = settings.paradigm == "vertical"  # else nobody learns how many nodes are common
+    refuses = too_few(organisation.settings.limits, graph.common) if vertical else None
+    return Aligned(identity, graph, ids, class_names, refuses or "")
+
+
+def _kept_digest(store: PartyStore) -> str | None:
+    path = store.path / _TABLES
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _load_encoding(store: PartyStore) -> FeatureEncoding:
+    path = store.path / _ENCODING
+    try:
+        return FeatureEncoding.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: missing or damaged ({error}); predict with a run trained from tables") from error
+
+
+def _identity(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["identity"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error}); delete it, and the parties read their tables anew") from error

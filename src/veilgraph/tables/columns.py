@@ -1,0 +1,82 @@
+"""Whether two holders' tables have the same feature columns and classes, told from hashes alone.
+
+A hash hides a name from nobody who can guess it; what matters is that no holder is shown a name that it does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
+from veilgraph.tables.encode import FeatureEncoding
+from veilgraph.tables.nodes import FeatureColumn
+
+HASH_BYTES: Final = 16
+_NONE: Final = bytes(HASH_BYTES)
+_FIRST_COLUMN: Final = 2
+
+
+def column_hashes(
+    columns: Sequence[FeatureColumn], classes: Sequence[str] | None, fitted: FeatureEncoding | None
+) -> list[bytes]:
+    """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
+
+    Args:
+        columns: the feature columns in order.
+        classes: in order; None where there are no labels, for which the hash is zeros.
+        fitted: the encoding of an earlier table, zeros likewise.
+    """
+    numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
+    return [
+        _NONE if classes is None else _hash("classes", list(classes)),
+        _NONE if fitted is None else _hash("fitted", np.array(numbers, "<f8").tobytes().hex()),
+        *(_hash(column.name, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
+    ]
+
+
+def check_same_columns(
+    party: PartyId, columns: Sequence[FeatureColumn], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
+) -> None:
+    """Refuses columns that are not another holder's as well.
+
+    Args:
+        party: this holder.
+        columns: its feature columns.
+        mine: their ``column_hashes``.
+        other: the other holder.
+        theirs: the other's.
+
+    Raises:
+        DataError: they differ in number, in a column, in the classes where both have labels, or in an earlier fit.
+    """
+    if len(mine) != len(theirs):
+        raise DataError(
+            f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; in paradigm "
+            "horizontal all holders have the same, in the same order: mend nodes.features at one of them"
+        )
+    for place, column in enumerate(columns):
+        if mine[_FIRST_COLUMN + place] != theirs[_FIRST_COLUMN + place]:
+            raise DataError(
+                f"{other}'s feature column {place + 1} is not {party}'s {column.name!r} with the same settings "
+                "(missing, categories, other); in paradigm horizontal all holders have the same columns, in the same "
+                "order: mend nodes.features at one of them"
+            )
+    if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
+        raise DataError(
+            f"{other}'s classes are not {party}'s in the same order; mend nodes.label.classes at one of them"
+        )
+    if mine[1] != theirs[1]:
+        raise DataError(
+            f"{other}'s features are encoded as in another training than {party}'s; predict with parts of one run"
+        )
+
+
+def _hash(name: str, content: object) -> bytes:
+    text = json.dumps([name, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()[:HASH_BYTES]

@@ -1,0 +1,481 @@
+"""Horizontal holders with what is their own: tables, graphs given from Python, saved graphs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch_geometric.data import Data
+
+from tests.paradigms.runs import lasting
+from tests.paradigms.test_horizontal_runs import PLAIN, assert_same, job, models
+from tests.paradigms.test_resume import CutError, cut_at
+from tests.roles.federation import Settings
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.limits import STATEMENTS
+from veilgraph.core.types import SERVER, Link
+from veilgraph.experiments.organisations import export_parts
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.jobs import TrainResult, align, load_result, predict, resume, train
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.site import SiteWork, take_part
+from veilgraph.roles.disclosures import DisclosureRecord
+from veilgraph.roles.launch import run_threads
+from veilgraph.tables.encode import FeatureEncoding
+
+STANDARD: Settings = {"data": {"feature_scaling": "standard"}}
+
+
+def export(tmp_path: Path, settings: JobSettings) -> dict[str, Path]:
+    return export_parts(settings.data, tmp_path / "tables", settings.seed, job=settings)
+
+
+def over(parties: Mapping[str, Path], settings: JobSettings, **data: Any) -> JobSettings:
+    """The job over the parties' own files in place of the data set."""
+    content = settings.model_dump(mode="json")
+    paths = {name: str(path) for name, path in parties.items()}
+    scaling = settings.data.feature_scaling
+    return parse_job(content | {"data": {"parties": paths, "feature_scaling": scaling, **data}})
+
+
+def change(party_file: Path, alter: Callable[[dict[str, Any]], Any]) -> None:
+    content = yaml.safe_load(party_file.read_text(encoding="utf-8"))
+    alter(content)
+    party_file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def rewrite(table: Path, alter: Callable[[list[dict[str, str]]], Any]) -> None:
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    alter(rows)
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def set_columns(table: Path, **values: str) -> None:
+    def alter(rows: list[dict[str, str]]) -> None:
+        for row in rows:
+            row.update(values)
+
+    rewrite(table, alter)
+
+
+def values_of(table: Path) -> dict[str, list[float]]:
+    with table.open(encoding="utf-8", newline="") as file:
+        return {row["id"]: [float(row[name]) for name in row if name.startswith("x")] for row in csv.DictReader(file)}
+
+
+def predicted(run: Path, party: str) -> dict[str, list[str]]:
+    with (run / "parties" / party / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        return {row[0]: row[1:] for row in list(csv.reader(file))[1:]}
+
+
+def numbers(row: list[str]) -> list[float]:
+    """The probabilities of a line of predictions."""
+    return [float(chance) for chance in row[1:]]
+
+
+def chances(row: list[str]) -> Any:
+    """The same up to rounding."""
+    return pytest.approx(numbers(row), abs=1e-5)
+
+
+def encoding(run: Path, party: str) -> FeatureEncoding:
+    return FeatureEncoding.from_json((run / "parties" / party / "encoding.json").read_text(encoding="utf-8"))
+
+
+def assert_close(one: TrainResult, other: TrainResult, tolerance: float = 1e-5) -> None:
+    ours, theirs = models(one), models(other)
+    for party, tensors in ours.items():
+        for name, tensor in tensors.items():
+            assert torch.allclose(tensor, theirs[party][name], rtol=0, atol=tolerance), (party, name)
+
+
+# Tables
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+@pytest.mark.parametrize("scaling", [{}, STANDARD], ids=["none", "standard"])
+def test_a_run_from_tables_is_the_run_on_the_divided_data_set(holders: int, scaling: Settings, tmp_path: Path) -> None:
+    """Rows are in another order, so sums are too."""
+    settings = job(holders, PLAIN, scaling, {"precision": "float64"})
+    parties = export(tmp_path, settings)
+    ours, theirs = train(over(parties, settings), tmp_path / "tables-run"), train(settings, tmp_path / "run")
+    assert_close(ours, theirs)
+    for mine, reference in zip(lasting(ours.metrics), lasting(theirs.metrics), strict=True):
+        assert mine == pytest.approx(reference, abs=1e-6)
+    assert ours.summary["test_f1"] == pytest.approx(theirs.summary["test_f1"])
+    for part in load_parts(settings.data, settings.seed):
+        ids = {f"C{node:06d}": str(node) for node in part.ids.tolist()}
+        mine, reference = (predicted(run.path, part.graph.party) for run in (ours, theirs))
+        assert mine.keys() == ids.keys()
+        assert {ids[name]: row[0] for name, row in mine.items()} == {name: row[0] for name, row in reference.items()}
+
+
+def test_scaling_is_by_the_statistics_of_all_rows_together(tmp_path: Path) -> None:
+    settings = job(3, STANDARD)
+    parties = export(tmp_path, settings)
+    for file in parties.values():  # a column that is the same everywhere, and another that is so at each holder
+        level = str(ord(file.parent.name))
+        set_columns(file.parent / "nodes.csv", x0001="0.1", x0002=level)
+    run = train(over(parties, settings), tmp_path / "run")
+    together = np.concatenate([list(values_of(file.parent / "nodes.csv").values()) for file in parties.values()])
+    found = {encoding(run.path, party) for party in parties}
+    assert len({(one.fills, one.means, one.deviations) for one in found}) == 1, "equal to the bit at all holders"
+    one = found.pop()
+    together = together.astype(np.float32).astype(np.float64)
+    assert one.means == pytest.approx(together.mean(axis=0), rel=1e-12)
+    assert one.deviations[1:] == pytest.approx(together.std(axis=0)[1:], rel=1e-12)
+    assert one.deviations[0] == 0
+    assert one.deviations[1] > 0
+    graphs = [load_party(run.path / "parties" / party / "graph.safetensors") for party in parties]
+    features = torch.cat([graph.features for graph in graphs]).double()
+    assert torch.allclose(features[:, 1:].mean(dim=0), torch.zeros(1, dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(features[:, 1:].std(dim=0, correction=0), torch.ones(1, dtype=torch.float64), atol=1e-5)
+    assert not features[:, 0].any()
+
+
+def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -> None:
+    settings = job(2, {"train": {"epochs": 2}})
+    parties = export(tmp_path, settings)
+    known: list[float] = []
+    for file in parties.values():
+        change(file, lambda content: content["nodes"]["features"][0].update(missing="mean"))
+
+        def empty(rows: list[dict[str, str]], every: int = 2 if "A" in file.parts else 1) -> None:
+            for row in rows[1::every]:
+                row["x0001"] = ""
+            known.extend(float(np.float32(row["x0001"])) for row in rows if row["x0001"])
+
+        rewrite(file.parent / "nodes.csv", empty)
+    change(parties["B"], lambda content: content.update(limits={"may_reveal": [], "max_rounds": 2}))
+    with pytest.raises(
+        ConfigError, match=r"A refuses the job: .* column-statistics \(nodes\.features with missing=mean"
+    ):
+        train(over(parties, settings), tmp_path / "refused")
+    change(parties["B"], lambda content: content["limits"].update(may_reveal=list(STATEMENTS)))
+    change(parties["A"], lambda content: content["limits"]["may_reveal"].append("column-statistics"))
+    run = train(over(parties, settings), tmp_path / "run")
+    (fill,) = {encoding(run.path, party).fills[0] for party in parties}
+    assert fill == pytest.approx(float(np.mean(known)), rel=1e-12)
+    lines = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
+    records = {one.kind: one for one in map(DisclosureRecord.model_validate_json, lines) if one.to == "A"}
+    assert records["column_sums"].messages == 1
+    assert records["column_sums"].protection == "none"
+    assert records["column_sums"].reveals == ("column-statistics",)
+    for file in parties.values():
+        set_columns(file.parent / "nodes.csv", x0001="")
+    with pytest.raises(DataError, match="'x0001': missing='mean' and no row has a value; set missing to zero"):
+        train(over(parties, settings), tmp_path / "no value")
+
+
+def test_a_run_from_tables_that_was_cut_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    settings = job(2, STANDARD)
+    parties = export(tmp_path, settings)
+    whole = train(over(parties, settings), tmp_path / "whole")
+    with cut_at(5), pytest.raises(CutError):
+        train(over(parties, settings), tmp_path / "cut")
+    rewrite(parties["B"].parent / "nodes.csv", lambda rows: rows.reverse())  # what was collected is kept
+    resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] == 4
+    assert_same(whole, resumed)
+
+
+def test_who_lost_what_it_collected_makes_all_collect_anew(tmp_path: Path) -> None:
+    settings = job(2)
+    parties = export(tmp_path, settings)
+    found = align(over(parties, settings), tmp_path / "run")
+    assert found == {party: len(values_of(file.parent / "nodes.csv")) for party, file in parties.items()}
+
+    def identities() -> set[str]:
+        files = (tmp_path / "run" / "parties" / party / "alignment.json" for party in (*parties, SERVER))
+        return {json.loads(file.read_text())["identity"] for file in files}
+
+    (before,) = identities()
+    (tmp_path / "run" / "parties" / "B" / "alignment.json").unlink()
+    resume(tmp_path / "run")
+    (after,) = identities()
+    assert before != after
+
+
+def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> None:
+    """A copy of a node, edges and all, gets the old one's prediction: same weights, same scaling. Any id is found."""
+    settings = job(2, STANDARD, {"horizontal": {"layers": 1}})
+    parties = export(tmp_path, settings)
+    run = train(over(parties, settings), tmp_path / "run")
+    before = {party: predicted(run.path, party) for party in parties}
+    old = min(set(before["B"]) - set(before["A"]))
+    folder = parties["B"].parent
+    rewrite(
+        folder / "nodes.csv",
+        lambda rows: rows.extend(
+            [{**row, "id": "new"} for row in rows if row["id"] == old]
+            + [{**rows[0], "id": "far", "x0001": "1000", "label": "", "split": ""}]
+        ),
+    )
+
+    def copy_edges(rows: list[dict[str, str]]) -> None:
+        rows += [
+            {key: "new" if value == old else value for key, value in row.items()} for row in rows if old in row.values()
+        ]
+
+    rewrite(folder / "edges.csv", copy_edges)
+    found = predict(run.path, ids=["new", next(iter(before["A"]))])
+    assert found.ids == ("new", next(iter(before["A"])))
+    after = predicted(run.path, "B")
+    assert after.keys() == before["B"].keys() | {"new", "far"}
+    assert numbers(after["new"]) == chances(after[old])
+    assert numbers(after[old]) == chances(before["B"][old])
+    assert f"{float(found.probabilities[0].max()):.6f}" == max(after["new"][1:])
+    again = predicted(run.path, "A")
+    assert again.keys() == before["A"].keys()
+    assert all(numbers(row) == chances(before["A"][name]) for name, row in again.items())
+    with pytest.raises(ConfigError, match=r"ids: 'nobody' \(1 of 2\) is not among the \d+ nodes of the newest joint"):
+        predict(run.path, ids=["new", "nobody"])
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (
+            lambda content: content["nodes"].update(features=[{"columns": "x*", "missing": "zero"}]),
+            "'s feature column 1 is not [AB]'s 'x0001' with the same settings",
+        ),
+        (
+            lambda content: content["nodes"].update(features=[{"columns": ["x0001", "x0003", "x0002"]}]),
+            r"[AB] has \d+ feature columns and [AB] \d+; in paradigm horizontal all holders have the same",
+        ),
+        (
+            lambda content: content["nodes"]["label"].update(classes=["0", "2", "1"]),
+            "[AB]'s classes are not [AB]'s in the same order; mend nodes.label.classes",
+        ),
+    ],
+    ids=["settings", "count", "classes"],
+)
+def test_columns_and_classes_that_are_not_the_others_are_refused(
+    alter: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path
+) -> None:
+    settings = job(2)
+    parties = export(tmp_path, settings)
+    change(parties["B"], alter)
+    with pytest.raises(DataError, match=message) as caught:
+        train(over(parties, settings), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
+    settings = job(2)
+    parties = export(tmp_path, settings)
+    width = len(next(iter(values_of(parties["B"].parent / "nodes.csv").values())))
+    names = [f"x{place:04d}" for place in range(1, width + 1)]
+    change(parties["A"], lambda content: content["nodes"].update(features=[{"columns": names}]))
+    table = parties["B"].parent / "nodes.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace("x0002", "secret"), encoding="utf-8")
+    others = ["x0001", "secret", *names[2:]]
+    change(parties["B"], lambda content: content["nodes"].update(features=[{"columns": others}]))
+    with pytest.raises(DataError) as caught:
+        train(over(parties, settings), tmp_path / "run")
+    text = str(caught.value)
+    assert ("B's feature column 2 is not A's 'x0002'" in text) != ("A's feature column 2 is not B's 'secret'" in text)
+
+
+def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
+    settings = job(2, STANDARD)
+    parties = export(tmp_path, settings)
+    change(parties["B"], lambda content: content.update(limits={"may_reveal": list(STATEMENTS)}))
+    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_rounds=1 and horizontal\.layers=2"):
+        train(over(parties, settings), tmp_path / "run")
+    needed = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))["limits"]["may_reveal"]
+    less = [name for name in needed if name != "column-statistics"]
+    change(parties["B"], lambda content: content.update(limits={"may_reveal": less, "max_rounds": 2}))
+    with pytest.raises(ConfigError, match=r"column-statistics \(data\.feature_scaling=standard\)"):
+        train(over(parties, settings), tmp_path / "run")
+    accepting = {"may_reveal": list(STATEMENTS), "max_rounds": 2, "min_common_nodes": 10**6}
+    change(parties["B"], lambda content: content.update(limits=accepting))
+    train(over(parties, settings, label_holder="B"), tmp_path / "run")  # nobody learns how many are common
+
+
+def test_all_that_is_sent_is_disclosed_and_no_id_leaves_a_holder(tmp_path: Path) -> None:
+    settings = job(3, STANDARD, {"train": {"epochs": 2}})
+    run = train(over(export(tmp_path, settings), settings), tmp_path / "run")
+    for party in ("A", "B", "C", SERVER):
+        lines = (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+        records = [DisclosureRecord.model_validate_json(line) for line in lines]
+        sent = json.loads((run.path / "parties" / party / "traffic.json").read_text())
+        assert sum(row["messages"] for row in sent if row["direction"] == "sent") == sum(
+            one.messages for one in records
+        )
+        sums = [one for one in records if one.kind == "column_sums"]
+        assert {one.to for one in sums} == ({"A", "B", "C"} - {party} if party != SERVER else set())
+        assert all((one.messages, one.protection) == (2, "mask") for one in sums)
+        assert not {"blinded_ids", "id_tokens", "common_ids"} & {one.kind for one in records}
+
+
+# Across organisations
+
+
+def apart(tmp_path: Path, parties: Mapping[str, Path], settings: JobSettings, work: SiteWork) -> dict[str, Path]:
+    """Every party does its part in a folder of its own; returns where its run is."""
+    folders = {party: tmp_path / f"site {party}" for party in (*parties, SERVER)}
+
+    def program(party: str) -> Callable[[Link], None]:
+        def take(link: Link) -> None:
+            recorder = RecordedLink(link)
+            file = parties.get(party)
+            take_part(folders[party], settings, party, work, recorder, recorder, party_file=file, resume=True)
+
+        return take
+
+    run_threads({party: program(party) for party in folders}, settings.timeout_s, lambda: None)
+    return {party: folder / settings.name for party, folder in folders.items()}
+
+
+def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -> None:
+    settings = job(3, STANDARD, {"name": "across"})
+    parties = export(tmp_path, settings)
+    for file in parties.values():
+        change(file, lambda content: content.update(seed="job"))
+    names = parse_job(settings.model_dump(mode="json") | {"data": {"parties": list(parties)} | STANDARD["data"]})
+    runs = apart(tmp_path, parties, names, "align")
+    assert not any((run / "summary.json").exists() for run in runs.values())
+    apart(tmp_path, parties, names, "train")
+    beside = RunDirectory.create(tmp_path / "here", over(parties, settings))
+    for party, run in runs.items():
+        beside.party(party).save_seed(RunDirectory.open(run).party(party).seed())
+    here = resume(beside.path)
+    for party in (*parties, SERVER):
+        stores = (RunDirectory.open(run).party(party) for run in (runs[party], here.path))
+        ours, theirs = (load_tensors(store.model_path)[0] for store in stores)
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), party
+    for party, file in parties.items():
+        result = load_result(runs[party])
+        assert lasting(result.metrics) == lasting(here.metrics)
+        assert result.summary["sent_bytes"].keys() == {party}
+        assert result.summary["test_accuracy"] == here.summary["test_accuracy"]
+        own = set(values_of(file.parent / "nodes.csv"))
+        assert set(predict(runs[party]).ids or ()) == own == set(predicted(here.path, party))
+        assert predict(runs[party], ids=[min(own)]).ids == (min(own),)
+    assert not (runs[SERVER] / "summary.json").exists()
+    foreign = set(predicted(here.path, "B")) - set(predicted(here.path, "A"))
+    with pytest.raises(ConfigError, match="is not among the"):
+        predict(runs["A"], ids=[min(foreign)])
+    before = {party: load_result(runs[party]).predictions.made_at for party in parties}
+    apart(tmp_path, parties, names, "predict")
+    assert all(load_result(runs[party]).predictions.made_at >= before[party] for party in parties)
+
+
+# Graphs from Python, and saved
+
+
+def python_parties(settings: JobSettings) -> tuple[list[PartyGraph], dict[str, Any]]:
+    parts = load_parts(settings.data, settings.seed)
+    return [part.graph for part in parts], {part.graph.party: part.ids for part in parts}
+
+
+def test_graphs_from_python_are_trained_as_the_data_set(tmp_path: Path) -> None:
+    settings = job(3)
+    graphs, ids = python_parties(settings)
+    given = job(3, {"data": {"parts": {"overlap": 0.0}}})
+    ours = train(given, tmp_path / "given", parties=graphs, ids={**ids, "B": ids["B"].tolist()})
+    assert_same(ours, train(settings, tmp_path / "run"))
+    assert RunDirectory.open(ours.path).settings.data.parties is not None
+    assert torch.equal(predict(ours.path).probabilities, ours.predictions.probabilities)
+    other = set(predicted(ours.path, "C")) - set(predicted(ours.path, "A"))
+    assert predict(ours.path, ids=sorted(other)[:3]).ids == tuple(sorted(other)[:3])
+
+
+def test_graphs_from_python_that_were_cut_go_on(tmp_path: Path) -> None:
+    graphs, ids = python_parties(job())
+    given = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    whole = train(given, tmp_path / "whole", parties=graphs, ids=ids)
+    with cut_at(5), pytest.raises(CutError):
+        train(given, tmp_path / "cut", parties=graphs, ids=ids)
+    assert_same(whole, resume(tmp_path / "cut"))
+
+
+def test_data_with_ids_of_its_own(tmp_path: Path) -> None:
+    """PyTorch Geometric's n_id."""
+    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    parts = load_parts(settings.data, settings.seed)
+    data = {
+        part.graph.party: Data(
+            x=part.graph.features.to_dense(),
+            edge_index=part.graph.edge_index,
+            edge_weight=part.graph.edge_weight,
+            y=part.graph.labels,
+            train_mask=part.graph.train_mask,
+            val_mask=part.graph.val_mask,
+            test_mask=part.graph.test_mask,
+            n_id=part.ids,
+        )
+        for part in parts
+    }
+    ours = train(settings, tmp_path / "given", parties=data)
+    assert_close(ours, train(settings, tmp_path / "run"))
+    named = {"B": [f"node {node}" for node in parts[1].ids.tolist()]}
+    assert set(predicted(train(settings, tmp_path / "named", parties=data, ids=named).path, "B")) == set(named["B"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (None, ConfigError, "ids: there are none of A, and paradigm horizontal tells nodes by their ids"),
+        (lambda ids: {"A": ids["A"]}, ConfigError, "ids: there are none of B"),
+        (lambda ids: {**ids, "C": ids["A"]}, ConfigError, "ids: 'C' is not one of the holders A, B; mend the name"),
+        (lambda ids: {**ids, "B": ids["B"][1:]}, DataError, r"party 'B': ids: \d+ for \d+ nodes"),
+        (lambda ids: {**ids, "B": [1, "1", *ids["B"][2:]]}, DataError, "party 'B': ids: '1' is given twice, as text"),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused(ids: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    graphs, own = python_parties(settings)
+    with pytest.raises(error, match=message):
+        train(settings, tmp_path / "run", parties=graphs, ids=None if ids is None else ids(own))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_of_the_other_paradigm_is_refused(tmp_path: Path) -> None:
+    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    graphs, ids = python_parties(settings)
+    with pytest.raises(ConfigError, match="ids: they are for parties= in paradigm horizontal"):
+        train(settings, tmp_path / "run", ids=ids)
+    with pytest.raises(ConfigError, match="ids: they are for parties= in paradigm horizontal"):
+        train(parse_job({}), tmp_path / "run", parties=graphs, ids=ids)
+    common = [graph.__class__(**{**vars(graph), "num_common": 5}) for graph in graphs]
+    with pytest.raises(DataError, match="num_common=5 is for paradigm vertical"):
+        train(settings, tmp_path / "run", parties=common, ids=ids)
+    with pytest.raises(ConfigError, match="parts divides a data set, and parties are given already divided"):
+        train(job(2), tmp_path / "run", parties=graphs, ids=ids)
+    with pytest.raises(DataError, match="1 given, and a federation needs at least 2"):
+        train(settings, tmp_path / "run", parties=graphs[:1], ids=ids)
+
+
+@pytest.mark.parametrize("scaling", ["none", "row", "standard"])
+def test_saved_graphs_with_ids_are_trained_as_the_data_set(scaling: str, tmp_path: Path) -> None:
+    settings = job(2, {"data": {"feature_scaling": scaling}})
+    parts = load_parts(job(2).data, settings.seed)
+    paths = {}
+    for part in parts:
+        paths[part.graph.party] = tmp_path / f"{part.graph.party}.safetensors"
+        save_party(part.graph, paths[part.graph.party], part.ids)
+        assert load_party_ids(paths[part.graph.party]) == [str(node) for node in part.ids.tolist()]
+        assert torch.equal(load_party(paths[part.graph.party]).edge_index, part.graph.edge_index)
+    assert_same(train(over(paths, settings), tmp_path / "saved"), train(settings, tmp_path / "run"))
+    save_party(parts[1].graph, paths["B"])
+    assert load_party_ids(paths["B"]) is None
+    with pytest.raises(DataError, match=r"B\.safetensors: the graph was saved without ids"):
+        train(over(paths, settings), tmp_path / "without")
+    with pytest.raises(DataError, match="ids: 2 for"):
+        save_party(parts[1].graph, paths["B"], ["a", "b"])
