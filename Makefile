@@ -4,6 +4,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SPU_VENV := .venv-spu
+SPU_INSTALLED := $(SPU_VENV)/.installed
 
 # Folder of the public data sets; the demonstration and the tests need none of them.
 VEILGRAPH_DATA ?= $(or $(wildcard ../shared/datasets),.data)
@@ -15,10 +17,10 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test nightly lint format bench reproduce clean
+.PHONY: help demo demo-network test nightly lint format bench bench-spu reproduce clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, and pooled
 	@$(BIN)/veilgraph demo
@@ -48,11 +50,14 @@ format: $(INSTALLED) ## format the code and mend what ruff can mend
 bench: $(INSTALLED) ## measure speed and traffic
 	@$(BIN)/python -m benchmarks
 
+bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, which is installed apart (Python 3.11)
+	@$(BIN)/python -m benchmarks.secure_max --spu $(SPU_VENV)/bin/python
+
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -67,4 +72,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	echo "Installing into $(VENV) with $$("$$python" --version); this takes a minute or two the first time."; \
 	"$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(SPU_INSTALLED): benchmarks/spu/requirements.txt
+	@python=; \
+	for candidate in $(or $(SPU_PYTHON),python3.11 python3); do \
+	  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "SPU needs Python 3.11 with venv; install it, or name one: make bench-spu SPU_PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Installing SPU into $(SPU_VENV)."; \
+	"$$python" -m venv $(SPU_VENV)
+	@$(SPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@

@@ -1,20 +1,28 @@
 """The secure maximum: seconds and bytes per party at 2708 × 64 (Cora's nodes, d = 64) for two to four holders.
 
-``python -m benchmarks.secure_max [--rows N] [--columns D] [--repeats K]``; all parties are threads of one process.
+``python -m benchmarks.secure_max [--rows N] [--columns D] [--repeats K] [--spu PYTHON]``. Ours runs in threads of one
+process; SPU, on the same values in the same run, in processes of the Python that has it (``make bench-spu`` makes one).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
@@ -28,6 +36,24 @@ HOLDERS = (2, 3, 4)
 UNKNOWN = 0.3
 """Share of the nodes that a holder does not know."""
 
+SPU_PYTHON = Path(__file__).parents[1] / ".venv-spu" / "bin" / "python"
+"""Made by ``make bench-spu``."""
+SPU_SCRIPT = Path(__file__).parent / "spu" / "maximum.py"
+SPU_PROTOCOLS = {"SEMI2K": HOLDERS, "ABY3": (3,)}
+"""SPU's protocol → for how many holders it is there."""
+SPU_TIMEOUT_S = 3600
+_WITHOUT_SPU = "SPU is left out: `make bench-spu` installs it in an environment of its own, `--spu PYTHON` names one."
+_ABOUT_SPU = [
+    "SPU 0.9.5 ran on the same values in the same run: a process for each holder and one for the server, brpc over",
+    "localhost, a ring of 64 bits with 18 after the point; timed after a first maximum that compiles, sharing of",
+    "inputs and opening of results included. It does P − 1 comparisons in turn. Its result is right to 2⁻¹⁷ (ours to",
+    "the bit), and −∞ has to be −2⁴⁴, the smallest number that it encodes. It opens the same, the maximum to the",
+    "server and its own wins to each holder, but where nobody knows a node the first holder is told that it won.",
+    "Trust is not the same: SEMI2K as it comes gets its correlated randomness from the first holder, which could",
+    "unmask everything; under ABY3, for three holders only, any two of them together know everything. Ours gets it",
+    "from the server, and all but one of the holders may collude.",
+]
+
 
 @dataclass(frozen=True)
 class MaxFigures:
@@ -35,13 +61,13 @@ class MaxFigures:
 
     Attributes:
         seconds: until the server has the maximum and every holder its wins, dealing included.
-        online_seconds: the same after everything was dealt ahead.
+        online_seconds: the same after everything was dealt ahead; None where nothing can be.
         holder_bytes: sent by a holder.
         dealer_bytes: sent by the server; 0 where there is no dealer.
     """
 
     seconds: float
-    online_seconds: float
+    online_seconds: float | None
     holder_bytes: int
     dealer_bytes: int
 
@@ -101,28 +127,81 @@ def measure_ours(values: Sequence[Tensor], repeats: int) -> MaxFigures:
     )
 
 
-PROTOCOLS: dict[str, Measurement] = {"ours": measure_ours}
-"""Name → how it is measured: one column of the table for each."""
+def measure_spu(python: Path, protocol: str, values: Sequence[Tensor], repeats: int) -> MaxFigures:
+    """SPU's maximum, in processes of their own; how, and what it reveals: ``benchmarks/spu/maximum.py``.
+
+    Args:
+        python: interpreter of the environment that has SPU.
+        protocol: a key of ``SPU_PROTOCOLS``.
+        values: float32 [N, D] of every holder.
+        repeats: maxima after the first, which compiles.
+
+    Raises:
+        RunError: if the script fails, is not done in an hour, or prints no figures.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "values.npz"
+        np.savez(path, *(own.numpy() for own in values))
+        command = [str(python), str(SPU_SCRIPT), str(path), "--protocol", protocol, "--repeats", str(repeats)]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SPU_TIMEOUT_S, check=True)
+            # SPU's native code may log before.
+            printed = json.loads(done.stdout.splitlines()[-1])
+            return MaxFigures(float(printed["seconds"]), None, int(printed["sent_bytes"]), 0)
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+            raise RunError(f"SPU's {protocol} with {python} gave no figures: {error}") from error
 
 
-def table(rows: int = ROWS, columns: int = COLUMNS, repeats: int = REPEATS) -> list[str]:
+def protocols(holders: int, spu: Path | None) -> dict[str, Measurement]:
+    """Name → how it is measured; SPU's where there is an interpreter that has it."""
+    measured: dict[str, Measurement] = {"veilgraph": measure_ours}
+    if spu is not None:
+        names = [name for name, numbers in SPU_PROTOCOLS.items() if holders in numbers]
+        measured |= {f"SPU {name}": partial(measure_spu, spu, name) for name in names}
+    return measured
+
+
+def table(spu: Path | None, rows: int = ROWS, columns: int = COLUMNS, repeats: int = REPEATS) -> list[str]:
     """Lines of Markdown: every protocol on the same values, one after another in one run."""
-    titles = [f"{name}: seconds (online), MB sent by a holder + the dealer" for name in PROTOCOLS]
     lines = [
-        f"| holders | {' | '.join(titles)} |",
-        "|---" * (1 + len(PROTOCOLS)) + "|",
+        "| holders | protocol | seconds | after dealing ahead | MB sent by a holder | MB sent by the server, ahead |",
+        "|---|---|---|---|---|---|",
     ]
     for holders in HOLDERS:
         values = _values(holders, rows, columns)
-        cells = []
-        for measure in PROTOCOLS.values():
+        for name, measure in protocols(holders, spu).items():
             figures = measure(values, repeats)
-            cells.append(
-                f"{figures.seconds:.3f} ({figures.online_seconds:.3f}), "
-                f"{figures.holder_bytes / 1e6:.2f} + {figures.dealer_bytes / 1e6:.2f}"
-            )
-        lines.append(f"| {holders} | {' | '.join(cells)} |")
+            online = "–" if figures.online_seconds is None else f"{figures.online_seconds:.3f}"
+            dealt = f"{figures.dealer_bytes / 1e6:.1f}" if figures.dealer_bytes else "–"
+            sent = f"{figures.holder_bytes / 1e6:.1f}"
+            lines.append(f"| {holders} | {name} | {figures.seconds:.3f} | {online} | {sent} | {dealt} |")
     return lines
+
+
+def section(spu: Path | None, rows: int = ROWS, columns: int = COLUMNS, repeats: int = REPEATS) -> list[str]:
+    """Lines of Markdown: what is measured, the table, and what SPU's version reveals."""
+    lines = [
+        "## The secure maximum",
+        "",
+        f"One maximum of {rows} × {columns} float32 values, until the server has it and every holder knows where it "
+        f"won; a holder does not know {100 * UNKNOWN:.0f} % of the rows. Median of {repeats}, checked against the "
+        "plain maximum. `veilgraph`: all parties in threads of one process, messages in memory.",
+        "",
+        *table(spu, rows, columns, repeats),
+        "",
+    ]
+    return lines + ([_WITHOUT_SPU, ""] if spu is None else [*_ABOUT_SPU, ""])
+
+
+def spu_python(given: Path | None) -> Path | None:
+    """The interpreter to use: the one that is given, else the Makefile's, else none.
+
+    Raises:
+        ConfigError: if the given one does not exist.
+    """
+    if given is not None and not given.exists():
+        raise ConfigError(f"--spu {given}: no such interpreter; make bench-spu makes .venv-spu/bin/python")
+    return given or (SPU_PYTHON if SPU_PYTHON.exists() else None)
 
 
 def _values(holders: int, rows: int, columns: int) -> list[Tensor]:
@@ -137,14 +216,19 @@ def _sent(link: RecordedLink) -> int:
     return sum(entry.bytes for entry in link.traffic() if entry.direction == "sent")
 
 
-def _main() -> None:
+def main() -> None:
+    """Prints the section."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.secure_max", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--spu", type=Path, metavar="PYTHON", help=f"Python that has SPU (default: {SPU_PYTHON})")
     arguments = parser.parse_args()
-    print("\n".join(table(arguments.rows, arguments.columns, arguments.repeats)))
+    try:
+        print("\n".join(section(spu_python(arguments.spu), arguments.rows, arguments.columns, arguments.repeats)))
+    except VeilgraphError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":
-    _main()
+    main()

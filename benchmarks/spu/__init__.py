@@ -1,0 +1,1 @@
+"""The secure maximum under SPU, which cannot be installed beside veilgraph and so runs in an environment of its own."""
