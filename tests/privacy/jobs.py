@@ -152,7 +152,8 @@ def run_job(
             streams = LearningStreams(settings.seed, party)
             store = PartyStore(path / party)
             store.path.mkdir(parents=True, exist_ok=True)
-            with publisher_of(store, settings, graph, None, begun=False) as publisher:
+            with publisher_of(store, settings, graph, None, begun=False) as opened:
+                publisher = opened if isinstance(opened, Publisher) else None
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
                 role = Cast(session, store, Aligned(graph=graph), None).role
                 try:

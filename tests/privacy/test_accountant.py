@@ -13,8 +13,15 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.accountant import gaussian_delta, gaussian_epsilon, per_step, subsampled_total, total
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
+from veilgraph.privacy.accountant import (
+    gaussian_delta,
+    gaussian_epsilon,
+    per_step,
+    releases_within,
+    subsampled_total,
+    total,
+)
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
 
 DELTA = 1e-4
 
@@ -187,3 +194,24 @@ def test_what_sampling_cannot_account_for_is_refused():
             subsampled_total(GaussianEvent(1.0), q, 1, DELTA)
     with pytest.raises(ConfigError, match="steps"):
         subsampled_total(GaussianEvent(1.0), 0.5, -1, DELTA)
+
+
+def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
+    for delta in (1e-12, DELTA, 0.1):
+        assert per_step(LocalEvent(0.5), delta) == 0.5
+        assert total({LocalEvent(0.5): 2, LocalEvent(0.1): 3}, delta) == pytest.approx(1.3, rel=1e-15)
+        for other in (GaussianEvent(5.0, "replacement", "node"), LaplaceEvent(5.0, "replacement", "node")):
+            alone = total({other: 10}, delta)
+            assert total({other: 10, LocalEvent(0.5): 2}, delta) == pytest.approx(alone + 1.0, rel=1e-15)
+    assert releases_within(LocalEvent(0.25), 1.0, DELTA) == 4
+
+
+def test_local_releases_of_features_and_of_labels_are_not_added_up():
+    with pytest.raises(ConfigError, match="unit=label and node"):
+        total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)
+
+
+def test_a_local_release_gains_nothing_from_sampling():
+    assert subsampled_total(LocalEvent(0.5), 1, 2, DELTA) == 1.0
+    with pytest.raises(ConfigError, match="replacement"):
+        subsampled_total(LocalEvent(0.5), 0.5, 2, DELTA)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, from_json, to_json
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, from_json, to_json
 
 POSITIVE = st.floats(1e-6, 1e6)
 RELATIONS = st.sampled_from(["zero-out", "replacement"])
@@ -24,15 +24,21 @@ def test_replacement_halves_the_multiplier_and_doubles_the_pure_epsilon():
     assert LaplaceEvent(5.0, "replacement").epsilon == 0.4
 
 
-@given(st.builds(GaussianEvent, POSITIVE, RELATIONS, UNITS) | st.builds(LaplaceEvent, POSITIVE, RELATIONS, UNITS))
+@given(
+    st.builds(GaussianEvent, POSITIVE, RELATIONS, UNITS)
+    | st.builds(LaplaceEvent, POSITIVE, RELATIONS, UNITS)
+    | st.builds(LocalEvent, POSITIVE, st.sampled_from(["node", "label"]))
+)
 def test_an_event_survives_json(event: Event):
     assert from_json(json.loads(json.dumps(to_json(event)))) == event
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "5", None])
-@pytest.mark.parametrize("kind", [GaussianEvent, LaplaceEvent])
-def test_noise_that_is_no_positive_number_is_refused(kind, value):
-    with pytest.raises(ConfigError, match="multiplier"):
+@pytest.mark.parametrize(
+    ("kind", "named"), [(GaussianEvent, "multiplier"), (LaplaceEvent, "multiplier"), (LocalEvent, "epsilon=")]
+)
+def test_noise_that_is_no_positive_number_is_refused(kind, named, value):
+    with pytest.raises(ConfigError, match=named):
         kind(value)
 
 
@@ -41,6 +47,13 @@ def test_unknown_relations_and_units_are_refused():
         GaussianEvent(1.0, "add")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="unit='graph'"):
         LaplaceEvent(1.0, "zero-out", "graph")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="unit='row' must be one of node, label"):
+        LocalEvent(1.0, "row")  # type: ignore[arg-type]
+
+
+def test_a_local_release_protects_any_value_against_any_other():
+    assert LocalEvent(1.0).neighbours == "replacement"
+    assert to_json(LocalEvent(0.5, "label")) == {"kind": "local", "epsilon": 0.5, "unit": "label"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +69,8 @@ def test_unknown_relations_and_units_are_refused():
         {"kind": "laplace", "noise_multiplier": 1.0, "neighbours": "zero-out", "unit": "row"},
         {"kind": "gaussian", "noise_multiplier": "1", "neighbours": "zero-out", "unit": "row"},
         {"kind": "gaussian", "noise_multiplier": 1.0, "neighbours": ["zero-out"], "unit": "row"},
+        {"kind": "local", "epsilon": 1.0},
+        {"kind": "local", "epsilon": 1.0, "neighbours": "zero-out", "unit": "node"},
     ],
 )
 def test_what_is_no_known_event_is_refused(data):

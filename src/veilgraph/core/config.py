@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -16,8 +16,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from veilgraph.core.data_settings import NAME_PATTERN, DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.horizontal_settings import HorizontalSettings
+from veilgraph.core.local_settings import LocalSettings
 from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.privacy_settings import PrivacySettings
+from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 
@@ -50,12 +52,18 @@ class TrainSettings(Settings):
         return self
 
 
+_NETWORKS: Final = {"vertical": "model", "horizontal": "horizontal", "local": "local"}
+"""Paradigm → the part of a job that describes its network."""
+
+
 class JobSettings(Settings):
     """One job, the same at every party."""
 
     name: str = Field("job", pattern=NAME_PATTERN)
-    paradigm: Literal["vertical", "horizontal"] = Field(
-        "vertical", description="holders of the same nodes, or of the same columns"
+    paradigm: Literal["vertical", "horizontal", "local"] = Field(
+        "vertical",
+        description="holders of the same nodes; of the same columns; or of nodes that perturb their features by "
+        "themselves, for one holder that knows the graph",
     )
     seed: int = Field(0, ge=0, lt=2**63)
     precision: Literal["float32", "float64"] = "float32"
@@ -63,6 +71,7 @@ class JobSettings(Settings):
     data: DataSettings = DataSettings()
     model: ModelSettings = Field(ModelSettings(), description="the network of the vertical paradigm")
     horizontal: HorizontalSettings = Field(HorizontalSettings(), description="the network of the horizontal paradigm")
+    local: LocalSettings = Field(LocalSettings(), description="the local paradigm: what is released, and the network")
     train: TrainSettings = TrainSettings()
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy")
 
@@ -74,24 +83,53 @@ class JobSettings(Settings):
         return self
 
     def _check_paradigm(self) -> None:
-        other = "model" if self.paradigm == "horizontal" else "horizontal"
-        if getattr(self, other) != type(getattr(self, other))():
-            raise ValueError(f"{other} is not the network of paradigm={self.paradigm!r}; leave it out")
-        if self.paradigm == "vertical":
-            if self.data.parts != PartSettings():
-                raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
-            return
-        if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
-            raise ValueError(
-                "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave them "
-                "out, and see data.parts"
-            )
-        if self.privacy is not None:
-            raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        for paradigm, name in _NETWORKS.items():
+            if paradigm != self.paradigm and getattr(self, name) != type(getattr(self, name))():
+                raise ValueError(f"{name} is not the network of paradigm={self.paradigm!r}; leave it out")
+        if self.paradigm != "horizontal" and self.data.parts != PartSettings():
+            raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
+        if self.paradigm != "vertical":
+            if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
+                raise ValueError(
+                    "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
+                    "them out, and see data.parts for paradigm='horizontal'"
+                )
+            if self.privacy is not None:
+                raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        if self.paradigm == "horizontal":
+            self._check_horizontal()
+        if self.paradigm == "local":
+            self._check_local()
+
+    def _check_horizontal(self) -> None:
         if self.train.class_weights != "none" or self.train.select_by == "auc":
             raise ValueError(
                 "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
                 "these are all that they open; choose none, and accuracy, f1 or loss"
+            )
+
+    def _check_local(self) -> None:
+        labels = self.local.labels
+        if self.local.features is None:
+            raise ValueError(
+                "paradigm='local' needs local.features, which says how nodes release theirs; give at least its epsilon"
+            )
+        if self.data.feature_scaling != "none":
+            raise ValueError(
+                f"data.feature_scaling={self.data.feature_scaling!r} computes with values that nodes keep to "
+                "themselves; set it to none, and local.features.low and high to the range of the values as they are"
+            )
+        if labels is None:
+            return
+        if labels.holder not in self.releasing:
+            raise ValueError(
+                f"local.labels.holder={labels.holder!r} is not one of the holders that release, "
+                f"{', '.join(self.releasing)}; name one of them"
+            )
+        if self.train.class_weights != "none":
+            raise ValueError(
+                "train.class_weights=balanced needs the true labels' shares, and with local.labels they are private; "
+                "set it to none"
             )
 
     def _check_every_step(self) -> None:
@@ -141,6 +179,18 @@ class JobSettings(Settings):
         """The holders that publish embeddings: all; with ``privacy.schedule: once`` all but the label holder."""
         once = self.privacy is not None and self.privacy.once
         return tuple(name for name in self.data.names if not (once and name == self.data.label_party))
+
+    @property
+    def releasing(self) -> tuple[PartyId, ...]:
+        """The holders whose nodes release perturbed features: all but the one that learns, in paradigm local."""
+        if self.paradigm == "local":
+            return tuple(name for name in self.data.names if name != self.data.label_party)
+        return ()
+
+    @property
+    def feature_release(self) -> FeatureReleaseSettings | None:
+        """How nodes perturb their features; None in a job where they do not."""
+        return self.local.features if self.paradigm == "local" else None
 
     @property
     def passes_cost(self) -> bool:

@@ -15,6 +15,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 PARTY_FILE_SUFFIXES = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PartSettings(Settings):
@@ -67,6 +68,11 @@ class DataSettings(Settings):
     label_holder: PartyId | None = Field(
         None, description="default: the first holder; in paradigm horizontal the one that reports"
     )
+    split: tuple[Share, Share, Share] | None = Field(
+        None,
+        description="shares of each class's labelled nodes for training, validation and testing, drawn by the job's "
+        "seed; null: the data set's own split",
+    )
     parts: PartSettings = Field(PartSettings(), description="paradigm horizontal: how a data set is divided")
 
     @model_validator(mode="before")
@@ -96,6 +102,11 @@ class DataSettings(Settings):
             value = getattr(self, name)
             if value is not None and len(value) != self.holders:
                 raise ValueError(f"{name} has {len(value)} numbers for holders={self.holders}; give one per holder")
+        if self.split is not None and (sum(self.split) > 1 + 1e-9 or self.parties is not None):
+            raise ValueError(
+                f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no parties, "
+                "which bring their own split; mend it, or leave it out"
+            )
         if self.parties is not None:
             self._check_parties(self.parties)
         if SERVER in self.names:

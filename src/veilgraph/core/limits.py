@@ -45,6 +45,8 @@ Revelation = Literal[
     "label-tallies",
     "single-summands",
     "column-statistics",
+    "perturbed-features",
+    "perturbed-labels",
 ]
 
 STATEMENTS: Final = MappingProxyType[Revelation, str](
@@ -90,6 +92,10 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
         "and class counts, and has the other's exactly.",
         "column-statistics": "Every holder learns how many rows all holders' tables have and every feature column's "
         "mean and variance over them, and each of two holders works out the other's exactly.",
+        "perturbed-features": "The label holder sees every node's features as the node itself perturbed them, with the "
+        "job's ε; how many rows and columns there are is in the clear.",
+        "perturbed-labels": "The label holder sees labels under randomised response with the job's ε, and in the clear "
+        "which nodes have one for training or validation.",
     }
 )
 """Name → who learns what, in one sentence."""
@@ -105,6 +111,8 @@ _BOUNDED: Final = frozenset[Revelation](
         "combined-as-output",
         "training-rows",
         "label-holder-edges",
+        "perturbed-features",
+        "perturbed-labels",
     }
 )
 """What comes of released values alone, so that a finite ε bounds what it tells."""
@@ -197,6 +205,8 @@ def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
+    if job.paradigm == "local":
+        return None  # what is released is released once
     horizontal = job.paradigm == "horizontal"
     name, rounds = ("horizontal.layers", job.horizontal.layers) if horizontal else ("model.rounds", job.model.rounds)
     if rounds <= limits.max_rounds:
@@ -245,6 +255,9 @@ def _concerns(name: Revelation, job: JobSettings, party: PartyId) -> bool:
     """Whether it tells others something of the party's own data."""
     if job.paradigm == "horizontal":
         return party in job.data.names
+    if job.paradigm == "local":
+        private = job.local.labels
+        return party in job.releasing if name != "perturbed-labels" else private is not None and party == private.holder
     if party == job.data.label_party:
         return name not in _TO_LABEL_HOLDER and party in job.publishing
     return party in job.data.names and name not in _OF_LABEL_HOLDER
@@ -254,6 +267,8 @@ def _causes(job: JobSettings) -> dict[Revelation, str]:
     """What the job reveals → the settings that cause it."""
     if job.paradigm == "horizontal":
         return _causes_of_horizontal(job)
+    if job.paradigm == "local":
+        return _causes_of_local(job)
     if job.privacy is not None and job.privacy.once:
         return _causes_of_one_release(job)
     model = job.model
@@ -313,6 +328,16 @@ def _causes_of_horizontal(job: JobSettings) -> dict[Revelation, str]:
         causes["single-summands"] = f"{paradigm}, 2 holders"
     if job.data.from_tables and job.data.feature_scaling == "standard":
         causes["column-statistics"] = "data.feature_scaling=standard"
+    return causes
+
+
+def _causes_of_local(job: JobSettings) -> dict[Revelation, str]:
+    features, labels = job.local.features, job.local.labels
+    causes = dict[Revelation, str]()
+    if features is not None:
+        causes["perturbed-features"] = f"local.features.epsilon={features.epsilon:g}"
+    if labels is not None:
+        causes["perturbed-labels"] = f"local.labels.epsilon={labels.epsilon:g}"
     return causes
 
 

@@ -71,6 +71,10 @@ class Kind(IntEnum):
     """Hashes of the sender's feature columns with their settings, and of its classes, to be compared."""
     COLUMN_SUMS = 25
     """Sums over the rows of the sender's table, under pairwise masks that cancel only in the sum over all holders."""
+    PERTURBED_FEATURES = 26
+    """Features that every node perturbed by itself (local differential privacy)."""
+    PERTURBED_LABELS = 27
+    """Labels under randomised response, and which split their nodes are in."""
 
 
 @dataclass(frozen=True, slots=True)

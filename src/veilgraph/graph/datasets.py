@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.party_settings import SplitFractions
+from veilgraph.core.types import PartyId
 from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.horizontal import split_by_label, split_horizontally
 from veilgraph.graph.ids import checked_ids
+from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, load_party_ids
 from veilgraph.graph.public import (
@@ -26,6 +29,7 @@ from veilgraph.graph.public import (
     musae_data,
     planetoid_data,
 )
+from veilgraph.graph.random_split import masks_by_fractions, split_randomly
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -76,15 +80,58 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
         ConfigError: the data set is not one graph.
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    if settings.dataset not in WHOLE:
-        raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(WHOLE)}")
-    data, parts, names = WHOLE[settings.dataset](settings, seed), settings.parts, settings.names
+    data, parts, names = _whole(settings, seed), settings.parts, settings.names
     if parts.by == "edges":
         found = split_horizontally(data, names=names, seed=seed, overlap=parts.overlap, knows=parts.knows)
     else:
         found = split_by_label(data, names=names, seed=seed, mixed=parts.mixed, knows=parts.knows)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
+
+
+def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
+    """All holders' graphs of a job of paradigm local on one machine; see ``split_for_learner``.
+
+    Args:
+        settings: ``data`` of the job; saved graphs are taken as they are.
+        labels_at: who has the labels: ``settings.label_party``, or one whose nodes release them.
+        seed: of the deal of the columns and of random splits.
+
+    Returns:
+        One graph per holder in the order of ``settings.names``.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged, or the data break a rule.
+    """
+    if settings.parties is not None:
+        parties = _saved(settings)
+    else:
+        whole = PartyGraph.from_data(labels_at, _whole(settings, seed))
+        parties = split_for_learner(
+            whole, names=settings.names, learner=settings.label_party, labels_at=labels_at, seed=seed
+        )
+    check_federation(parties, labels_at)
+    return parties
+
+
+def _whole(settings: DataSettings, seed: int) -> Data:
+    """The data set as one graph, with the split that the job asks for."""
+    if settings.dataset not in WHOLE:
+        raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(WHOLE)}")
+    data = WHOLE[settings.dataset](settings, seed)
+    fractions = _fractions(settings, seed)
+    if fractions is None:
+        return data
+    masks = masks_by_fractions(data.y, fractions, settings.dataset)
+    return data.clone().update(masks)
+
+
+def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
+    if settings.split is None:
+        return None
+    train, val, test = settings.split
+    return SplitFractions(train=train, val=val, test=test, seed=seed)
 
 
 def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
@@ -126,6 +173,9 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     """
     parties = _saved(settings) if settings.parties is not None else DATASETS[settings.dataset](settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]
+    fractions = _fractions(settings, seed)
+    if fractions is not None:
+        parties = [graph if graph.labels is None else split_randomly(graph, fractions) for graph in parties]
     for graph in parties:
         graph.validate()
     check_federation(parties, settings.label_party)

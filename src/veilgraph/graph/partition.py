@@ -80,6 +80,51 @@ def split_vertically(
     return parts
 
 
+def split_for_learner(
+    whole: PartyGraph, *, names: Sequence[PartyId], learner: PartyId, labels_at: PartyId, seed: int
+) -> list[PartyGraph]:
+    """Divides a graph as paradigm local has it: one holder knows all edges, the others' nodes have the features.
+
+    Args:
+        whole: with labels and masks.
+        names: the holders.
+        learner: who gets the edges, and one column of zeros, as every holder has a column.
+        labels_at: who gets the labels and masks.
+        seed: of the deal of the columns to the other holders, even shares.
+
+    Raises:
+        DataError: fewer columns than holders that get some.
+    """
+    others = [name for name in names if name != learner]
+    columns = dict(
+        zip(
+            others,
+            deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed)),
+            strict=True,
+        )
+    )
+    parts = []
+    for name in names:
+        learns, has_labels = name == learner, name == labels_at
+        features = torch.zeros(whole.num_nodes, 1) if learns else choose_columns(whole.features, columns[name])
+        parts.append(
+            PartyGraph(
+                party=name,
+                features=compact(features),
+                edge_index=whole.edge_index if learns else whole.edge_index[:, :0],
+                edge_weight=whole.edge_weight if learns else None,
+                labels=whole.labels if has_labels else None,
+                train_mask=whole.train_mask if has_labels else None,
+                val_mask=whole.val_mask if has_labels else None,
+                test_mask=whole.test_mask if has_labels else None,
+                num_classes=whole.num_classes if has_labels else None,
+            )
+        )
+    for part in parts:
+        part.validate()
+    return parts
+
+
 def deal_columns(
     num_features: int, names: Sequence[PartyId], proportions: Sequence[float] | None, generator: torch.Generator
 ) -> list[Tensor]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.local_release import local_role
 from veilgraph.paradigms.organisation import Aligned
 from veilgraph.paradigms.releases import KeptRelease
 from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.horizontal_holder import HorizontalHolder
 from veilgraph.roles.horizontal_server import HorizontalServer
@@ -13,6 +17,8 @@ from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.server import Server
+
+_ROWS: Final = "released"
 
 
 class Cast:
@@ -23,17 +29,27 @@ class Cast:
         store: its files.
         aligned: its data.
         custom: for ``model.local.model: custom``.
+        local: publisher of perturbed values, of a holder that releases in paradigm local.
 
     Attributes:
         role: not yet set up.
     """
 
-    def __init__(self, session: Session, store: PartyStore, aligned: Aligned, custom: CustomModel | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        store: PartyStore,
+        aligned: Aligned,
+        custom: CustomModel | None,
+        local: LocalPublisher | None = None,
+    ) -> None:
         graph = aligned.graph
         privacy, labelled = session.settings.privacy, session.link.party == session.settings.data.label_party
         self._kept: KeptRelease | None = None
         self.role: Role
-        if session.settings.paradigm == "horizontal":
+        if session.settings.paradigm == "local":
+            self.role = local_role(session, store, graph, local)
+        elif session.settings.paradigm == "horizontal":
             ids = aligned.ids or ()
             self.role = HorizontalServer(session) if graph is None else HorizontalHolder(session, graph, ids)
         elif privacy is None or not privacy.once:
@@ -42,8 +58,9 @@ class Cast:
         elif graph is None:
             self.role = ReleaseServer(session)
         else:
-            self._kept = KeptRelease(store, session.alignment, graph, labelled=labelled)
-            held, rows = self._kept.number, self._kept.rows
+            data = () if labelled else (graph.features, graph.edge_index, graph.edge_weight)
+            self._kept = KeptRelease(store, session.alignment, graph.common, data)
+            held, rows = self._kept.number, self._kept.tensors.get(_ROWS)
             self.role = (
                 LearningHolder(session, graph, held, rows) if labelled else ReleasingHolder(session, graph, held)
             )
@@ -52,4 +69,5 @@ class Cast:
         """Once the role is set up: keeps a release that was made, before anything is computed from it."""
         role = self.role
         if self._kept is not None and isinstance(role, OnceRole) and role.is_new:
-            self._kept.replace(role.release_number, role.released if isinstance(role, LearningHolder) else None)
+            rows = role.released if isinstance(role, LearningHolder) else None
+            self._kept.replace(role.release_number, {} if rows is None else {_ROWS: rows})

@@ -13,7 +13,7 @@ from torch import Tensor
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts
+from veilgraph.graph.datasets import load_for_learner, load_named_graphs, load_parties, load_parts
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, check_federation, check_names, save_party
@@ -67,7 +67,7 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
         ConfigError: a party refuses the job, or it cannot take what is given.
         DataError: the data cannot be read, or break a rule.
     """
-    if ids is not None and (parties is None or settings.paradigm == "vertical"):
+    if ids is not None and (parties is None or settings.paradigm != "horizontal"):
         raise ConfigError(
             "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
         )
@@ -75,6 +75,8 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
         return Inputs(accepted_by_parties(settings))
     if settings.paradigm == "horizontal":
         return _horizontal(settings, parties, ids, out)
+    if settings.paradigm == "local":
+        return _local(settings, parties, out)
     graphs = load_parties(settings.data, settings.seed) if parties is None else _graphs(parties)
     if parties is not None:
         labelled = [graph.party for graph in graphs if graph.labels is not None]
@@ -109,6 +111,23 @@ def _horizontal(settings: JobSettings, parties: GivenParties | None, ids: GivenI
             )
         graph.validate()
     return Inputs(settings, scale_together(graphs, settings.data.feature_scaling), names)
+
+
+def _local(settings: JobSettings, parties: GivenParties | None, out: Path) -> Inputs:
+    """The learner's graph and the others' nodes; labels are at the learner, or at the holder that releases them."""
+    private = settings.local.labels
+    if parties is None:
+        labels_at = settings.data.label_party if private is None else private.holder
+        return Inputs(settings, load_for_learner(settings.data, labels_at, settings.seed))
+    graphs = _graphs(parties)
+    if not graphs:
+        check_federation(graphs, "")
+    labelled = next((graph.party for graph in graphs if graph.labels is not None), graphs[0].party)
+    learner = settings.data.label_holder or (labelled if private is None else graphs[0].party)
+    check_federation(graphs, learner if private is None else private.holder)
+    for graph in graphs:
+        graph.validate()
+    return Inputs(_with_parties(settings, graphs, learner, out), graphs)
 
 
 def _names(parties: GivenParties, graphs: Sequence[PartyGraph], ids: GivenIds | None) -> dict[PartyId, list[str]]:

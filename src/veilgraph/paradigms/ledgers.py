@@ -8,23 +8,30 @@ from contextlib import contextmanager
 from typing import Final
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.releases import RELEASE
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
 
 LEDGER: Final = "ledger.jsonl"
 LEDGER_SUMMARY: Final = "ledger.json"
+AnyPublisher = Publisher | LocalPublisher
+_NO_DELTA: Final = 1e-12
+"""Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
 
 
 @contextmanager
 def publisher_of(
     store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, *, begun: bool
-) -> Iterator[Publisher | None]:
-    """A holder's publisher with its ledger open; None in a job without differential privacy, and at the server.
+) -> Iterator[AnyPublisher | None]:
+    """A holder's publisher with its ledger open; None where it publishes nothing with a price, and at the server.
 
     Args:
         store: of the party.
@@ -36,6 +43,10 @@ def publisher_of(
     Raises:
         RunError: the ledger is missing, damaged or of another job.
     """
+    if settings.feature_release is not None:
+        with _local_publisher_of(store, settings, graph, limit) as local:
+            yield local
+        return
     plan_ = None if graph is None else plan(settings, graph.party, graph.common)
     if plan_ is None:
         yield None
@@ -59,16 +70,50 @@ def publisher_of(
             yield publisher
 
 
-def spent(publisher: Publisher) -> Record:
+@contextmanager
+def _local_publisher_of(
+    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None
+) -> Iterator[LocalPublisher | None]:
+    """Of a holder whose nodes perturb their values; None at all other parties.
+
+    Raises:
+        RunError: the ledger is missing, damaged or of another job.
+        ConfigError: the mechanism cannot release so many columns.
+        DataError: the holder of the labels has none.
+    """
+    release, labels = settings.feature_release, settings.local.labels
+    if release is None or graph is None or graph.party not in settings.releasing:
+        yield None
+        return
+    mechanism, response = feature_mechanism(release, graph.num_features), None
+    if labels is not None and labels.holder == graph.party:
+        if graph.num_classes is None:
+            raise DataError(f"party {graph.party!r}: local.labels names it and it has no labels; name another holder")
+        response = LabelResponse(labels.epsilon, graph.num_classes)
+    with Ledger.open(
+        store.path / LEDGER,
+        _NO_DELTA if release.delta is None else release.delta,
+        limit,
+        job=settings.hash(),
+        expected=(store.path / RELEASE).is_file(),
+    ) as ledger:
+        yield LocalPublisher(mechanism, response, ledger, system_secrets)
+
+
+def spent(publisher: AnyPublisher) -> Record:
     """What a party's releases come to, as JSON; an infinite ε is null."""
-    privacy, so_far = publisher.plan.settings, publisher.spent()
+    so_far = publisher.spent()
+    if isinstance(publisher, LocalPublisher):
+        event = publisher.mechanism.event()
+        about = {"delta": publisher.delta, "unit": event.unit, "neighbours": event.neighbours}
+    else:
+        privacy = publisher.plan.settings
+        about = {"delta": privacy.delta, "unit": privacy.unit, "neighbours": privacy.relation}
     return {
         "releases": dict(so_far.releases),
         "epsilon_release": _finite(so_far.epsilon_release),
         "epsilon_total": _finite(so_far.epsilon_total),
-        "delta": privacy.delta,
-        "unit": privacy.unit,
-        "neighbours": privacy.relation,
+        **about,
         "budget": _finite(publisher.budget),
     }
 

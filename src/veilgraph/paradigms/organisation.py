@@ -68,13 +68,22 @@ class Organisation:
     def refusal(self, job: JobSettings) -> str | None:
         """Why it does not accept a job, by its limits; None when it does."""
         party = self.settings.party
+        if job.paradigm == "local" and party in job.releasing and self._fills_with_means:
+            return (
+                "nodes.features with missing=mean: the mean is of all nodes, and in paradigm local each perturbs its "
+                "own values alone; set missing to a number"
+            )
         return refusal(
             self.settings.limits, job, party, epsilon=largest_epsilon(job, party), besides=self._revealed(job)
         )
 
+    @property
+    def _fills_with_means(self) -> bool:
+        return any(feature.missing == "mean" for feature in self.settings.nodes.features)
+
     def _revealed(self, job: JobSettings) -> dict[Revelation, str]:
         """What its own party file, which others do not have, makes a job reveal."""
-        if job.paradigm == "horizontal" and any(feature.missing == "mean" for feature in self.settings.nodes.features):
+        if job.paradigm == "horizontal" and self._fills_with_means:
             return {"column-statistics": "nodes.features with missing=mean"}
         return {}
 
@@ -138,6 +147,8 @@ def agree_on_job(
 def largest_epsilon(job: JobSettings, party: PartyId) -> float:
     """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
 
+    In paradigm local it is that of one release, of a node's features and label: changed tables are released anew.
+
     Args:
         job: validated.
         party: a holder.
@@ -145,5 +156,9 @@ def largest_epsilon(job: JobSettings, party: PartyId) -> float:
     Raises:
         ConfigError: the job's noise cannot be computed.
     """
+    if job.feature_release is not None:
+        labels = job.local.labels
+        of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
+        return job.feature_release.epsilon + of_labels if party in job.releasing else 0.0
     own = plan(job, party)
     return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound

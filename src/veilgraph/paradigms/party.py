@@ -14,7 +14,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, publisher_of, spent
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, publisher_of, spent
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.preparing import prepare
@@ -25,6 +25,7 @@ from veilgraph.paradigms.run_directory import (
     save_tensors,
 )
 from veilgraph.paradigms.sending import SendingRecord, traffic_rows
+from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role, Session
@@ -74,7 +75,7 @@ def run_party(
     settings, store = run.settings, run.party(party)
     record = SendingRecord(settings, store, _PHASES[work], recorder)
     record.note()
-    publisher: Publisher | None = None
+    publisher: AnyPublisher | None = None
     try:
         if settings.data.from_tables:
             aligned = prepare(store, link, settings, organisation, anew=work == "predict")
@@ -113,12 +114,13 @@ def _compute(
     custom: CustomModel | None,
     aligned: Aligned,
     record: SendingRecord,
-    publisher: Publisher | None,
+    publisher: AnyPublisher | None,
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
-    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, publisher)
-    cast = Cast(session, store, aligned, custom)
+    noise = publisher if isinstance(publisher, Publisher) else None
+    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise)
+    cast = Cast(session, store, aligned, custom, publisher if isinstance(publisher, LocalPublisher) else None)
     role = cast.role
     writes = isinstance(role, Judge) and (role.reports or settings.data.is_apart)
     try:

@@ -9,6 +9,9 @@ One number stands for a release of vectors. For Gaussian noise that is because o
 For Laplace noise with density f, ∫ min(f(x), e^ε f(x − s)) dx is log-concave in the shift s (a minimum of log-concave
 functions, integrated: Prékopa), so δ(s), one minus it, is quasi-convex and largest at a corner of the ℓ1 ball: the
 worst vector moves one coordinate by the whole sensitivity, which is the scalar mechanism.
+
+The pure ε of local releases is added to the total of all others (basic composition): a node makes one or two of them,
+from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import erfcx, ndtr
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, sensitivity_in_clips
 
 _FINEST_STEP = 1e-4
 """Width of a cell of the privacy loss distribution; the library's own default."""
@@ -101,7 +104,8 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
         delta: δ of the total, 0 < δ < 1.
 
     Returns:
-        ε: exact for Gaussian events, an upper bound with any Laplace event; 0 if nothing was released.
+        ε: exact for Gaussian events, an upper bound with any Laplace event; the sum of the pure ε for local events,
+        which is also added to the rest; 0 if nothing was released.
 
     Raises:
         ConfigError: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
@@ -109,17 +113,18 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     check_delta(delta)
     for event, count in counts.items():
         _check_count("count", count)
-        if not isinstance(event, GaussianEvent | LaplaceEvent):
+        if not isinstance(event, Event):
             raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
     happened = {event: count for event, count in counts.items() if count > 0}
     _check_one_kind(happened)
     mu = math.hypot(*(_mu(event, count) for event, count in happened.items() if isinstance(event, GaussianEvent)))
     laplace = [(event.epsilon, count) for event, count in happened.items() if isinstance(event, LaplaceEvent)]
+    local = math.fsum(event.epsilon * count for event, count in happened.items() if isinstance(event, LocalEvent))
     pure = math.fsum(epsilon * count for epsilon, count in laplace)
     added = gaussian_epsilon(mu, delta) + pure
-    if not laplace or math.isinf(added):
-        return added
-    return min(added, _composed(mu, laplace, pure, delta))
+    if laplace and not math.isinf(added):
+        added = min(added, _composed(mu, laplace, pure, delta))
+    return added + local
 
 
 def per_step(event: Event, delta: float) -> float:
@@ -199,7 +204,7 @@ def subsampled_total(event: Event, q: float, steps: int, delta: float) -> float:
     full = total({event: steps}, delta)
     if q == 1:
         return full
-    if event.neighbours != "zero-out":
+    if isinstance(event, LocalEvent) or event.neighbours != "zero-out":
         raise ConfigError(
             f"neighbours={event.neighbours!r} with q={q!r} < 1 cannot be accounted for; use zero-out, or q = 1"
         )
@@ -229,7 +234,7 @@ def _composed(mu: float, laplace: Sequence[tuple[float, int]], pure: float, delt
     return float(accountant.get_epsilon(delta))
 
 
-def _subsampled(event: Event, q: float, steps: int, delta: float) -> float:
+def _subsampled(event: GaussianEvent | LaplaceEvent, q: float, steps: int, delta: float) -> float:
     release: dp_accounting.DpEvent
     if isinstance(event, GaussianEvent):
         mu = _mu(event, 1)

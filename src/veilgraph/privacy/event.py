@@ -1,8 +1,8 @@
 """What one release did, written down: frozen events that the accountant composes later.
 
-An event names its noise in units of the clip C, so it holds for any C, and names what it protects: the unit (what
-one neighbouring step changes) and the neighbouring relation (how it changes). Numbers of different units or
-relations say different things and are never added up.
+An event names its noise in units of the clip C, so it holds for any C, or the pure ε of local differential privacy,
+and names what it protects: the unit (what one neighbouring step changes) and the neighbouring relation (how it
+changes). Numbers of different units or relations say different things and are never added up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.privacy_settings import Neighbours, Unit
@@ -68,9 +68,40 @@ class LaplaceEvent:
         return sensitivity_in_clips(self.neighbours) / self.scale_multiplier
 
 
-Event = GaussianEvent | LaplaceEvent
+LocalUnit = Literal["node", "label"]
+"""What a node perturbs by itself: its features, or its label."""
 
-_KINDS: dict[str, type[GaussianEvent] | type[LaplaceEvent]] = {"gaussian": GaussianEvent, "laplace": LaplaceEvent}
+
+@dataclass(frozen=True, slots=True)
+class LocalEvent:
+    """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
+
+    No output is more than e^ε times as likely under one value as under any other of the declared range (δ = 0).
+
+    Args:
+        epsilon: pure ε of one node's one release.
+        unit: one node's features, or one label.
+
+    Raises:
+        ConfigError: ε is not finite and positive, or the unit is another.
+    """
+
+    epsilon: float
+    unit: LocalUnit = "node"
+
+    def __post_init__(self) -> None:
+        _check_positive("epsilon", self.epsilon, "it is the pure ε of one release")
+        _check_known("unit", self.unit, get_args(LocalUnit))
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Any value against any other."""
+        return "replacement"
+
+
+Event = GaussianEvent | LaplaceEvent | LocalEvent
+
+_KINDS: dict[str, type[Event]] = {"gaussian": GaussianEvent, "laplace": LaplaceEvent, "local": LocalEvent}
 
 
 def sensitivity_in_clips(neighbours: Neighbours) -> float:
@@ -109,9 +140,17 @@ def from_json(data: object) -> Event:
 
 
 def _check(name: str, value: object, neighbours: object, unit: object) -> None:
+    _check_positive(name, value, "it is the noise over the clip")
+    _check_known("neighbours", neighbours, get_args(Neighbours))
+    _check_known("unit", unit, get_args(Unit))
+
+
+def _check_positive(name: str, value: object, meaning: str) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0:  # type: ignore[operator, arg-type]
-        raise ConfigError(f"{name}={value!r} must be a finite number > 0: it is the noise over the clip")
-    for key, given, known in (("neighbours", neighbours, get_args(Neighbours)), ("unit", unit, get_args(Unit))):
-        if given not in known:
-            raise ConfigError(f"{key}={given!r} must be one of {', '.join(known)}")
+        raise ConfigError(f"{name}={value!r} must be a finite number > 0: {meaning}")
+
+
+def _check_known(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}={value!r} must be one of {', '.join(known)}")

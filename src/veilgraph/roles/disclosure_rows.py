@@ -63,6 +63,10 @@ _FIXED: Final = "It has no weights and is the same in every pass."
 _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
+_PERTURBED: Final = (
+    "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
+    "own value, whatever else is known and computed afterwards."
+)
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 
 # One row, few lines: a table is read across.
@@ -243,6 +247,10 @@ TABLE: Final = (
         ("weight-gradients",), ("horizontal", "more holders")),
     Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of the shared weights, and the loss", "none", _EXACTLY,
         ("weight-gradients", "single-summands"), ("horizontal", "two holders")),
+    Row(Kind.PERTURBED_FEATURES, _TO_HOLDER, "every node's features, perturbed by itself, a single time", "noise",
+        _PERTURBED, ("perturbed-features",), ("local",)),
+    Row(Kind.PERTURBED_LABELS, _TO_HOLDER, "labels under randomised response, a single time; who is trained on in the "
+        "clear", "noise", _PERTURBED, ("perturbed-labels",), ("local",)),
 )
 # fmt: on
 """What messages carry. A message is of a job when at least one row fits; what all that fit say is said."""

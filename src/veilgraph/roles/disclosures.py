@@ -105,7 +105,8 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "
             "settings that the traffic was recorded with"
         )
-    released = direction == "holder to server" and any("noised" in row.when for row in rows)
+    priced = direction == "holder to server" or settings.paradigm == "local"
+    released = priced and any("noised" in row.when or "local" in row.when for row in rows)
     cost = spent if released else None
     return Disclosure(
         party=entry.party,
@@ -138,15 +139,24 @@ def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
     shared = {
         "two holders": len(job.data.names) == 2,
         "more holders": len(job.data.names) > 2,
-        "judged": not _once(job) and job.train.select_by != "last",
-        "paired": not _once(job) or (job.is_masked and {sender, receiver} <= set(job.publishing)),
+        "judged": not _learns_alone(job) and job.train.select_by != "last",
+        "paired": job.paradigm != "local"
+        and (not _once(job) or (job.is_masked and {sender, receiver} <= set(job.publishing))),
     }
-    own = _horizontal(job, sender) if job.paradigm == "horizontal" else _vertical(job, sender, receiver)
+    if job.paradigm == "local":
+        own = {"local": True}
+    else:
+        own = _horizontal(job, sender) if job.paradigm == "horizontal" else _vertical(job, sender, receiver)
     return {fact for fact, true in (shared | own).items() if true}
 
 
 def _once(job: JobSettings) -> bool:
     return job.privacy is not None and job.privacy.once
+
+
+def _learns_alone(job: JobSettings) -> bool:
+    """Whether the label holder trains without the others, who so hear of no judgement."""
+    return _once(job) or job.paradigm == "local"
 
 
 def _horizontal(job: JobSettings, sender: PartyId) -> dict[str, bool]:

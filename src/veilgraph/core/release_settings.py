@@ -1,0 +1,43 @@
+"""How nodes perturb their own features, and labels, before anybody sees them: local differential privacy (LPGNN)."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from veilgraph.core.settings import Settings
+
+
+class FeatureReleaseSettings(Settings):
+    """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
+
+    mechanism: Literal["multi-bit", "one-bit", "gaussian", "laplace"] = Field(
+        "multi-bit",
+        description="multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, "
+        "laplace: noise on every feature, to compare with",
+    )
+    epsilon: float = Field(gt=0, allow_inf_nan=False, description="ε of one node's release, all its features together")
+    low: float = Field(0.0, allow_inf_nan=False, description="α: the least value that a feature can have")
+    high: float = Field(
+        1.0,
+        allow_inf_nan=False,
+        description="β: the largest; both must be known without looking at the data, whose extremes are private",
+    )
+    sampled: int | None = Field(
+        None, ge=1, description="m: features sampled by multi-bit; default: the best, max(1, min(d, ⌊ε/2.18⌋))"
+    )
+    delta: float | None = Field(None, gt=0, lt=1, description="δ of one release; for gaussian alone, which needs one")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
+        if self.sampled is not None and self.mechanism != "multi-bit":
+            raise ValueError(f"sampled={self.sampled} is for mechanism multi-bit; leave it out")
+        if (self.delta is None) == (self.mechanism == "gaussian"):
+            raise ValueError(
+                f"delta={self.delta} with mechanism={self.mechanism!r}: gaussian needs a δ and the others have none; "
+                "give one, or leave it out"
+            )
+        return self

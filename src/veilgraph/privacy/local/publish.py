@@ -1,0 +1,114 @@
+"""The door by which nodes' perturbed values leave a holder: paid for in the ledger, perturbed, and then given out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Final
+
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import SecretSource
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.publish import Spent
+
+FEATURES: Final = "features"
+LABELS: Final = "labels"
+"""Channels of the ledger."""
+_ROUNDING: Final = 1 + 1e-12
+"""A budget of exactly so many releases has room for them."""
+
+
+class LocalPublisher:
+    """One holder's. A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
+
+    Args:
+        mechanism: for this holder's columns.
+        response: for its labels; None where these are not released.
+        ledger: of the holder, open; None in a plaintext simulation.
+        source: of the randomness.
+    """
+
+    def __init__(
+        self,
+        mechanism: FeatureMechanism,
+        response: LabelResponse | None,
+        ledger: Ledger | None,
+        source: SecretSource,
+    ) -> None:
+        self.mechanism, self.response = mechanism, response
+        self._ledger, self._source = ledger, source
+        self._event = mechanism.event()
+
+    def features(self, x: Tensor) -> Tensor:
+        """Releases the nodes' features.
+
+        Args:
+            x: Tensor[N, d].
+
+        Returns:
+            As ``FeatureMechanism.release``.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            DataError: a value lies outside the declared range; nothing was released or paid for.
+        """
+        self.mechanism.check(x)
+        if self._ledger is not None:
+            self._ledger.spend(self._event, FEATURES, 0)
+        return self.mechanism.release(x, self._source)
+
+    def labels(self, labels: Tensor) -> Tensor:
+        """Releases labels.
+
+        Args:
+            labels: Tensor[n] int64, of nodes that have one.
+
+        Returns:
+            Tensor[n] int64.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            ConfigError: this holder releases none.
+        """
+        if self.response is None:
+            raise ConfigError("local.labels: this holder is not the one that releases labels; name it")
+        if self._ledger is not None:
+            self._ledger.spend(self.response.event(), LABELS, 0)
+        return self.response.release(labels, self._source)
+
+    def room(self) -> int | None:
+        """How many more releases the budget allows; None without a budget."""
+        if self._ledger is None or self._ledger.budget is None:
+            return None
+        each = sum(accountant.per_step(event, self._ledger.delta) for event in self._events)
+        left = self._ledger.budget - self.spent().epsilon_total
+        return max(0, math.floor(left / each * _ROUNDING))
+
+    @property
+    def _events(self) -> list[Event]:
+        return [self._event] if self.response is None else [self._event, self.response.event()]
+
+    @property
+    def delta(self) -> float:
+        """δ of every ε; 0 where they are pure."""
+        return 0.0 if self._ledger is None or isinstance(self._event, LocalEvent) else self._ledger.delta
+
+    @property
+    def budget(self) -> float:
+        """The largest total ε of one node's features that the party accepts."""
+        return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
+
+    def spent(self) -> Spent:
+        """What all releases of the run so far come to for each node, its features and its label together."""
+        if self._ledger is None:
+            return Spent(Counter(), math.inf, math.inf)
+        channels = self._ledger.summary()
+        counts = Counter({channel.channel: channel.releases for channel in channels})
+        release = sum(channel.per_release for channel in channels)
+        return Spent(counts, release, sum(self._ledger.totals().values()))

@@ -1,0 +1,64 @@
+"""Labels under randomised response, released a single time by the holder that has them to the one that learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.graph.party import PartyGraph
+
+_NONE, _TRAIN, _VAL = 0, 1, 2
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedLabels:
+    """What the learner has of another holder's labels. Test nodes' are not released.
+
+    Attributes:
+        values: Tensor[C] int64, −1 where none was released.
+        train: Tensor[C] bool.
+        val: Tensor[C] bool.
+        classes: c.
+    """
+
+    values: Tensor
+    train: Tensor
+    val: Tensor
+    classes: int
+
+    def of(self, graph: PartyGraph) -> PartyGraph:
+        """The graph with these labels and this split."""
+        return replace(
+            graph,
+            labels=self.values,
+            train_mask=self.train,
+            val_mask=self.val,
+            test_mask=None,
+            num_classes=self.classes,
+        )
+
+    def packed(self) -> Tensor:
+        """Tensor[C, 2] uint8: 1 + label (0 for none), and the split; as it crosses the wire."""
+        split = self.train * _TRAIN + self.val * _VAL
+        return torch.stack([self.values + 1, split], dim=1).to(torch.uint8)
+
+    @classmethod
+    def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
+        """Reads what ``packed`` wrote.
+
+        Raises:
+            ProtocolError: it is something else.
+        """
+        fits = values.dtype == torch.uint8 and tuple(values.shape) == (nodes, 2)
+        if not fits or (nodes and (int(values[:, 0].max()) > classes or int(values[:, 1].max()) > _VAL)):
+            raise ProtocolError(
+                f"released labels are no labels of {nodes} nodes and {classes} classes; install the same release of "
+                "veilgraph at every party"
+            )
+        labels, split = values.to(torch.int64).unbind(dim=1)
+        return cls(labels - 1, split == _TRAIN, split == _VAL, classes)

@@ -1,0 +1,319 @@
+"""The multi-bit mechanism and those it is compared with: ε-LDP exactly, unbiasedness, variance, layouts, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.privacy.test_local_chance import exp_between
+from tests.privacy.test_noise import fixed
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy.accountant import per_step
+from veilgraph.privacy.event import GaussianEvent, LocalEvent
+from veilgraph.privacy.local import multi_bit
+from veilgraph.privacy.local.additive import AnalyticGaussian, LocalLaplace
+from veilgraph.privacy.local.chance import GRID, least_cells
+from veilgraph.privacy.local.features import FeatureMechanism, data_range
+from veilgraph.privacy.local.multi_bit import MultiBit, best_sample_size, one_bit
+
+LOW, HIGH = -0.5, 2.0
+INPUTS = (LOW, -0.1, 0.3, 1.9, HIGH)  # of one feature
+DRAWS = 200_000
+
+
+def output_probabilities(mechanism: MultiBit, x: Sequence[float]) -> dict[tuple[int, ...], Fraction]:
+    """P(y | x) for every y in {−1, 0, 1}^d, from the mechanism's own thresholds."""
+    ones = [Fraction(int(cells), GRID) for cells in mechanism.thresholds(torch.tensor(x, dtype=torch.float64))]
+    sets = list(itertools.combinations(range(len(x)), mechanism.sample_size))
+    probabilities = {}
+    for chosen, signs in itertools.product(sets, itertools.product((-1, 1), repeat=mechanism.sample_size)):
+        y = [0] * len(x)
+        probability = Fraction(1, len(sets))
+        for column, sign in zip(chosen, signs, strict=True):
+            y[column] = sign
+            probability *= ones[column] if sign == 1 else 1 - ones[column]
+        probabilities[tuple(y)] = probability
+    assert sum(probabilities.values()) == 1
+    return probabilities
+
+
+def worst_ratio(mechanism: MultiBit) -> Fraction:
+    """The largest P(y | x)/P(y | x') over all outputs and all pairs of inputs from ``INPUTS``, exactly."""
+    every = [output_probabilities(mechanism, x) for x in itertools.product(INPUTS, repeat=mechanism.features)]
+    return max(max(p[y] for p in every) / min(p[y] for p in every) for y in every[0])
+
+
+def is_local(mechanism: MultiBit) -> bool:
+    """Whether no ratio is above e^ε."""
+    return worst_ratio(mechanism) <= exp_between(Fraction(mechanism.epsilon))[0]
+
+
+CASES = [(d, m) for d in (1, 2, 3) for m in range(1, d + 1)]
+EPSILONS = (0.01, 0.1, 0.5, 1.0, 2.0, 3.7, 9.9)
+
+
+@pytest.mark.parametrize(("d", "m"), CASES)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_local_differential_privacy_holds_exactly_and_is_used_up(d, m, epsilon):
+    mechanism = MultiBit(epsilon, LOW, HIGH, d, m)
+    assert is_local(mechanism)
+    assert worst_ratio(mechanism) >= exp_between(Fraction(epsilon))[1] * (1 - Fraction(1, 10**10))
+    extreme = [output_probabilities(mechanism, [end] * d) for end in (LOW, HIGH)]
+    assert max(extreme[1][y] / extreme[0][y] for y in extreme[0]) == worst_ratio(mechanism)
+
+
+def test_the_checker_sees_a_threshold_rounded_to_nearest(monkeypatch):
+    monkeypatch.setattr(multi_bit, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1)))
+    verdicts = [is_local(MultiBit(epsilon, LOW, HIGH, d, m)) for epsilon in EPSILONS for d, m in CASES]
+    assert verdicts.count(False) > len(verdicts) / 4
+
+
+def test_the_checker_sees_all_of_epsilon_spent_on_each_feature(monkeypatch):
+    monkeypatch.setattr(multi_bit, "least_cells", lambda epsilon, parts: least_cells(epsilon))
+    assert not is_local(MultiBit(1.0, LOW, HIGH, 2, 2))
+    assert is_local(MultiBit(1.0, LOW, HIGH, 2, 1))
+
+
+def test_the_checker_sees_probabilities_that_are_not_clamped(monkeypatch):
+    def unclamped(self: MultiBit, values: Tensor) -> Tensor:
+        least = least_cells(self.epsilon, self.sample_size)
+        slope = (GRID - 2 * least) / (self.high - self.low) * (1 + 2.0**-40)  # an error of floating point
+        return (least + (values - self.low) * slope).to(torch.int64)
+
+    monkeypatch.setattr(MultiBit, "thresholds", unclamped)
+    assert not is_local(MultiBit(1.0, LOW, HIGH, 1))
+
+
+def test_thresholds_outside_the_range_are_clamped():
+    mechanism = MultiBit(1.0, LOW, HIGH, 1)
+    least = least_cells(1.0)
+    assert mechanism.thresholds(torch.tensor([LOW - 9, LOW, HIGH, HIGH + 9])).tolist() == [
+        least,
+        least,
+        GRID - least,
+        GRID - least,
+    ]
+
+
+@pytest.mark.parametrize("x", INPUTS)
+def test_a_bit_is_one_in_exactly_the_first_cells(monkeypatch, x):
+    mechanism = MultiBit(0.7, LOW, HIGH, 4, 4)
+    values = torch.full((1, 4), x, dtype=torch.float64)
+    threshold = int(mechanism.thresholds(values)[0, 0])
+    cells = torch.tensor([[0, threshold - 1, threshold, GRID - 1]])
+    monkeypatch.setattr(multi_bit, "uniform", lambda seed, purpose, shape: cells.view(shape))
+    assert mechanism.release(values, system_secrets).tolist() == [[1, 1, -1, -1]]
+
+
+MECHANISMS: dict[str, FeatureMechanism] = {
+    "one of four": MultiBit(1.0, LOW, HIGH, 4, 1),
+    "three of four": MultiBit(3.0, LOW, HIGH, 4, 3),
+    "one-bit": one_bit(2.0, LOW, HIGH, 4),
+    "one-bit, little ε": one_bit(0.01, LOW, HIGH, 4),
+    "gaussian": AnalyticGaussian(1.0, LOW, HIGH, 4, 1e-4),
+    "laplace": LocalLaplace(1.0, LOW, HIGH, 4),
+}
+ROW = torch.tensor([LOW, 0.1, 0.9, HIGH])
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_estimates_are_unbiased_and_their_variance_is_the_closed_form(name):
+    mechanism = MECHANISMS[name]
+    x = ROW.expand(DRAWS, -1)
+    estimate = mechanism.rectify(mechanism.release(x, counting(name))).double()
+    variance = mechanism.variance(ROW[None])[0]
+    deviation = variance.sqrt()
+    assert bool(((estimate.mean(0) - ROW).abs() < 5 * deviation / DRAWS**0.5).all())
+    centred = (estimate - ROW) ** 2
+    assert bool(((centred.mean(0) - variance).abs() <= 5 * centred.std(0) / DRAWS**0.5 + 1e-6 * variance).all())
+
+
+def counting(name):
+    """A secret source whose every answer is another, the same in every run."""
+    calls = itertools.count()
+
+    def source(length: int) -> bytes:
+        drawn: bytes = fixed(f"{name}/{next(calls)}")(length)
+        return drawn
+
+    return source
+
+
+def test_the_variance_is_the_papers():
+    epsilon, d, m = 3.0, 7, 2
+    grown = math.exp(epsilon / m)
+    x = torch.tensor([[LOW, 0.2, HIGH, 1.0, 0.0, 0.5, -0.25]], dtype=torch.float64)
+    wanted = d / m * ((HIGH - LOW) / 2) ** 2 * ((grown + 1) / (grown - 1)) ** 2 - (x - (LOW + HIGH) / 2) ** 2
+    mechanism = MultiBit(epsilon, LOW, HIGH, d, m)
+    assert torch.allclose(mechanism.variance(x), wanted, rtol=1e-12)
+    assert torch.allclose(mechanism.variance(x.float().to_sparse_csr()), wanted, rtol=1e-6)
+    assert mechanism.scale == pytest.approx(d * (HIGH - LOW) / (2 * m) * (grown + 1) / (grown - 1), rel=1e-13)
+    assert mechanism.offset == (LOW + HIGH) / 2
+
+
+def test_the_default_sample_size_has_the_least_variance():
+    for epsilon in (0.1, 1.0, 2.18, 5.0, 9.0, 20.0, 500.0):
+        best = best_sample_size(epsilon, 8)
+        assert MultiBit(epsilon, 0.0, 1.0, 8).sample_size == best
+        spreads = {m: float(MultiBit(epsilon, 0.0, 1.0, 8, m).variance(torch.zeros(1, 8))[0, 0]) for m in range(1, 9)}
+        # 2.18 is rounded and ⌊·⌋ is not the nearest, so a neighbour may be better by a little.
+        assert spreads[best] <= 1.1 * min(spreads.values())
+    assert [best_sample_size(epsilon, 3) for epsilon in (1e-3, 2.1799, 2.18, 4.36, 1e300)] == [1, 1, 1, 2, 3]
+
+
+def test_unlimited_epsilon_gives_features_at_the_ends_back():
+    x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    assert torch.equal(one_bit(1e6, 0.0, 1.0, 3).rectify(one_bit(1e6, 0.0, 1.0, 3).release(x, system_secrets)), x)
+
+
+@pytest.mark.parametrize("m", [1, 2, 20, 39, 40])
+@pytest.mark.parametrize("blocks", [1, 100, 1 << 20])
+def test_sparse_features_are_released_as_dense_ones(monkeypatch, m, blocks):
+    monkeypatch.setattr(multi_bit, "_PIECE", blocks)
+    monkeypatch.setattr(multi_bit, "_SAMPLED_PIECE", blocks)
+    x = torch.rand(9, 40, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    x[x < 0.7] = 0.0
+    x[4] = 0.0
+    mechanism = MultiBit(1.0, 0.0, 1.0, 40, m)
+    released = mechanism.release(x, fixed("layouts"))
+    assert released.layout == (torch.sparse_csr if m <= 2 else torch.strided)
+    assert released.dtype == (torch.float32 if m <= 2 else torch.int8)
+    again = mechanism.release(x.to_sparse_csr(), fixed("layouts"))
+    assert torch.equal(released.to_dense(), again.to_dense())
+    assert torch.equal(released.to_dense().abs().sum(1), torch.full((9,), m))
+
+
+def test_a_sparse_release_is_the_dense_one(monkeypatch):
+    x = torch.rand(50, 40, generator=torch.Generator().manual_seed(2))
+    mechanism = MultiBit(1.0, 0.0, 1.0, 40, 2)
+    sparse = mechanism.release(x, fixed("layouts"))
+    monkeypatch.setattr(multi_bit, "_SPARSE_FROM", 1000)
+    dense = mechanism.release(x, fixed("layouts"))
+    assert dense.dtype == torch.int8
+    assert torch.equal(sparse.to_dense(), dense.float())
+    weights = torch.rand(40, 3)
+    assert torch.allclose(sparse @ weights, dense.float() @ weights, atol=1e-6)
+    assert torch.equal(mechanism.rectify(sparse), mechanism.rectify(dense))
+    assert torch.equal(mechanism.rectify(dense), dense.float() * mechanism.scale + mechanism.offset)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_noise_is_added_to_sparse_features_as_to_dense_ones(name):
+    x = torch.tensor([[0.0, 1.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, -0.5]])
+    released = [MECHANISMS[name].release(form, fixed(name)) for form in (x, x.to_sparse_csr(), x.double())]
+    assert released[0].dtype == torch.float32
+    assert torch.equal(released[0], released[1])
+    assert torch.equal(released[0], released[2])
+
+
+def test_the_drawn_set_does_not_depend_on_the_data():
+    mechanism = MultiBit(5.0, LOW, HIGH, 30, 12)
+    ends = [mechanism.release(torch.full((40, 30), end), fixed("sets")) for end in (LOW, HIGH)]
+    assert torch.equal(*(released != 0 for released in ends))
+    assert not torch.equal(*ends)
+
+
+def test_features_are_left_as_they_are():
+    for mechanism in MECHANISMS.values():
+        for x in (ROW[None].clone(), ROW[None].double()):
+            before = x.clone()
+            mechanism.release(x, system_secrets)
+            mechanism.variance(x)
+            assert torch.equal(x, before)
+
+
+def test_nobody_releases_nothing():
+    for mechanism in MECHANISMS.values():
+        assert mechanism.rectify(mechanism.release(torch.empty(0, 4), system_secrets)).shape == (0, 4)
+    assert MultiBit(1.0, 0.0, 1.0, 40).release(torch.empty(0, 40), system_secrets).shape == (0, 40)
+
+
+def test_events_cost_the_declared_epsilon():
+    assert MultiBit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
+    assert one_bit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
+    assert LocalLaplace(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
+    event = AnalyticGaussian(0.7, 0.0, 1.0, 9, 1e-5).event()
+    assert isinstance(event, GaussianEvent)
+    assert (event.unit, event.neighbours) == ("node", "replacement")
+    assert per_step(event, 1e-5) == pytest.approx(0.7, rel=1e-6)
+    assert per_step(event, 1e-5) <= 0.7
+
+
+def test_noise_is_as_large_as_the_range_asks_for():
+    # Over the diagonal of the box (ℓ2) or its ℓ1 length; 2·b² is the variance of Laplace noise.
+    gaussian = AnalyticGaussian(1.0, LOW, HIGH, 4, 1e-4)
+    event = gaussian.event()
+    assert isinstance(event, GaussianEvent)
+    deviation = float(gaussian.variance(ROW[None])[0, 0]) ** 0.5
+    assert deviation == pytest.approx(event.multiplier * 2.5 * 2, rel=1e-8)
+    laplace = float(LocalLaplace(0.5, LOW, HIGH, 4).variance(ROW[None])[0, 0])
+    assert laplace == pytest.approx(2 * (2.5 * 4 / 0.5) ** 2, rel=1e-8)
+
+
+@pytest.mark.parametrize("value", [-0.51, 2.01, math.nan, math.inf, -math.inf])
+def test_values_outside_the_range_are_refused(value):
+    x = torch.zeros(3, 4)
+    x[1, 2] = value
+    for mechanism in MECHANISMS.values():
+        for form in (x, x.to_sparse_csr()):
+            with pytest.raises(DataError, match=r"outside the declared range \[-0.5, 2.0\]: declare"):
+                mechanism.release(form, system_secrets)
+
+
+def test_zeros_that_are_not_stored_must_be_in_the_range():
+    x = torch.tensor([[1.0, 1.5], [0.0, 1.0]])
+    with pytest.raises(DataError, match=r"value 0\.0, outside"):
+        MultiBit(1.0, 1.0, 2.0, 2).release(x.to_sparse_csr(), system_secrets)
+    full = torch.ones(2, 2).to_sparse_csr()
+    assert MultiBit(1.0, 1.0, 2.0, 2).release(full, system_secrets).shape == (2, 2)
+
+
+def test_other_forms_are_refused():
+    mechanism = MultiBit(1.0, 0.0, 1.0, 4)
+    for x in (torch.zeros(4), torch.zeros(2, 3), torch.zeros(1, 2, 4)):
+        with pytest.raises(DataError, match=r"must be \[N, 4\]"):
+            mechanism.release(x, system_secrets)
+    with pytest.raises(DataError, match="to_sparse_csr"):
+        mechanism.release(torch.zeros(2, 4).to_sparse(), system_secrets)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: MultiBit(0.0, 0.0, 1.0, 4), "epsilon=0.0"),
+        (lambda: MultiBit(math.nan, 0.0, 1.0, 4), "epsilon=nan"),
+        (lambda: LocalLaplace(math.inf, 0.0, 1.0, 4), "epsilon=inf"),
+        (lambda: MultiBit(1.0, 1.0, 1.0, 4), r"range \[1.0, 1.0\]"),
+        (lambda: MultiBit(1.0, -math.inf, 1.0, 4), r"range \[-inf"),
+        (lambda: MultiBit(1.0, -1.5e308, 1.5e308, 4), "finite"),
+        (lambda: MultiBit(1.0, 0.0, math.nan, 4), "nan"),
+        (lambda: MultiBit(1.0, 0.0, 1.0, 0), "features=0"),
+        (lambda: MultiBit(1.0, 0.0, 1.0, 4, 0), "sampled=0"),
+        (lambda: MultiBit(1.0, 0.0, 1.0, 4, 5), "sampled=5"),
+        (lambda: MultiBit(1.0, 0.0, 1.0, 4, True), "sampled=True"),
+        (lambda: MultiBit(1e-12, 0.0, 1.0, 4), "raise epsilon"),
+        (lambda: AnalyticGaussian(1.0, 0.0, 1.0, 4, 0.0), "delta=0.0"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make, named):
+    with pytest.raises(ConfigError, match=named):
+        make()
+
+
+def test_the_range_of_data():
+    x = torch.tensor([[0.25, 3.0], [1.0, 2.0]])
+    assert data_range(x) == (0.25, 3.0)
+    assert data_range(x.to_sparse_csr()) == (0.25, 3.0)
+    x[0, 0] = 0.0
+    assert data_range(x.to_sparse_csr()) == (0.0, 3.0)
+    assert data_range(torch.zeros(2, 2).to_sparse_csr()) == (0.0, 0.0)
+    assert all(math.isnan(value) for value in data_range(torch.tensor([[math.nan, 1.0]])))
+    with pytest.raises(DataError, match="no entries"):
+        data_range(torch.empty(0, 3))

@@ -1,0 +1,101 @@
+"""Randomised response for labels: probabilities exactly, the transition matrix, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.privacy.test_local_chance import exp_between
+from tests.privacy.test_noise import fixed
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy.event import LocalEvent
+from veilgraph.privacy.local import labels as module
+from veilgraph.privacy.local.chance import GRID, least_cells
+from veilgraph.privacy.local.labels import LabelResponse
+
+
+def cells_of(response: LabelResponse) -> list[list[Fraction]]:
+    """The transition matrix's exact entries: multiples of 2^-53 are exact in float64."""
+    return [[Fraction(float(entry)) * GRID for entry in row] for row in response.transition()]
+
+
+@given(st.floats(1e-3, 9.9), st.integers(2, 40))
+def test_local_differential_privacy_holds_exactly_and_is_used_up(epsilon, classes):
+    cells = cells_of(LabelResponse(epsilon, classes))
+    lower, upper = exp_between(Fraction(epsilon))
+    assert all(sum(row) == GRID for row in cells)
+    for column in zip(*cells, strict=True):
+        assert max(column) <= lower * min(column)
+        assert max(column) >= upper * min(column) * (1 - Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_every_class_gets_exactly_its_cells(monkeypatch, classes):
+    response = LabelResponse(1.3, classes)
+    other = least_cells(1.3, others=classes - 1)
+    ends = [(k * other, (k + 1) * other - 1) for k in range(classes - 1)] + [((classes - 1) * other, GRID - 1)]
+    cells = torch.tensor(ends).view(-1)
+    monkeypatch.setattr(module, "uniform", lambda seed, purpose, shape: cells.clone())
+    for label in range(classes):
+        released = response.release(torch.full((2 * classes,), label), system_secrets).view(classes, 2)
+        assert torch.equal(released[:, 0], released[:, 1])
+        assert released[:, 0].tolist() == [*(k for k in range(classes) if k != label), label]
+
+
+def test_released_labels_follow_the_transition_matrix(monkeypatch):
+    monkeypatch.setattr(module, "_PIECE", 10_000)
+    response = LabelResponse(1.0, 4)
+    labels = torch.arange(4).repeat(25_000)
+    released = response.release(labels, fixed("labels"))
+    assert torch.equal(labels, torch.arange(4).repeat(25_000))
+    for label, row in enumerate(response.transition()):
+        seen = torch.bincount(released[labels == label], minlength=4)
+        assert stats.chisquare(seen.numpy(), 25_000 * row.numpy()).pvalue > 1e-3
+
+
+def test_the_transition_matrix_is_the_known_one():
+    keep = math.e / (math.e + 3)
+    response = LabelResponse(1.0, 4)
+    assert response.keep_probability == pytest.approx(keep, rel=1e-14)
+    wanted = torch.full((4, 4), (1 - keep) / 3, dtype=torch.float64).fill_diagonal_(keep)
+    assert torch.allclose(response.transition(), wanted, rtol=1e-13)
+
+
+def test_unlimited_epsilon_keeps_every_label_and_nobody_releases_nothing():
+    labels = torch.tensor([3, 0, 1, 1, 2])
+    assert torch.equal(LabelResponse(1e6, 4).release(labels, system_secrets), labels)
+    assert LabelResponse(1.0, 4).release(torch.empty(0, dtype=torch.int64), system_secrets).shape == (0,)
+
+
+def test_the_event_is_about_a_label():
+    assert LabelResponse(0.5, 3).event() == LocalEvent(0.5, "label")
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (torch.tensor([0, 3]), "value 3"),
+        (torch.tensor([-1, 0]), "value -1"),
+        (torch.tensor([[0, 1]]), r"must be \[N\]"),
+        (torch.tensor([0.0, 1.0]), "torch.int64"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, named):
+    with pytest.raises(DataError, match=named):
+        LabelResponse(1.0, 3).release(labels, system_secrets)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "classes", "named"),
+    [(0.0, 3, "epsilon=0.0"), (math.nan, 3, "epsilon=nan"), (1.0, 1, "classes=1"), (1e-12, 3, "raise it")],
+)
+def test_parameters_out_of_range_are_refused(epsilon, classes, named):
+    with pytest.raises(ConfigError, match=named):
+        LabelResponse(epsilon, classes)
