@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import memory, privacy, product, secure_max, step
+from benchmarks import local_noise, memory, privacy, product, secure_max, step
 
 _LIMIT = [
     "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
@@ -36,6 +36,7 @@ def main() -> None:
         *_steps(),
         *_products(),
         *privacy.section(),
+        *local_noise.section(),
         *secure_max.section(secure_max.spu_python(None)),
         *_memory(),
     ]

@@ -1,6 +1,6 @@
 """Seconds to perturb 100 million features locally (20,000 nodes × 5,000 features, one in a hundred of them 1).
 
-``python -m benchmarks.local_noise [--rows N] [--columns D]``; peak memory is that of the whole process so far.
+A part of ``python -m benchmarks``, or ``python -m benchmarks.local_noise [--rows N] [--columns D]``.
 """
 
 from __future__ import annotations
@@ -33,23 +33,35 @@ def mechanisms(columns: int) -> dict[str, FeatureMechanism]:
     }
 
 
+def section(rows: int = ROWS, columns: int = COLUMNS) -> list[str]:
+    """The lines of the page."""
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.empty(rows, columns).bernoulli_(DENSITY, generator=generator)
+    sparse = dense.to_sparse_csr()
+    lines = [
+        "## Local perturbation",
+        "",
+        f"Seconds to perturb {rows * columns:,} features ({rows:,} nodes × {columns:,}, one in a hundred of them 1) at "
+        "ε = 1, given dense or sparse.",
+        "",
+        "| mechanism | dense x | sparse x |",
+        "|---|---|---|",
+    ]
+    for name, mechanism in mechanisms(columns).items():
+        lines.append(f"| {name} | {_seconds(mechanism, dense):.2f} s | {_seconds(mechanism, sparse):.2f} s |")
+    labels = torch.randint(10, (LABELS,), generator=generator)
+    started = time.perf_counter()
+    LabelResponse(1.0, 10).release(labels, system_secrets)
+    return [*lines, "", f"{LABELS:,} labels of 10 classes: {time.perf_counter() - started:.3f} s.", ""]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.local_noise", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     given = parser.parse_args()
-    generator = torch.Generator().manual_seed(0)
-    dense = torch.empty(given.rows, given.columns).bernoulli_(DENSITY, generator=generator)
-    sparse = dense.to_sparse_csr()
-    print("| mechanism | dense x | sparse x | peak memory |\n|---|---|---|---|")
-    for name, mechanism in mechanisms(given.columns).items():
-        seconds = [f"{_seconds(mechanism, x):.2f} s" for x in (dense, sparse)]
-        peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"| {name} | {' | '.join(seconds)} | {peak_gib:.2f} GiB |", flush=True)
-    labels = torch.randint(10, (LABELS,), generator=generator)
-    started = time.perf_counter()
-    LabelResponse(1.0, 10).release(labels, system_secrets)
-    print(f"\n{LABELS:,} labels: {time.perf_counter() - started:.3f} s")
+    print("\n".join(section(given.rows, given.columns)))
+    print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 
 
 def _seconds(mechanism: FeatureMechanism, x: torch.Tensor) -> float:

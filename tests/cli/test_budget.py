@@ -97,3 +97,60 @@ def test_training_ends_where_the_budget_was_said_to_end_it(private: Path, tmp_pa
 def test_without_privacy_nothing_is_said_of_it_after_training(run: Path) -> None:
     assert "total ε" not in veilgraph("train", "--resume", run).stdout
     assert "total ε" not in veilgraph("report", run).stdout
+
+
+LOCAL = """
+name: local
+paradigm: local
+data: {dataset: synthetic, holders: 3, split: [0.5, 0.25, 0.25]}
+local: {features: {epsilon: 1.5, low: -10, high: 10}}
+train: {epochs: 3, patience: null}
+"""
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("local") / "job.yaml"
+    path.write_text(LOCAL, encoding="utf-8")
+    return path
+
+
+def cells(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+
+
+def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "WHOLE", {})
+    result = veilgraph("budget", local, "--set", "local.labels={holder: C, epsilon: 2}")
+    assert result.exit_code == 0, result.output
+    rows = cells(result.stdout)
+    assert [row[0] for row in rows] == ["A (learns)", "B", "C", ""]
+    assert [row[-2:] for row in rows] == [["0", "0"], ["1.5", "1.5"], ["1.5", "3.5"], ["2", ""]]
+    text = words(result.stdout)
+    assert "any in the range from -10 to 10 against any other" in text
+    assert "at all of these holders together has a total ε of 5" in text
+    assert "docs/privacy.md" in text
+    assert "Noise that a total needs" not in text
+    assert "--total is about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
+
+
+def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_path: Path) -> None:
+    checked = veilgraph("check", local)
+    assert checked.exit_code == 0, checked.output
+    assert "train it with: veilgraph train" in words(checked.stdout)
+    (trained,) = [row[1:] for row in cells(checked.stdout) if row[0] == "train labels"]
+    assert abs(int(trained[0]) - 200) < 3, "half of each class"
+    assert trained[1:] == ["–", "–"]
+    narrow = veilgraph("check", local, "--set", "local.features.high=0.5")
+    assert "party 'B': x has the value" in one_error(narrow)
+    run = tmp_path / "run"
+    calls: list[list[str | Path]] = [["train", local, "--out", run], ["report", run]]
+    for arguments in calls:
+        result = veilgraph(*arguments)
+        assert result.exit_code == 0, result.output
+        rows = cells(result.stdout[result.stdout.index("Differential privacy") :])
+        assert [row for row in rows if row[0] in "ABC"] == [[holder, "features 1", "1.5", "1.5"] for holder in "BC"]
+        assert "what one node releases at one holder, replacement. Holds against everybody." in words(result.stdout)
+    assert "Local differential privacy, paid for" in words(veilgraph("report", run).stdout)
+    predicted = veilgraph("predict", run, "--nodes", "3,5").stdout.splitlines()
+    assert [line.split(",")[0] for line in predicted] == ["node", "3", "5"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,13 +15,15 @@ import torch
 from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
 from tests.paradigms.test_horizontal_runs import SECURE, assert_same
 from tests.paradigms.test_horizontal_runs import job as horizontal_job
+from tests.paradigms.test_local_runs import assert_same as assert_same_local
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
+from tests.roles.local_parties import PRIVATE_LABELS, local_job
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.link.sockets import SocketLink, socket_mesh
 from veilgraph.mpc import ring
 from veilgraph.paradigms import jobs
-from veilgraph.paradigms.jobs import predict, train
+from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
 JOBS: dict[str, Settings] = {
@@ -133,6 +136,33 @@ def test_horizontal_jobs_over_memory_and_over_sockets(
         assert run.summary["sent_bytes"] == one.summary["sent_bytes"]
         assert model_bytes(run.path) == model_bytes(one.path), "nothing in a model is of the session"
     assert torch.equal(predict(other.path).probabilities, one.predictions.probabilities)
+
+
+def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learnt hangs on what was released and on nothing else; all go on from one release."""
+    settings = local_job(3, PRIVATE_LABELS, {"data": {"split": [0.5, 0.25, 0.25]}})
+    first = train(settings, tmp_path / "first")
+    runs = []
+    for name in ("memory", "sockets"):
+        run = tmp_path / name
+        shutil.copytree(first.path, run)
+        for done in ("summary.json", "metrics.jsonl", "parties/A/model.safetensors"):
+            (run / done).unlink()
+        shutil.rmtree(run / "parties" / "A" / "checkpoints")
+        with monkeypatch.context() as patch:
+            if name == "sockets":
+                patch.setattr(jobs, "run_threads", run_over_sockets)
+            runs.append(resume(run))
+    for again in runs:
+        assert_same_local(first, again)
+        assert model_bytes(again.path) == model_bytes(first.path)
+        assert again.summary["sent_bytes"] == runs[0].summary["sent_bytes"]
+        ledgers = [(run.path / "parties" / "B" / "ledger.jsonl").read_bytes() for run in (first, again)]
+        assert ledgers[0] == ledgers[1]
+    monkeypatch.setattr(jobs, "run_threads", run_over_sockets)
+    over = train(settings, tmp_path / "over")
+    assert over.summary["sent_bytes"] == first.summary["sent_bytes"]
+    assert torch.equal(predict(over.path).probabilities, over.predictions.probabilities)
 
 
 def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:

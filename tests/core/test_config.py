@@ -1,6 +1,7 @@
 import contextlib
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.roles.federation import merge
 from veilgraph.core.config import JobSettings, parse_job, read_job, write_job
 from veilgraph.core.errors import ConfigError
 
@@ -302,3 +304,97 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 def test_settings_that_would_be_ignored_are_refused(job, rule):
     with pytest.raises(ConfigError, match=rule):
         parse_job(job)
+
+
+# Paradigm local
+
+LOCAL = {"paradigm": "local", "local": {"features": {"epsilon": 1}}}
+LABELS = {"holder": "B", "epsilon": 2}
+
+
+def local(**changes):
+    """LOCAL with more: local__network={...} for "local.network"."""
+    return merge(LOCAL, *(nested(key.replace("__", "."), value) for key, value in changes.items()))
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"),
+    [
+        ({"paradigm": "local"}, "paradigm='local' needs local.features, which says how nodes release theirs; give at"),
+        (local(data__feature_scaling="row"), "data.feature_scaling='row' computes with values that nodes keep to them"),
+        (local(data__feature_scaling="standard"), "set it to none, and local.features.low and high to the range"),
+        (local(local__labels={**LABELS, "holder": "A"}), "local.labels.holder='A' is not one of the holders that"),
+        (local(local__labels={**LABELS, "holder": "C"}), "'C' is not one of the holders that release, B; name one"),
+        (
+            local(local__labels=LABELS, train__class_weights="balanced"),
+            "train.class_weights=balanced needs the true labels' shares",
+        ),
+        (local(privacy__epsilon_total=4), "privacy is for paradigm='vertical'; leave it out"),
+        (local(model__dim=3), "model is not the network of paradigm='local'; leave it out"),
+        (local(horizontal__dim=3), "horizontal is not the network of paradigm='local'; leave it out"),
+        ({**LOCAL, "paradigm": "vertical"}, "local is not the network of paradigm='vertical'; leave it out"),
+        ({**LOCAL, "paradigm": "horizontal"}, "local is not the network of paradigm='horizontal'; leave it out"),
+        (local(data__edge_proportions=[1, 2]), "divide a data set for paradigm='vertical'; leave them out"),
+        (local(data__parts={"overlap": 0.1}), "data.parts divides a data set for paradigm='horizontal'"),
+        (local(local__features={"low": 1}), "low=1.0 must be below high=1.0: features of one value need no release"),
+        (local(local__features={"mechanism": "gaussian"}), "gaussian needs a δ and the others have none"),
+        (local(local__features={"delta": 1e-5}), "delta=1e-05 with mechanism='multi-bit': gaussian needs a δ"),
+        (local(local__features={"sampled": 3, "mechanism": "laplace"}), "sampled=3 is for mechanism multi-bit; leave"),
+        (local(data__split=[0.5, 0.5, 0.1]), "split=[0.5, 0.5, 0.1] divides a data set's nodes: shares with a sum of"),
+        (local(data__split=[0.5, 0.2, 0.3], data__parties=PAIR), "and no parties, which bring their own split"),
+    ],
+)
+def test_a_local_job_that_cannot_be_is_refused_with_the_way_out(job, rule):
+    with pytest.raises(ConfigError) as caught:
+        parse_job(job)
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("job", "key"),
+    [
+        (local(local__features={"epsilon": 0}), "local.features.epsilon=0"),
+        (local(local__features={"epsilon": math.inf}), "local.features.epsilon=inf"),
+        (local(local__features={"low": -math.inf}), "local.features.low=-inf"),
+        (local(local__features={"delta": 1, "mechanism": "gaussian"}), "local.features.delta=1"),
+        (local(local__features={"sampled": 0}), "local.features.sampled=0"),
+        (local(local__features={"mechanism": "piecewise"}), "local.features.mechanism='piecewise'"),
+        (local(local__labels={**LABELS, "epsilon": 0}), "local.labels.epsilon=0"),
+        (local(local__labels={**LABELS, "denoise_steps": -1}), "local.labels.denoise_steps=-1"),
+        (local(local__network={"hops": -1}), "local.network.hops=-1"),
+        (local(local__network={"aggregate": "max"}), "local.network.aggregate='max'"),
+        (local(data__split=[0.5, 0.6, -0.1]), "data.split.2=-0.1"),
+        (local(data__split=[0.5, 0.5]), "data.split.2"),
+    ],
+)
+def test_a_bad_value_of_a_local_job_is_named(job, key):
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        parse_job(job)
+
+
+def test_who_releases_and_who_learns():
+    three = {"holders": 3, "label_holder": "B"}
+    job = parse_job(local(data=three, local__labels={**LABELS, "holder": "C"}))
+    assert (job.releasing, job.learning) == (("A", "C"), ("B",))
+    assert job.feature_release == job.local.features
+    assert not job.passes_cost
+    assert parse_job({}).releasing == parse_job({"paradigm": "horizontal"}).releasing == ()
+    assert parse_job({}).feature_release is None
+
+
+def test_every_setting_of_a_release_is_in_the_hash():
+    hashes = {
+        parse_job(job).hash()
+        for job in (
+            LOCAL,
+            local(local__features={"epsilon": 2}),
+            local(local__features={"high": 2}),
+            local(local__features={"sampled": 1}),
+            local(local__labels=LABELS),
+            local(local__labels={**LABELS, "targets": "hard"}),
+            local(local__network={"hops": 2}),
+            local(data__split=[0.5, 0.25, 0.25]),
+        )
+    }
+    assert len(hashes) == 8

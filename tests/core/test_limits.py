@@ -16,6 +16,7 @@ from veilgraph.core.limits import (
     too_few,
 )
 from veilgraph.core.types import SERVER
+from veilgraph.paradigms.organisation import largest_epsilon
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -271,6 +272,57 @@ def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
     )
 
 
+# Local
+
+PERTURBED = {"perturbed-features", "perturbed-labels"}
+
+
+def local(holders: int = 3, *, private: str | None = None, **network: Any) -> JobSettings:
+    labels = None if private is None else {"holder": private, "epsilon": 2.5}
+    settings = {"features": {"epsilon": 1.5}, "labels": labels, "network": network}
+    return parse_job({"paradigm": "local", "data": {"holders": holders}, "local": settings})
+
+
+def test_a_local_job_reveals_what_nodes_perturbed_of_who_releases() -> None:
+    assert set(revelations(local())) == {"perturbed-features"}
+    assert set(revelations(local(private="C"))) == PERTURBED
+    nothing = LimitSettings(may_reveal=())
+    for settings in (local(), local(private="C", hops=128)):
+        assert refusal(nothing, settings, "A") is None, "nothing leaves who learns"
+        assert refusal(nothing, settings, SERVER) is None
+        assert str(refusal(nothing, settings, "B")).endswith(
+            "of what else the job reveals: perturbed-features (local.features.epsilon=1.5)"
+        )
+    assert str(refusal(nothing, local(private="C"), "C")).endswith(
+        "perturbed-features (local.features.epsilon=1.5), perturbed-labels (local.labels.epsilon=2.5)"
+    )
+    accepting = LimitSettings(may_reveal=("perturbed-features",))
+    assert refusal(accepting, local(private="C"), "B") is None
+    assert "perturbed-labels" in str(refusal(accepting, local(private="C"), "C"))
+
+
+def test_a_bound_accepts_what_it_bounds_of_a_local_job() -> None:
+    limits = LimitSettings(may_reveal=(), max_epsilon=4)
+    assert refusal(limits, local(private="C"), "C", epsilon=4.0) is None
+    assert refusal(limits, local(private="C"), "C", epsilon=4.001) == (
+        "limits.max_epsilon=4 and the job can cost C a total ε of 4.001: lower it or raise the limit; "
+        "limits.may_reveal=[]: change the job, or add what your organisation accepts of what else the job reveals: "
+        "perturbed-features (local.features.epsilon=1.5), perturbed-labels (local.labels.epsilon=2.5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "epsilons"),
+    [
+        (local(), {"A": 0.0, "B": 1.5, "C": 1.5}),
+        (local(private="C"), {"A": 0.0, "B": 1.5, "C": 4.0}),
+        (local(2), {"A": 0.0, "B": 1.5}),
+    ],
+)
+def test_the_largest_epsilon_is_of_one_release(settings: JobSettings, epsilons: dict[str, float]) -> None:
+    assert {holder: largest_epsilon(settings, holder) for holder in settings.data.names} == epsilons
+
+
 def test_too_few_common_nodes() -> None:
     limits = LimitSettings(min_common_nodes=50)
     assert too_few(limits, 50) is None
@@ -289,7 +341,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         server={"layers": 0},
         head={"logit_hops": 2},
     )
-    assert set(revelations(worst)) == set(STATEMENTS) - HORIZONTAL_ALONE
+    assert set(revelations(worst)) == set(STATEMENTS) - HORIZONTAL_ALONE - PERTURBED
     for names in itertools.chain(itertools.combinations(STATEMENTS, 3), [tuple(STATEMENTS)[::2], ()]):
         reason = refusal(LimitSettings(may_reveal=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None

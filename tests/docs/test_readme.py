@@ -33,10 +33,9 @@ def test_yaml_blocks_are_jobs(block):
 
 def test_the_first_job_names_every_setting_but_those_of_other_purposes():
     named = set(keys(yaml.safe_load(blocks("yaml")[0])))
-    other = {"paradigm", "data.root", "data.parties", "privacy", "data.parts", "horizontal"}
-    left = {
-        key for key in keys(JobSettings().model_dump()) if not key.startswith(("data.parts.", "horizontal."))
-    } - named
+    other = {"paradigm", "data.root", "data.parties", "privacy", "data.parts", "horizontal", "local"}
+    nested = ("data.parts.", "horizontal.", "local.")
+    left = {key for key in keys(JobSettings().model_dump()) if not key.startswith(nested)} - named
     assert left == other
 
 

@@ -13,9 +13,9 @@ import torch
 from torch_geometric.data import Data
 
 from veilgraph.core.data_settings import DataSettings
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph import public
-from veilgraph.graph.datasets import DATASETS, load_parties, load_parts
+from veilgraph.graph.datasets import DATASETS, load_for_learner, load_parties, load_parts
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
@@ -291,3 +291,75 @@ class TestPublicData:
         assert int(data.y.max()) + 1 == classes
         assert abs(int(data.train_mask.sum()) - nodes // 2) <= classes
         assert abs(int(data.val_mask.sum()) - nodes // 4) <= classes
+
+
+# A split of the job's own
+
+
+def shares(party):
+    masks = [getattr(party, mask)[party.labels >= 0].float().mean() for mask in ("train_mask", "val_mask", "test_mask")]
+    return [float(share) for share in masks]
+
+
+@pytest.mark.parametrize("split", [(0.5, 0.25, 0.25), (0.1, 0.2, 0.3)])
+def test_a_split_is_of_every_class_in_every_paradigm(split):
+    settings = DataSettings(dataset="synthetic", holders=2, split=split)
+    labelled = [
+        load_parties(settings, 1)[0],
+        load_for_learner(settings, "A", 1)[0],
+        load_for_learner(settings, "B", 1)[1],
+    ]
+    for party in labelled:
+        assert shares(party) == pytest.approx(split, abs=0.01)
+        for label in range(3):
+            trained = chosen(party.train_mask, party.labels == label)
+            assert float(trained.float().mean()) == pytest.approx(split[0], abs=0.01)
+    dealt = sum(len(members(part.graph.train_mask)) for part in load_parts(settings, 1))
+    assert dealt / 400 == pytest.approx(split[0], abs=0.01), "each label is one holder's"
+
+
+def test_a_split_follows_the_seed_and_without_one_the_data_sets_own_is_taken():
+    drawn = DataSettings(dataset="synthetic", split=(0.5, 0.25, 0.25))
+    one, again = (load_for_learner(drawn, "A", 1)[0] for _ in range(2))
+    assert members(one.train_mask) == members(again.train_mask)
+    data = synthetic_data(seed=2)
+    own = load_for_learner(DataSettings(dataset="synthetic"), "A", 2)[0]
+    assert members(own.train_mask) == members(data.train_mask)
+    assert members(load_for_learner(drawn, "A", 2)[0].train_mask) != members(own.train_mask)
+
+
+def test_a_split_without_training_nodes_is_refused():
+    with pytest.raises(DataError, match="0 labelled training nodes"):
+        load_for_learner(DataSettings(dataset="synthetic", split=(0.0, 0.5, 0.5)), "A", 0)
+    load_for_learner(DataSettings(dataset="synthetic", split=(0.5, 0.5, 0.0)), "A", 0)
+
+
+# For a learner
+
+
+def test_a_learners_graphs_are_in_the_jobs_order_and_unscaled():
+    settings = DataSettings(dataset="synthetic", holders=3, label_holder="C")
+    parties = load_for_learner(settings, "C", 4)
+    assert [party.party for party in parties] == ["A", "B", "C"]
+    data = synthetic_data(seed=4)
+    assert parties[2].num_edges == data.num_edges
+    assert parties[2].num_classes == 3
+    dealt = torch.cat([party.features.to_dense() for party in parties[:2]], dim=1)
+    assert sorted(map(tuple, dealt.T.tolist())) == sorted(map(tuple, data.x.T.tolist()))
+
+
+def test_saved_graphs_of_a_local_job_are_taken_as_they_are(tmp_path):
+    drawn = load_for_learner(DataSettings(dataset="synthetic", holders=2), "B", 0)
+    paths = {party.party: tmp_path / f"{party.party}.safetensors" for party in drawn}
+    for party in drawn:
+        save_party(party, paths[party.party])
+    again = load_for_learner(DataSettings(parties=paths), "B", 9)
+    assert torch.equal(again[1].features, drawn[1].features)
+    assert members(again[1].train_mask) == members(drawn[1].train_mask)
+    with pytest.raises(DataError, match="party 'A': labels: there are none"):
+        load_for_learner(DataSettings(parties=paths), "A", 9)
+
+
+def test_a_data_set_of_several_graphs_has_no_learner():
+    with pytest.raises(ConfigError, match=r"data\.dataset='acm' is not one graph to divide; choose digits, synthetic"):
+        load_for_learner(DataSettings(dataset="acm"), "A", 0)

@@ -8,7 +8,7 @@ from torch_geometric.utils import is_undirected, to_undirected
 from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.features import compact, scale_features
-from veilgraph.graph.partition import pool, split_vertically
+from veilgraph.graph.partition import pool, split_for_learner, split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency
 
@@ -194,3 +194,54 @@ class TestScaling:
         assert out.layout == torch.strided
         torch.testing.assert_close(out.mean(0), torch.zeros(3, dtype=torch.float64))
         torch.testing.assert_close(out.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64))
+
+
+# For a learner that knows the graph
+
+
+def learned(learner="B", labels_at="B", names=NAMES, seed=0, data=None):
+    whole = PartyGraph.from_data("whole", data or synthetic_data(100, 12, seed=3))
+    return whole, split_for_learner(whole, names=names, learner=learner, labels_at=labels_at, seed=seed)
+
+
+@pytest.mark.parametrize("labels_at", ["B", "C"])
+def test_the_learner_has_all_edges_and_the_others_all_columns(labels_at):
+    whole, parts = learned(labels_at=labels_at)
+    assert [part.party for part in parts] == NAMES
+    a, b, c = parts
+    assert torch.equal(b.edge_index, whole.edge_index)
+    assert (a.num_edges, c.num_edges) == (0, 0)
+    assert b.num_features == 1
+    assert not bool(b.features.to_dense().any()), "a holder has a column; this one says nothing"
+    assert columns(torch.cat([a.features, c.features], dim=1)) == columns(whole.features)
+    assert (a.num_features, c.num_features) == (6, 6)
+    assert not torch.equal(a.features, whole.features[:, :6]), "dealt, not cut in order"
+    for part in parts:
+        has = part.party == labels_at
+        assert (part.labels is not None, part.num_classes) == (has, 3 if has else None)
+        for mask in ("train_mask", "val_mask", "test_mask"):
+            given = getattr(part, mask)
+            assert given is None if not has else torch.equal(given, getattr(whole, mask))
+
+
+def test_weights_stay_with_the_edges_of_the_learner_and_sparse_columns_stay_sparse():
+    data = synthetic_data(100, 40, seed=3)
+    data.edge_weight = torch.rand(data.num_edges)
+    data.x = torch.where(torch.rand(100, 40, generator=torch.Generator().manual_seed(0)) < 0.05, data.x, 0.0)
+    whole, (a, b) = learned(learner="A", labels_at="A", names=["A", "B"], data=data)
+    assert torch.equal(a.edge_weight, whole.edge_weight)
+    assert b.edge_weight is None
+    assert b.features.layout == torch.sparse_csr
+    assert torch.equal(b.features.to_dense(), data.x)
+
+
+def test_the_seed_deals_the_columns_to_those_that_release():
+    (_, one), (_, again), (_, other) = (learned(seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one[0].features, again[0].features)
+    assert not torch.equal(one[0].features, other[0].features)
+
+
+def test_too_few_columns_for_those_that_release():
+    with pytest.raises(DataError, match="2 columns cannot be divided among 3 holders"):
+        learned(names=[*NAMES, "D"], data=synthetic_data(100, 2))
+    assert len(learned(data=synthetic_data(100, 2))[1]) == 3, "the learner needs none of them"

@@ -14,6 +14,7 @@ import pytest
 
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
+from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.limits import revelations
@@ -99,9 +100,10 @@ def test_rows_depend_on_known_facts_only() -> None:
     """A row with a fact that no job has would never be said."""
     known = {"collaborative", "secure-sum", "two holders", "more holders", "masked", "unmasked", "degree-weighted"}
     known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
-    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired", "vertical"}
+    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired", "aligned"}
     known |= {"horizontal", "secure-max", "each in the clear", "pooled", "added up", "degrees", "edge lists"}
     known |= {"raw features", "fixed first layer", "more layers", "more layers back", "from reporter"}
+    known |= {"perturbed", "private labels"}
     assert {fact for row in TABLE for fact in row.when} == known
 
 
@@ -110,8 +112,9 @@ def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what
     assert row.why.endswith(".")
     assert row.protection in ("none", "mask", "share", "noise", "blinding") or not row.reveals
-    assert ("in the clear" in row.what) <= (row.protection == "none")
-    assert ("noised" in row.when) == ("noisy" in row.what or row.protection == "noise")
+    by_nodes = row.kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)  # each its own value
+    assert ("in the clear" in row.what) <= (row.protection == "none" or row.kind is Kind.PERTURBED_LABELS)
+    assert ("noised" in row.when or by_nodes) == ("noisy" in row.what or row.protection == "noise")
     assert not ("noised" in row.when and "Not protected" in row.why)
 
 
@@ -179,6 +182,33 @@ def test_all_that_is_sent_in_a_horizontal_run_has_a_row_as_well(name: str, tmp_p
     )
     assert {revelation for line in lines for revelation in line.reveals} == set(revelations(settings))
     assert all(line.protection != "noise" and line.epsilon_total is None for line in lines)
+
+
+LOCAL: dict[str, JobSettings] = {
+    "features": local_job(3),
+    "features and labels": local_job(3, PRIVATE_LABELS),
+    "the last holder learns": local_job(2, {"data": {"label_holder": "B"}}),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_all_that_is_sent_in_a_local_run_has_a_row_as_well(name: str, tmp_path: Path) -> None:
+    settings = LOCAL[name]
+    run = train(settings, tmp_path / "run", parties=local_parties(settings))
+    lines = [
+        DisclosureRecord.model_validate_json(line)
+        for party in (*settings.data.names, SERVER)
+        for line in (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+    ]
+    sent = [row for row in json.loads((run.path / "traffic.json").read_text()) if row["direction"] == "sent"]
+    assert sorted((line.party, line.to, line.kind, line.messages, line.bytes) for line in lines) == sorted(
+        (row["party"], row["peer"], row["kind"], row["messages"], row["bytes"]) for row in sent
+    )
+    assert {revelation for line in lines for revelation in line.reveals} == set(revelations(settings))
+    for line in lines:
+        released = line.kind != "hello"
+        assert (line.protection == "noise", line.epsilon_total is not None) == (released, released)
+        assert line.protection != "none"
 
 
 def test_a_prediction_has_a_row_for_everything() -> None:
@@ -465,3 +495,56 @@ def test_lines_are_read_back_as_written() -> None:
     assert '"time":"2024-05-01T12:30:09Z"' in text
     assert '"epsilon_release":null,"epsilon_total":null' in text
     assert disclosure_lines(settings, "align", [], time) == ""
+
+
+# Local
+
+
+def test_each_perturbed_message_says_what_it_cost_by_itself() -> None:
+    settings = LOCAL["features and labels"]
+    spent = Spent({"features": 1, "labels": 1}, 6.0, 12.0)
+    for kind, epsilon in ((Kind.PERTURBED_FEATURES, 4.0), (Kind.PERTURBED_LABELS, 2.0)):
+        (found,) = disclosures(settings, [entry("B", "A", kind)], spent)
+        assert (found.epsilon_release, found.epsilon_total) == (epsilon, 12.0)
+        assert found.protection == "noise"
+        assert found.why.startswith("Local differential privacy, paid for in the sender's ledger")
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind", "name"),
+    [
+        ("A", "B", Kind.PERTURBED_FEATURES, "features and labels"),
+        ("B", "C", Kind.PERTURBED_FEATURES, "features and labels"),
+        ("B", SERVER, Kind.PERTURBED_FEATURES, "features and labels"),
+        ("B", "A", Kind.PERTURBED_LABELS, "features"),
+        ("C", "A", Kind.PERTURBED_LABELS, "features and labels"),
+        ("A", "B", Kind.PERTURBED_LABELS, "features and labels"),
+        ("A", "B", Kind.PERTURBED_FEATURES, "features"),
+        ("B", "A", Kind.PERTURBED_FEATURES, "the last holder learns"),
+        ("A", "B", Kind.CONTROL, "features"),
+        ("B", SERVER, Kind.EMBEDDING, "features"),
+        ("B", SERVER, Kind.MASKED, "features"),
+        ("A", SERVER, Kind.GRADIENT, "features"),
+        (SERVER, "A", Kind.COMBINED, "features"),
+        ("B", "C", Kind.KEY, "features"),
+        ("B", "C", Kind.SHARE, "features"),
+    ],
+)
+def test_what_a_local_job_does_not_send(party: str, peer: str, kind: Kind, name: str) -> None:
+    with pytest.raises(ProtocolError, match="which is no message of this job"):
+        one(LOCAL[name], party, peer, kind)
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "kind"),
+    [("A", "B", Kind.BLINDED_IDS), ("B", SERVER, Kind.ID_TOKENS), (SERVER, "B", Kind.COMMON_IDS)],
+)
+def test_tables_are_aligned_for_a_local_job(party: str, peer: str, kind: Kind) -> None:
+    assert one(LOCAL["features"], party, peer, kind) == one(job(), party, peer, kind)
+
+
+def test_other_jobs_send_nothing_perturbed() -> None:
+    for settings in (job(), horizontal(), private_job(2, ONCE)):
+        for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS):
+            with pytest.raises(ProtocolError, match="which is no message of this job"):
+                one(settings, "B", "A", kind)

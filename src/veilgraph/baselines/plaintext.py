@@ -1,7 +1,8 @@
 """The whole split network in one process, by ordinary autograd, with nothing hidden.
 
 With all holders' graphs it is the plaintext twin of the federated job: same parts, same seeds, same order. With one
-graph it is isolated or pooled training.
+graph it is isolated or pooled training. Nothing is released here: for ``initial.method: perturbed`` the graphs of a
+twin have what all holders released as their features.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
     initial, dim = settings.model.initial, settings.model.dim
-    if initial.method == "individual":
+    if not initial.is_joint:
         return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
     common = graphs[0].common
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}

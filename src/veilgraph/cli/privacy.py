@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from veilgraph.cli.app import Overrides, command, messages, read_settings, results
 from veilgraph.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from veilgraph.core.config import JobSettings
+    from veilgraph.core.release_settings import FeatureReleaseSettings
+
+_TOTALS: Final = "1,2,4,8,16,32,64"
+_MEANING: Final = "what these numbers mean: docs/privacy.md"
 
 
 @command("budget", "veilgraph budget job.yaml --total 1,4,16")
@@ -17,14 +24,20 @@ def budget_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; no data are read, and nothing is sent.")],
     overrides: Overrides = None,
     total: Annotated[
-        str, typer.Option(metavar="1,4,16", help="Total ε for which to show the noise that they need.")
-    ] = "1,2,4,8,16,32,64",
+        str | None,
+        typer.Option(metavar="1,4,16", help=f"Total ε for which to show the noise that they need. Default: {_TOTALS}."),
+    ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
-    totals = _totals(total)
+    totals = _totals(_TOTALS if total is None else total)
     settings = read_settings(job, overrides)
     if settings.paradigm == "horizontal":
         raise ConfigError("paradigm='horizontal' has no differential privacy in this release; there is no ε to count")
+    if settings.feature_release is not None:
+        if total is not None:
+            raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")
+        _show_releases(settings, settings.feature_release)
+        return
     from veilgraph.report.budget import budget_notes, budget_table, noise_notes, noise_table  # noqa: PLC0415
 
     with messages().status("accounting"):
@@ -39,7 +52,16 @@ def budget_command(
         results().print(needed)
     for note in noise_notes(settings):
         typer.echo(note)
-    typer.echo("what these numbers mean: docs/privacy.md")
+    typer.echo(_MEANING)
+
+
+def _show_releases(settings: JobSettings, release: FeatureReleaseSettings) -> None:
+    from veilgraph.report.releases import release_notes, release_table  # noqa: PLC0415
+
+    results().print(release_table(settings, release))
+    for note in release_notes(settings, release):
+        typer.echo(note)
+    typer.echo(_MEANING)
 
 
 def _totals(text: str) -> list[float]:

@@ -154,6 +154,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         typer.echo(f"{job} is a valid job")
         return
     from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts  # noqa: PLC0415
+    from veilgraph.paradigms.inputs import local_graphs  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
@@ -162,6 +163,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
             graphs = [graph for graph, _ in load_named_graphs(settings.data)]
         elif horizontal:
             graphs = [part.graph for part in load_parts(settings.data, settings.seed)]
+        elif settings.paradigm == "local":
+            graphs = local_graphs(settings)
         else:
             graphs = load_parties(settings.data, settings.seed)
     results().print(data_table(graphs, aligned=not horizontal))
@@ -240,7 +243,9 @@ def reproduce_command(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="TABLE", help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4; rounds, acm, private-totals."
+            metavar="TABLE",
+            help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-mae; rounds, acm, "
+            "private-totals.",
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,

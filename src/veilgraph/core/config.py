@@ -78,6 +78,8 @@ class JobSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_paradigm()
+        if self.model.initial.release is not None:
+            self._check_perturbed()
         if self.privacy is not None:
             (self._check_once if self.privacy.once else self._check_every_step)()
         return self
@@ -132,6 +134,18 @@ class JobSettings(Settings):
                 "set it to none"
             )
 
+    def _check_perturbed(self) -> None:
+        if self.privacy is not None:
+            raise ValueError(
+                "privacy noises what a holder publishes and model.initial.method=perturbed its features, and their ε "
+                "are not counted together; leave one of them out"
+            )
+        if self.data.feature_scaling == "standard":
+            raise ValueError(
+                "data.feature_scaling='standard' computes with all nodes' values, and with "
+                "model.initial.method=perturbed each node perturbs its own alone; choose none or row"
+            )
+
     def _check_every_step(self) -> None:
         if self.model.combine.strategy == "degree-weighted":
             raise ValueError(
@@ -182,15 +196,22 @@ class JobSettings(Settings):
 
     @property
     def releasing(self) -> tuple[PartyId, ...]:
-        """The holders whose nodes release perturbed features: all but the one that learns, in paradigm local."""
+        """The holders whose nodes release perturbed features; in paradigm local all but the one that learns."""
         if self.paradigm == "local":
             return tuple(name for name in self.data.names if name != self.data.label_party)
-        return ()
+        return self.data.names if self.feature_release is not None else ()
+
+    @property
+    def learning(self) -> tuple[PartyId, ...]:
+        """The holders that are given what others release; in paradigm local the label holder alone."""
+        if self.paradigm == "local":
+            return (self.data.label_party,)
+        return self.releasing
 
     @property
     def feature_release(self) -> FeatureReleaseSettings | None:
         """How nodes perturb their features; None in a job where they do not."""
-        return self.local.features if self.paradigm == "local" else None
+        return self.local.features if self.paradigm == "local" else self.model.initial.release
 
     @property
     def passes_cost(self) -> bool:

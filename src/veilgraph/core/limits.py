@@ -92,8 +92,8 @@ STATEMENTS: Final = MappingProxyType[Revelation, str](
         "and class counts, and has the other's exactly.",
         "column-statistics": "Every holder learns how many rows all holders' tables have and every feature column's "
         "mean and variance over them, and each of two holders works out the other's exactly.",
-        "perturbed-features": "The label holder sees every node's features as the node itself perturbed them, with the "
-        "job's ε; how many rows and columns there are is in the clear.",
+        "perturbed-features": "The label holder, with model.initial.method=perturbed every holder, sees every node's "
+        "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.",
         "perturbed-labels": "The label holder sees labels under randomised response with the job's ε, and in the clear "
         "which nodes have one for training or validation.",
     }
@@ -226,7 +226,9 @@ def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
         why = "paradigm=horizontal has no differential privacy: take vertical"
     elif job.privacy is None:
         why = "it has no privacy part: set privacy.epsilon_total"
-    elif job.model.initial.method != "individual":
+        if job.feature_release is not None:
+            why = "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
+    elif job.model.initial.is_joint:
         why = f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
     else:
         why = "its noise bounds nothing: raise privacy.noise_multiplier"
@@ -272,14 +274,7 @@ def _causes(job: JobSettings) -> dict[Revelation, str]:
     if job.privacy is not None and job.privacy.once:
         return _causes_of_one_release(job)
     model = job.model
-    causes: dict[Revelation, str] = {}
-    method = f"model.initial.method={model.initial.method}"
-    if model.initial.method != "individual":
-        causes["initial-embeddings"] = method
-    if model.initial.method == "secure-sum":
-        causes["initial-gradients"] = method
-        if len(job.data.names) == 2:
-            causes["single-initial-embeddings"] = f"{method}, 2 holders"
+    causes = _causes_of_initial(job)
     strategy = f"model.combine.strategy={model.combine.strategy}"
     causes["embedding-sums"] = strategy
     if not job.is_masked:
@@ -296,6 +291,20 @@ def _causes(job: JobSettings) -> dict[Revelation, str]:
     causes["training-rows"] = "every job"
     if model.head.logit_hops > 0:
         causes["label-holder-edges"] = f"model.head.logit_hops={model.head.logit_hops}"
+    return causes
+
+
+def _causes_of_initial(job: JobSettings) -> dict[Revelation, str]:
+    initial, causes = job.model.initial, dict[Revelation, str]()
+    method = f"model.initial.method={initial.method}"
+    if initial.is_joint:
+        causes["initial-embeddings"] = method
+    if initial.method == "secure-sum":
+        causes["initial-gradients"] = method
+        if len(job.data.names) == 2:
+            causes["single-initial-embeddings"] = f"{method}, 2 holders"
+    if initial.release is not None:
+        causes["perturbed-features"] = f"{method}, release.epsilon={initial.release.epsilon:g}"
     return causes
 
 

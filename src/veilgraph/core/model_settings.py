@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.core.settings import Settings
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -14,7 +15,10 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 class InitialSettings(Settings):
     """Initial embeddings h^0 (docs/protocol.md)."""
 
-    method: Literal["collaborative", "individual", "secure-sum"] = "collaborative"
+    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = "collaborative"
+    release: FeatureReleaseSettings | None = Field(
+        None, description="perturbed only, which needs one: how every holder's nodes release their features"
+    )
     learning_rate: float = Field(0.1, gt=0, description="SGD on the secret-shared W; collaborative only")
     momentum: float = Field(0.9, ge=0, lt=1, description="collaborative only")
     weight_decay: float = Field(
@@ -30,12 +34,24 @@ class InitialSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if (self.release is None) == (self.method == "perturbed"):
+            raise ValueError(
+                "method='perturbed' needs a release, which says how nodes perturb their features; give at least its "
+                "epsilon"
+                if self.release is None
+                else f"release is for method='perturbed', not {self.method!r}; leave it out"
+            )
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "
                 "multiplies W by one minus it; lower one of them"
             )
         return self
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the holders compute one h^0 together; else each computes its own, of what it has."""
+        return self.method in ("collaborative", "secure-sum")
 
 
 class LocalSettings(Settings):

@@ -17,6 +17,7 @@ from veilgraph.baselines.pooled import pooled
 from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import system_secrets
 from veilgraph.experiments.horizontal import train_horizontal
+from veilgraph.experiments.local import train_local
 from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.experiments.store import Finished, Store, identity, package_version, training_key
 from veilgraph.graph.datasets import load_parties
@@ -26,10 +27,10 @@ from veilgraph.paradigms.run_directory import Record
 from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
 
-Kind = Literal["federated", "isolated-A", "isolated-B", "pooled", "separate", "ppgnn"]
+Kind = Literal["federated", "isolated-A", "isolated-B", "pooled", "separate", "ppgnn", "raw", "random", "degrees"]
 """All holders together; one of them alone; all data in one place.
 
-Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN.
+Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN. Local jobs only: GCN+RAW, GCN+RND, GCN+OHD.
 """
 
 Engine = Literal["federated", "plaintext"]
@@ -106,11 +107,15 @@ class Cell:
 
     @property
     def engine(self) -> Engine:
-        """What computes the cell; ``privacy.schedule: once`` is one exchange, and is always made by the parties."""
+        """What computes the cell; what is one exchange is always made by the parties.
+
+        That is ``privacy.schedule: once``, and paradigm local.
+        """
+        if self.kind != "federated":
+            return "plaintext"
         privacy = self.settings.privacy
-        if self.kind == "federated" and privacy is not None and privacy.once:
-            return "federated"
-        return self.asked_engine if self.kind == "federated" else "plaintext"
+        is_one_exchange = self.settings.paradigm == "local" or (privacy is not None and privacy.once)
+        return "federated" if is_one_exchange else self.asked_engine
 
     @property
     def key(self) -> str:
@@ -194,6 +199,8 @@ def _federated(job: JobSettings, progress: Progress) -> Record:
 def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
     if job.paradigm == "horizontal":
         return train_horizontal(job, kind, progress)
+    if job.paradigm == "local":
+        return train_local(job, kind, progress)
     graphs = load_parties(job.data, job.seed)
     if kind == "pooled":
         return pooled(job, graphs, progress).summary

@@ -1,4 +1,4 @@
-"""The accuracy tables of VFGNN (section 4) and SAPGNN, and some of ours, reproduced on this machine.
+"""The tables of VFGNN, SAPGNN and LPGNN, and some of ours, reproduced on this machine.
 
 A table says what it compares: a shipped job per data set, and what each place in the table changes in it. All
 other hyper-parameters are in the job files.
@@ -7,173 +7,27 @@ other hyper-parameters are in the job files.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, get_args
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
-from veilgraph.experiments.grid import Cell, Engine, Entry, GridProgress, Kind, run_cells
+from veilgraph.experiments.grid import Cell, Engine, Entry, GridProgress, run_cells
+from veilgraph.experiments.lpgnn_mae import DATASETS as MAE_DATASETS
+from veilgraph.experiments.lpgnn_mae import EXPERIMENT as MAE
+from veilgraph.experiments.lpgnn_mae import estimate_errors
+from veilgraph.experiments.lpgnn_table import LPGNN_TABLES
 from veilgraph.experiments.markdown import Figure, privacy_costs, render
 from veilgraph.experiments.sapgnn_tables import SAPGNN_TABLES
 from veilgraph.experiments.store import Store
 from veilgraph.experiments.table import Table
-
-ARXIV: Final = "ogbn-arxiv"
-_JOBS: Final = {"cora": "cora", "pubmed": "pubmed", "citeseer": "citeseer", ARXIV: "arxiv"}
-_STRATEGIES: Final = {"VFGNN_C": "concat", "VFGNN_M": "mean", "VFGNN_R": "regression"}
-
-_TABLE_2: Final[dict[str, tuple[Kind, tuple[float, ...]]]] = {
-    "GraphSAGE_A": ("isolated-A", (0.611, 0.672, 0.541, 0.471)),
-    "GraphSAGE_B": ("isolated-B", (0.606, 0.703, 0.457, 0.482)),
-    "VFGNN_C": ("federated", (0.790, 0.774, 0.685, 0.513)),
-    "VFGNN_M": ("federated", (0.809, 0.781, 0.695, 0.522)),
-    "VFGNN_R": ("federated", (0.802, 0.782, 0.693, 0.518)),
-    "GraphSAGE_A+B": ("pooled", (0.815, 0.791, 0.700, 0.529)),
-}
-_TABLE_3: Final = {(9, 1): (0.809, 0.805, 0.809), (8, 2): (0.802, 0.796, 0.807), (7, 3): (0.793, 0.793, 0.803)}
-_TABLE_4: Final = {2: (0.790, 0.809, 0.802), 3: (0.749, 0.774, 0.760), 4: (0.712, 0.733, 0.722)}
-_ROUNDS_DATASETS: Final = ("cora", "pubmed", "citeseer")
-_ROUNDS_PAPER: Final[dict[int, tuple[float | None, ...]]] = {
-    2: (0.809, 0.781, 0.695),
-    3: (0.774, None, None),
-    4: (0.733, None, None),
-}
-_TABLE_5: Final = {
-    "Gaussian": ("gaussian", (0.502, 0.702, 0.772, 0.789, 0.794)),
-    "James-Stein": ("james-stein", (0.510, 0.706, 0.781, 0.799, 0.804)),
-}
-_STEP_EPSILONS: Final = (4, 8, 16, 32, 64)
-_TOTAL_EPSILONS: Final = (1, 2, 4, 8, 16, 32, 64)
-_AT_A_TOTAL: Final[Mapping[str, object]] = {
-    "privacy.epsilon_step": None,
-    "privacy.calibration": "analytic",
-    "train.epochs": 5,
-    "train.learning_rate": 0.1,
-    "model.initial.learning_rate": 1.0,
-    "model.local.learning_rate": 1e-4,
-    "model.head.logit_hops": 32,
-    "model.head.logit_teleport": 0.05,
-}
-"""What a total asks of training in every step, chosen on validation nodes: few steps, which leave each less noise."""
-
-
-def _table_2() -> Table:
-    entries = []
-    for row, (kind, figures) in _TABLE_2.items():
-        overrides = {"model.combine.strategy": _STRATEGIES[row]} if row in _STRATEGIES else {}
-        for (dataset, job), paper in zip(_JOBS.items(), figures, strict=True):
-            entries.append(Entry(row, dataset, dataset, job, kind, overrides, paper))
-    title = "VFGNN Table 2: two holders with half of the features and edges each"
-    return Table(title, "model", tuple(entries), on_request=frozenset({ARXIV}))
-
-
-def _cora(row: str, changes: Mapping[str, object], figures: tuple[float, ...]) -> list[Entry]:
-    """A row of Cora figures, one for each strategy."""
-    return [
-        Entry(row, name, "cora", "cora", "federated", {**changes, "model.combine.strategy": strategy}, paper)
-        for (name, strategy), paper in zip(_STRATEGIES.items(), figures, strict=True)
-    ]
-
-
-def _table_3() -> Table:
-    entries = []
-    unscaled = {"data.feature_scaling": "none", "model.initial.learning_rate": 0.5}
-    for shares, figures in _TABLE_3.items():
-        changes = {"data.feature_proportions": shares, "data.edge_proportions": shares, **unscaled}
-        entries += _cora(f"{shares[0]}:{shares[1]}", changes, figures)
-    return Table(
-        "VFGNN Table 3: Cora, features and edges divided unevenly",
-        "A:B",
-        tuple(entries),
-        note="Features are not scaled here: rows scaled to sum 1 at each holder by itself would give the few columns "
-        "of one holder as much say as the many of the other.",
-    )
-
-
-def _table_4() -> Table:
-    entries = []
-    for holders, figures in _TABLE_4.items():
-        entries += _cora(str(holders), {"data.holders": holders}, figures)
-    return Table("VFGNN Table 4: Cora, more holders with even parts", "holders", tuple(entries))
-
-
-def _rounds() -> Table:
-    entries = []
-    for holders, figures in _ROUNDS_PAPER.items():
-        for dataset, paper in zip(_ROUNDS_DATASETS, figures, strict=True):
-            changes = {"data.holders": holders}
-            entries.append(Entry(str(holders), dataset, dataset, f"{dataset}-rounds", "federated", changes, paper))
-    for dataset, paper in zip(_ROUNDS_DATASETS, _TABLE_2["GraphSAGE_A+B"][1], strict=False):
-        entries.append(Entry("pooled", dataset, dataset, f"{dataset}-rounds", "pooled", {}, paper))
-    return Table(
-        "Several exchange rounds and the degree-weighted mean, against pooled data",
-        "holders",
-        tuple(entries),
-        note="The paper has neither; beside ours stand its VFGNN_M, with one round, and for pooled its GraphSAGE_A+B.",
-    )
-
-
-def _acm() -> Table:
-    rows: dict[str, Kind] = {
-        "A alone": "isolated-A",
-        "B alone": "isolated-B",
-        "federated": "federated",
-        "pooled": "pooled",
-    }
-    return Table(
-        "ACM: two relations over the same papers, one at each holder",
-        "training",
-        tuple(Entry(row, "acm", "acm", "acm", kind, {}, None) for row, kind in rows.items()),
-        note="The paper has no such data set.",
-    )
-
-
-def _table_5() -> Table:
-    entries = []
-    for row, (mechanism, figures) in _TABLE_5.items():
-        for epsilon, paper in zip(_STEP_EPSILONS, figures, strict=True):
-            changes = {"privacy.mechanism": mechanism, "privacy.epsilon_step": epsilon}
-            column = f"per-step ε {epsilon}"
-            entries.append(Entry(row, column, "cora", "cora-private", "federated", changes, paper))
-    return Table(
-        "VFGNN Table 5: Cora with differential privacy in every step",
-        "mechanism",
-        tuple(entries),
-        note="The columns' ε is the paper's: of a single release, by a formula that holds below 1 only. What a release "
-        "and a whole run truly cost stands in the second table.",
-    )
-
-
-def _private_totals() -> Table:
-    rows: dict[str, tuple[str, Kind, Mapping[str, object]]] = {
-        "A alone": ("cora-private-once", "isolated-A", {}),
-        "every-step": ("cora-private", "federated", _AT_A_TOTAL),
-        "once": ("cora-private-once", "federated", {}),
-    }
-    entries = []
-    for row, (job, kind, changes) in rows.items():
-        for total in _TOTAL_EPSILONS:
-            budget = {"privacy.epsilon_total": total} if kind == "federated" else {}
-            entries.append(Entry(row, f"total ε {total}", "cora", job, kind, {**changes, **budget}, None))
-    return Table(
-        "Cora at the same total ε of a holder: publishing in every step, once, and not at all",
-        "training",
-        tuple(entries),
-        note="The columns' ε is of everything that a holder publishes in a run. A alone gets nothing from B and is the "
-        "same training in every column.",
-    )
-
+from veilgraph.experiments.vfgnn_tables import VFGNN_TABLES
 
 TABLES: Final[dict[str, Table]] = {
-    "table2": _table_2(),
-    "table3": _table_3(),
-    "table4": _table_4(),
-    "table5": _table_5(),
-    "private-totals": _private_totals(),
-    "rounds": _rounds(),
-    "acm": _acm(),
+    **VFGNN_TABLES,
     **SAPGNN_TABLES,
+    **LPGNN_TABLES,
 }
 """The tables by the name the command line uses."""
 
@@ -195,13 +49,13 @@ def reproduce(
     trained.
 
     Args:
-        table: a name in ``TABLES``.
+        table: a name in ``TABLES``, or ``lpgnn-mae``, which measures and trains nothing.
         seeds: how many trainings per figure; they have the seeds 0, 1, …
         datasets: only these of the table's; None: all but those that must be named.
         rows: only rows with this text in their name; None: all.
         out: folder, made if absent.
         progress: called with (what is being done, trainings done, trainings in all).
-        engine: for federated figures, the parties' protocols or their plaintext twin.
+        engine: for federated figures, the parties' protocols or their plaintext twin; not for ``lpgnn-mae``.
 
     Returns:
         Markdown: test accuracy, for SAPGNN also macro F1, as mean ± standard deviation beside the paper's figure.
@@ -214,10 +68,16 @@ def reproduce(
         raise ConfigError(f"seeds={seeds} must be at least 1; one training per figure is the least")
     if engine not in get_args(Engine):
         raise ConfigError(f"engine {engine!r} does not exist; choose from {', '.join(get_args(Engine))}")
-    if table not in TABLES:
-        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join(TABLES)}")
+    if table not in (*TABLES, MAE):
+        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join((*TABLES, MAE))}")
+    command = _command(table, seeds, datasets, rows, engine)
+    if table == MAE:
+        if engine != "federated":
+            raise ConfigError(f"engine {engine!r} is for trainings, and {MAE} has none; leave --plaintext out")
+        chosen = _choose(table, MAE_DATASETS, datasets)
+        return estimate_errors(seeds=seeds, datasets=chosen, rows=rows, out=out, progress=progress, command=command)
     plan = TABLES[table]
-    entries = _entries(plan, _choose(table, plan, datasets), rows)
+    entries = _entries(plan, _choose(table, plan.datasets, datasets, plan.on_request), rows)
     jobs = [entry.settings for entry in entries]
     cells = [
         [Cell(table, entry.dataset, entry.row, entry.column, job, entry.kind, seed, engine) for seed in range(seeds)]
@@ -236,7 +96,7 @@ def reproduce(
         plan.corner,
         figures,
         [plan.note, _left_out(plan, entries)],
-        command=_command(table, seeds, datasets, rows, engine),
+        command=command,
         costs=privacy_costs(
             (entry.column, job) for entry, job in zip(entries, jobs, strict=True) if entry.kind == "federated"
         ),
@@ -249,14 +109,16 @@ def reproduce(
     return text
 
 
-def _choose(table: str, plan: Table, datasets: Sequence[str] | None) -> tuple[str, ...]:
+def _choose(
+    table: str, known: Sequence[str], datasets: Sequence[str] | None, on_request: Collection[str] = ()
+) -> tuple[str, ...]:
     if datasets is None:
-        return tuple(dataset for dataset in plan.datasets if dataset not in plan.on_request)
-    unknown = [dataset for dataset in datasets if dataset not in plan.datasets]
+        return tuple(dataset for dataset in known if dataset not in on_request)
+    unknown = [dataset for dataset in datasets if dataset not in known]
     if unknown or not datasets:
         what = f"data set {unknown[0]!r} is not in {table}" if unknown else f"no data set of {table} is named"
-        raise ConfigError(f"{what}; choose from {', '.join(plan.datasets)}")
-    return tuple(dataset for dataset in plan.datasets if dataset in datasets)
+        raise ConfigError(f"{what}; choose from {', '.join(known)}")
+    return tuple(dataset for dataset in known if dataset in datasets)
 
 
 def _entries(plan: Table, datasets: Sequence[str], rows: str | None) -> list[Entry]:

@@ -107,12 +107,27 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
     if settings.parties is not None:
         parties = _saved(settings)
     else:
-        whole = PartyGraph.from_data(labels_at, _whole(settings, seed))
+        whole = load_whole(settings, labels_at, seed)
         parties = split_for_learner(
             whole, names=settings.names, learner=settings.label_party, labels_at=labels_at, seed=seed
         )
     check_federation(parties, labels_at)
     return parties
+
+
+def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
+    """The data set as one graph, with the split that the job asks for; features as they are.
+
+    Args:
+        settings: ``data`` of the job.
+        party: who has it.
+        seed: of random splits.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged.
+    """
+    return PartyGraph.from_data(party, _whole(settings, seed))
 
 
 def _whole(settings: DataSettings, seed: int) -> Data:

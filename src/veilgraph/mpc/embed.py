@@ -5,7 +5,8 @@ A method is a class here and a line in ``METHODS``. ``embed`` gives h^0 of the c
 trains its secret-shared W by itself.
 
 A joint method knows the C common nodes. A holder's own nodes get x·W_own, which never leaves it; with ``individual``
-the one W serves all N rows.
+the one W serves all N rows. ``perturbed`` is the same over features that all holders released: what a holder is given
+as its matrix has them already.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the lea
 class EmbeddingSession:
     """What every method is given: the session of one holder.
 
-    ``matrix`` [C, F] has the features of the common nodes, or with ``individual`` [N, F] of all;
-    ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is ``individual``);
+    ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint;
+    ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is not joint);
     ``feature_bits`` is the scale all agreed on; ``own`` [N − C, F] has the features of the nodes that no other
     holder knows, None where there are none or ``matrix`` has them.
     """
@@ -332,7 +333,7 @@ METHODS: Final[dict[str, type[Individual] | type[Collaborative]]] = {
 
 def build_embedding(session: EmbeddingSession) -> InitialEmbedding:
     """The method that the job names, set up for this session (may exchange messages)."""
-    joint = METHODS[session.settings.method](session)
+    joint = METHODS[session.settings.method if session.settings.is_joint else "individual"](session)
     if session.own is None:
         return joint
     own = Individual(replace(session, matrix=session.own, own=None), OWN_NODES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.local_release import local_role
+from veilgraph.paradigms.local_release import local_role, with_released_features
 from veilgraph.paradigms.organisation import Aligned
 from veilgraph.paradigms.releases import KeptRelease
 from veilgraph.paradigms.run_directory import PartyStore
@@ -29,10 +29,12 @@ class Cast:
         store: its files.
         aligned: its data.
         custom: for ``model.local.model: custom``.
-        local: publisher of perturbed values, of a holder that releases in paradigm local.
+        local: publisher of perturbed values, of a holder whose nodes release them.
 
     Attributes:
         role: not yet set up.
+        begins_anew: whether it works with perturbed features that were released in this session, so that no checkpoint
+            is of them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Cast:
         graph = aligned.graph
         privacy, labelled = session.settings.privacy, session.link.party == session.settings.data.label_party
         self._kept: KeptRelease | None = None
+        self.begins_anew = False
         self.role: Role
         if session.settings.paradigm == "local":
             self.role = local_role(session, store, graph, local)
@@ -53,6 +56,8 @@ class Cast:
             ids = aligned.ids or ()
             self.role = HorizontalServer(session) if graph is None else HorizontalHolder(session, graph, ids)
         elif privacy is None or not privacy.once:
+            if session.settings.feature_release is not None:
+                graph, self.begins_anew = with_released_features(session, store, graph, local)
             kind = LabelHolder if labelled else DataHolder
             self.role = Server(session) if graph is None else kind(session, graph, custom)
         elif graph is None:

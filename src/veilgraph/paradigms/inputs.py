@@ -19,6 +19,8 @@ from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, check_federation, check_names, save_party
 from veilgraph.paradigms.organisation import Organisation
 from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.roles.feature_release import misplaced_labels
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -117,8 +119,7 @@ def _local(settings: JobSettings, parties: GivenParties | None, out: Path) -> In
     """The learner's graph and the others' nodes; labels are at the learner, or at the holder that releases them."""
     private = settings.local.labels
     if parties is None:
-        labels_at = settings.data.label_party if private is None else private.holder
-        return Inputs(settings, load_for_learner(settings.data, labels_at, settings.seed))
+        return Inputs(settings, local_graphs(settings))
     graphs = _graphs(parties)
     if not graphs:
         check_federation(graphs, "")
@@ -127,7 +128,37 @@ def _local(settings: JobSettings, parties: GivenParties | None, out: Path) -> In
     check_federation(graphs, learner if private is None else private.holder)
     for graph in graphs:
         graph.validate()
-    return Inputs(_with_parties(settings, graphs, learner, out), graphs)
+    settings = _with_parties(settings, graphs, learner, out)
+    _check_local(settings, graphs)
+    return Inputs(settings, graphs)
+
+
+def local_graphs(settings: JobSettings) -> list[PartyGraph]:
+    """All holders' graphs of a job of paradigm local over a data set or saved graphs, in the job's order.
+
+    Raises:
+        ConfigError: labels are not where the job says, a mechanism cannot release so many columns, or the data set is
+            not one graph.
+        DataError: the data cannot be read, or break a rule, or a feature lies outside the declared range.
+    """
+    private = settings.local.labels
+    labels_at = settings.data.label_party if private is None else private.holder
+    graphs = load_for_learner(settings.data, labels_at, settings.seed)
+    _check_local(settings, graphs)
+    return graphs
+
+
+def _check_local(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
+    """What the parties would find out, before a run directory is made; here with the value that is out of range."""
+    for graph in graphs:
+        if reason := misplaced_labels(settings, graph):
+            raise ConfigError(f"{graph.party} refuses the job: {reason}")
+        if settings.feature_release is None or graph.party not in settings.releasing:
+            continue
+        try:
+            feature_mechanism(settings.feature_release, graph.num_features).check(graph.common_part().features)
+        except DataError as error:
+            raise DataError(f"party {graph.party!r}: {error}") from error
 
 
 def _names(parties: GivenParties, graphs: Sequence[PartyGraph], ids: GivenIds | None) -> dict[PartyId, list[str]]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from veilgraph.core.config import JobSettings
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.releases import RELEASE
@@ -79,16 +78,13 @@ def _local_publisher_of(
     Raises:
         RunError: the ledger is missing, damaged or of another job.
         ConfigError: the mechanism cannot release so many columns.
-        DataError: the holder of the labels has none.
     """
     release, labels = settings.feature_release, settings.local.labels
     if release is None or graph is None or graph.party not in settings.releasing:
         yield None
         return
     mechanism, response = feature_mechanism(release, graph.num_features), None
-    if labels is not None and labels.holder == graph.party:
-        if graph.num_classes is None:
-            raise DataError(f"party {graph.party!r}: local.labels names it and it has no labels; name another holder")
+    if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
         response = LabelResponse(labels.epsilon, graph.num_classes)
     with Ledger.open(
         store.path / LEDGER,

@@ -1,19 +1,31 @@
-"""Paradigm local before anybody learns: what nodes perturbed is released, or what was kept of it used again."""
+"""What nodes perturbed is released before anybody learns, or what was kept of it used again; then the job goes on.
+
+In paradigm local that is all that the holders send; with ``model.initial.method: perturbed`` the vertical network is
+trained on it.
+"""
 
 from __future__ import annotations
 
-from veilgraph.core.errors import RunError
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.releases import KeptRelease
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.paradigms.releases import RELEASE, KeptRelease
 from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.roles.feature_release import exchange_releases, released_features
+from veilgraph.roles.feature_release import Releases, exchange_releases, released_features
 from veilgraph.roles.local_learner import Bystander, LocalLearner, own_features
 from veilgraph.roles.role import Role, Session
 
 
 def local_role(session: Session, store: PartyStore, graph: PartyGraph | None, publisher: LocalPublisher | None) -> Role:
-    """Agrees on the release with all other parties, and gives the party its role in what follows.
+    """Agrees on the release with all other parties, and gives the party its role in what follows (paradigm local).
 
     Args:
         session: of the party.
@@ -30,17 +42,85 @@ def local_role(session: Session, store: PartyStore, graph: PartyGraph | None, pu
         exchange_releases(session, None, 0, {}, None)
         return Bystander(session)
     learns = session.link.party == session.settings.data.label_party
-    of_labels = (graph.labels, graph.train_mask, graph.val_mask) if publisher and publisher.response else ()
-    kept = KeptRelease(store, session.alignment, graph.common, () if learns else (graph.features, *of_labels))
-    releases = exchange_releases(session, graph, kept.number, kept.tensors, publisher)
-    if releases.is_new:
-        kept.replace(releases.number, releases.tensors)
+    common = graph.common_part()
+    of_labels = (common.labels, common.train_mask, common.val_mask) if publisher and publisher.response else ()
+    releases = _agreed(session, store, graph, publisher, () if learns else (common.features, *of_labels))
     if not learns:
         return Bystander(session)
     try:
         features, labels = released_features(session, releases, graph.common), releases.labels(graph.common)
-    except KeyError as error:
-        raise RunError(
-            f"{store.path}: the kept release lacks {error}; delete release.safetensors, and the holders release anew"
-        ) from error
-    return LocalLearner(session, graph, [own_features(graph), *features], labels)
+    except (KeyError, ProtocolError) as error:
+        raise _damaged(store, error) from error
+    return LocalLearner(session, graph, [own_features(graph), *features], labels, is_new=releases.is_new)
+
+
+def with_released_features(
+    session: Session, store: PartyStore, graph: PartyGraph | None, publisher: LocalPublisher | None
+) -> tuple[PartyGraph | None, bool]:
+    """The holder's graph with what all holders released in place of its features (``method: perturbed``).
+
+    They are X'' = scale·x* of every holder side by side, in the job's order, N rows in all: of its own nodes other
+    holders have no features, which are zero there. Without the mechanisms' offsets, the same in all rows of a column,
+    X'' is sparse where few features are sampled.
+
+    Args:
+        session: of the party.
+        store: its files, which keep the release.
+        graph: its own, validated; None at the server.
+        publisher: of a holder.
+
+    Returns:
+        The graph, None at the server; and whether the release is of this session.
+
+    Raises:
+        BudgetSpent: a new release is needed, and a holder's budget has no room for it.
+        ProtocolError: what came is no release of this job.
+        DataError: a feature lies outside the declared range.
+    """
+    if graph is None:
+        return None, exchange_releases(session, None, 0, {}, None).is_new
+    releases = _agreed(session, store, graph, publisher, (graph.features,))
+    try:
+        blocks = released_features(session, releases, graph.common, graph.num_nodes)
+    except (KeyError, ProtocolError) as error:
+        raise _damaged(store, error) from error
+    whole = [replace(block, values=_with_rows(block.values, graph.num_nodes)) for block in blocks]
+    return replace(graph, features=AffineFeatures.joined(whole, session.dtype).values), releases.is_new
+
+
+def _agreed(
+    session: Session,
+    store: PartyStore,
+    graph: PartyGraph,
+    publisher: LocalPublisher | None,
+    data: Sequence[Tensor | None],
+) -> Releases:
+    """The release that all have, kept for later sessions; ``data`` is what this party's part of it depends on."""
+    kept = KeptRelease(store, session.alignment, graph.common, data)
+    releases = exchange_releases(session, graph, kept.number, kept.tensors, publisher)
+    if releases.is_new:
+        kept.replace(releases.number, releases.tensors)
+    return releases
+
+
+def _with_rows(values: Tensor, count: int) -> Tensor:
+    """The matrix with rows of zeros below, up to ``count``; in the same layout."""
+    missing, columns = count - values.shape[0], values.shape[1]
+    if not missing:
+        return values
+    if not is_sparse(values):
+        return torch.cat([values, values.new_zeros(missing, columns)])
+    pointers = values.crow_indices()
+    return torch.sparse_csr_tensor(
+        torch.cat([pointers, pointers[-1:].expand(missing)]),
+        values.col_indices(),
+        values.values(),
+        (count, columns),
+        check_invariants=False,  # holds for more rows of nothing
+    )
+
+
+def _damaged(store: PartyStore, error: KeyError | ProtocolError) -> RunError:
+    """Of the kept release: a new one was checked when it came."""
+    what = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition(";")[0]
+    return RunError(f"{store.path / RELEASE}: damaged ({what}); delete it, and the holders release anew")

@@ -68,10 +68,10 @@ class Organisation:
     def refusal(self, job: JobSettings) -> str | None:
         """Why it does not accept a job, by its limits; None when it does."""
         party = self.settings.party
-        if job.paradigm == "local" and party in job.releasing and self._fills_with_means:
+        if party in job.releasing and self._fills_with_means:
             return (
-                "nodes.features with missing=mean: the mean is of all nodes, and in paradigm local each perturbs its "
-                "own values alone; set missing to a number"
+                "nodes.features with missing=mean: the mean is of all nodes, and in this job each perturbs its own "
+                "values alone; set missing to a number"
             )
         return refusal(
             self.settings.limits, job, party, epsilon=largest_epsilon(job, party), besides=self._revealed(job)
@@ -156,9 +156,11 @@ def largest_epsilon(job: JobSettings, party: PartyId) -> float:
     Raises:
         ConfigError: the job's noise cannot be computed.
     """
-    if job.feature_release is not None:
+    if job.paradigm == "local":
+        if job.local.features is None or party not in job.releasing:
+            return 0.0
         labels = job.local.labels
         of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
-        return job.feature_release.epsilon + of_labels if party in job.releasing else 0.0
+        return job.local.features.epsilon + of_labels
     own = plan(job, party)
     return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound

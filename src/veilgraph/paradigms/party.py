@@ -148,7 +148,8 @@ def _compute(
                 record.note(None if publisher is None else publisher.spent())
                 log.info("epoch %d of at most %d", epoch, settings.train.epochs)
 
-            fitted = fit(role, store, resume=work == "resume", begin=begin, log=log_epoch, saved=saved)
+            goes_on = work == "resume" and not cast.begins_anew
+            fitted = fit(role, store, resume=goes_on, begin=begin, log=log_epoch, saved=saved)
             save_tensors(store.model_path, role.weights(), {})
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if publisher is not None:

@@ -94,8 +94,8 @@ def _aligned(
 ) -> Aligned:
     label = organisation.settings.nodes.label
     class_names = None if label is None else tuple(label.classes)
-    vertical = settings.paradigm == "vertical"  # else nobody learns how many nodes are common
-    refuses = too_few(organisation.settings.limits, graph.common) if vertical else None
+    aligned = settings.paradigm != "horizontal"  # where nobody learns how many nodes are common
+    refuses = too_few(organisation.settings.limits, graph.common) if aligned else None
     return Aligned(identity, graph, ids, class_names, refuses or "")
 
 

@@ -1,7 +1,8 @@
 """The newest single release in a party's part of a run, so that it need not be repeated.
 
-``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels. Who learns from a release
-keeps it; who releases keeps what tells whether its data have changed since.
+``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels, and the vertical method
+``perturbed`` such features. Who learns from a release keeps it; who releases keeps what tells whether its data have
+changed since.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Plan, plan
+from veilgraph.report.releases import release_notes
 
 _PER_RELEASE: Final = "per-release ε"
 _TOTAL: Final = "total ε"
@@ -60,6 +61,8 @@ def budget_table(job: JobSettings) -> Table:
 def budget_notes(job: JobSettings) -> list[str]:
     """What must be said beside the table, a line each."""
     privacy = job.privacy
+    if privacy is None and job.feature_release is not None:
+        return release_notes(job, job.feature_release)
     if privacy is None:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
@@ -148,6 +151,10 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         table.add_row(Text(party), releases, *epsilons)
     if job.privacy is not None:
         table.caption = f"{_about(job.privacy)}. Holds against {holds_against(job)}."
+    elif job.feature_release is not None:
+        delta = job.feature_release.delta
+        about = "" if delta is None else f"δ = {delta:g}, "
+        table.caption = f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
     return table
 
 

@@ -54,7 +54,7 @@ class DataHolder(Role):
         session, graph = self.session, self.graph
         settings = session.settings.model.initial
         has_own = graph.common < graph.num_nodes
-        joint, shared = settings.method != "individual", settings.method == "collaborative"
+        joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
         steps, refuses = self._afford(begins=self._learns and not checkpoints)

@@ -82,13 +82,13 @@ TABLE: Final = (
         "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."),
     Row(Kind.BLINDED_IDS, _TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
-        "ids a holder has.", when=("vertical",)),
+        "ids a holder has.", when=("aligned",)),
     Row(Kind.ID_TOKENS, _TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
         "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
-        "holder has and how many they have in common.", when=("vertical",)),
+        "holder has and how many they have in common.", when=("aligned",)),
     Row(Kind.COMMON_IDS, _FROM_SERVER, "the hashes that all holders sent", "none",
         "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
-        when=("vertical",)),
+        when=("aligned",)),
     # Initial embeddings
     Row(Kind.KEY, _TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.", when=("paired",)),
@@ -248,9 +248,9 @@ TABLE: Final = (
     Row(Kind.MASKED_GRADIENT, _TO_HOLDER, "masked gradients of the shared weights, and the loss", "none", _EXACTLY,
         ("weight-gradients", "single-summands"), ("horizontal", "two holders")),
     Row(Kind.PERTURBED_FEATURES, _TO_HOLDER, "every node's features, perturbed by itself, a single time", "noise",
-        _PERTURBED, ("perturbed-features",), ("local",)),
+        _PERTURBED, ("perturbed-features",), ("perturbed",)),
     Row(Kind.PERTURBED_LABELS, _TO_HOLDER, "labels under randomised response, a single time; who is trained on in the "
-        "clear", "noise", _PERTURBED, ("perturbed-labels",), ("local",)),
+        "clear", "noise", _PERTURBED, ("perturbed-labels",), ("private labels",)),
 )
 # fmt: on
 """What messages carry. A message is of a job when at least one row fits; what all that fit say is said."""

@@ -6,16 +6,16 @@ The words are about the receiver; how the wire is protected from everybody else 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.limits import Revelation
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.nn.layered import first_is_fixed, learning_layers
 from veilgraph.privacy.publish import Spent
@@ -23,6 +23,13 @@ from veilgraph.roles.disclosure_rows import TABLE, Direction, Protection
 
 Work = Literal["align", "train", "predict"]
 """A piece of work: one session of all parties."""
+
+_CHARGED: Final[Mapping[Direction, frozenset[str]]] = {
+    "holder to server": frozenset({"noised"}),
+    "holder to holder": frozenset({"perturbed", "private labels"}),
+    "server to holder": frozenset(),
+}
+"""Direction → facts of the rows whose messages the sender's ledger paid for."""
 
 
 class Disclosure(BaseModel):
@@ -105,8 +112,7 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "
             "settings that the traffic was recorded with"
         )
-    priced = direction == "holder to server" or settings.paradigm == "local"
-    released = priced and any("noised" in row.when or "local" in row.when for row in rows)
+    released = any(_CHARGED[direction].intersection(row.when) for row in rows)
     cost = spent if released else None
     return Disclosure(
         party=entry.party,
@@ -118,9 +124,19 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
         protection="none" if any(row.protection == "none" for row in rows) else rows[0].protection,
         why=" ".join(dict.fromkeys(row.why for row in rows)),
         reveals=tuple(dict.fromkeys(name for row in rows for name in row.reveals)),
-        epsilon_release=None if cost is None else _finite(cost.epsilon_release),
+        epsilon_release=None if cost is None else _finite(_epsilon_of_one(settings, entry.kind, cost)),
         epsilon_total=None if cost is None else _finite(cost.epsilon_total),
     )
+
+
+def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
+    """Of one message. What nodes perturb is of two kinds, each with an ε of its own, which ``spent`` has together."""
+    features, labels = settings.feature_release, settings.local.labels
+    if kind is Kind.PERTURBED_FEATURES and features is not None:
+        return features.epsilon
+    if kind is Kind.PERTURBED_LABELS and labels is not None:
+        return labels.epsilon
+    return spent.epsilon_release
 
 
 def _finite(epsilon: float) -> float | None:
@@ -136,16 +152,19 @@ def direction_of(sender: PartyId, receiver: PartyId) -> Direction:
 
 def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
     """What rows of ``TABLE`` may depend on, as far as it is true of a job, a sender and a receiver."""
+    private = job.local.labels
     shared = {
         "two holders": len(job.data.names) == 2,
         "more holders": len(job.data.names) > 2,
         "judged": not _learns_alone(job) and job.train.select_by != "last",
         "paired": job.paradigm != "local"
         and (not _once(job) or (job.is_masked and {sender, receiver} <= set(job.publishing))),
+        "aligned": job.paradigm != "horizontal",
+        "perturbed": sender in job.releasing and receiver in job.learning,
+        "private labels": private is not None and (sender, receiver) == (private.holder, job.data.label_party),
     }
-    if job.paradigm == "local":
-        own = {"local": True}
-    else:
+    own: dict[str, bool] = {}
+    if job.paradigm != "local":
         own = _horizontal(job, sender) if job.paradigm == "horizontal" else _vertical(job, sender, receiver)
     return {fact for fact, true in (shared | own).items() if true}
 
@@ -182,7 +201,6 @@ def _vertical(job: JobSettings, sender: PartyId, receiver: PartyId) -> dict[str,
     once = _once(job)
     noised = job.privacy is not None and job.privacy.noise_multiplier != 0
     return {
-        "vertical": True,
         "every step": not once,
         "once": once,
         "noised": noised,

@@ -46,11 +46,15 @@ class Judge(Role, ABC):
         Raises:
             RangeOverflow: it is infinite or no number.
         """
-        loss = self._objective.training_loss(self.logits)
+        loss = self._current_loss()
         self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
             raise RangeOverflow(f"the training loss is {self.loss}: training has diverged; lower {rates}")
         return loss
+
+    def _current_loss(self) -> Tensor:
+        """Of the logits just computed."""
+        return self._objective.training_loss(self.logits)
 
     def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""

@@ -43,9 +43,9 @@ class ReleasedLabels:
         )
 
     def packed(self) -> Tensor:
-        """Tensor[C, 2] uint8: 1 + label (0 for none), and the split; as it crosses the wire."""
+        """Tensor[C, 2]: 1 + label (0 for none), and the split; as it crosses the wire, in uint8 where classes fit."""
         split = self.train * _TRAIN + self.val * _VAL
-        return torch.stack([self.values + 1, split], dim=1).to(torch.uint8)
+        return torch.stack([self.values + 1, split], dim=1).to(_dtype(self.classes))
 
     @classmethod
     def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
@@ -54,11 +54,22 @@ class ReleasedLabels:
         Raises:
             ProtocolError: it is something else.
         """
-        fits = values.dtype == torch.uint8 and tuple(values.shape) == (nodes, 2)
-        if not fits or (nodes and (int(values[:, 0].max()) > classes or int(values[:, 1].max()) > _VAL)):
+        if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
             raise ProtocolError(
-                f"released labels are no labels of {nodes} nodes and {classes} classes; install the same release of "
-                "veilgraph at every party"
+                f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
+                "install the same release of veilgraph at every party"
             )
         labels, split = values.to(torch.int64).unbind(dim=1)
         return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
+
+
+def _are_labels(values: Tensor, classes: int) -> bool:
+    """Classes that exist, just where a node is in a split, and both splits have nodes."""
+    labels, split = values.unbind(dim=1)
+    known = (labels > 0) & (labels <= classes) & ((split == _TRAIN) | (split == _VAL))
+    nothing = (labels == 0) & (split == _NONE)
+    return bool((known | nothing).all()) and bool((split == _TRAIN).any()) and bool((split == _VAL).any())
+
+
+def _dtype(classes: int) -> torch.dtype:
+    return torch.uint8 if classes < torch.iinfo(torch.uint8).max else torch.int64

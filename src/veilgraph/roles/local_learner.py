@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.denoise import LabelDenoising
@@ -50,13 +48,21 @@ class LocalLearner(Judge):
         graph: its own data, validated.
         features: of the C common nodes, block by block: its own, and what the other holders released.
         labels: what was released of another holder's labels; None where it has labels itself.
+        is_new: whether the release is of this session, so that no checkpoint is of it.
     """
 
     def __init__(
-        self, session: Session, graph: PartyGraph, features: Sequence[AffineFeatures], labels: ReleasedLabels | None
+        self,
+        session: Session,
+        graph: PartyGraph,
+        features: Sequence[AffineFeatures],
+        labels: ReleasedLabels | None,
+        *,
+        is_new: bool,
     ) -> None:
         super().__init__(session)
         graph.validate()
+        self._is_new = is_new
         settings, dtype = session.settings, session.dtype
         self._denoising: LabelDenoising | None = None
         common = graph.common_part()
@@ -81,8 +87,8 @@ class LocalLearner(Judge):
 
     @override
     def setup(self, checkpoints: list[int]) -> int:
-        """It alone has checkpoints: the others hold none."""
-        return max(checkpoints, default=0)
+        """It alone has checkpoints: the others hold none. What was trained on another release is not gone on with."""
+        return 0 if self._is_new else max(checkpoints, default=0)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -90,14 +96,13 @@ class LocalLearner(Judge):
 
     @override
     def backward(self, step: int) -> None:
-        if self._denoising is None:
-            backward(self.training_loss("train.learning_rate"))
-            return
-        if self.graph.train_mask is None:
-            raise DataError("labels: no training node was released; give the holder of the labels a split")
-        loss = self._denoising.loss(self.logits, self.graph.train_mask)
-        self.loss = float(loss.detach())
-        backward(loss)
+        backward(self.training_loss("train.learning_rate"))
+
+    @override
+    def _current_loss(self) -> Tensor:
+        if self._denoising is None or self.graph.train_mask is None:
+            return super()._current_loss()
+        return self._denoising.loss(self.logits, self.graph.train_mask)
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:
@@ -119,5 +124,4 @@ class LocalLearner(Judge):
 
 def own_features(graph: PartyGraph) -> AffineFeatures:
     """The learner's own columns of the common nodes, as they are: Tensor[C, F]."""
-    features: Tensor = graph.common_part().features
-    return AffineFeatures(features.to(torch.float32) if features.dtype != torch.float32 else features)
+    return AffineFeatures(graph.common_part().features)

@@ -83,12 +83,17 @@ class LocalPublisher:
         return self.response.release(labels, self._source)
 
     def room(self) -> int | None:
-        """How many more releases the budget allows; None without a budget."""
-        if self._ledger is None or self._ledger.budget is None:
+        """How many more releases the budget allows, counted no further than 2^32; None without a budget.
+
+        It bounds what features and labels cost a node together, and the ledger, which has the last word, either.
+        """
+        ledger = self._ledger
+        if ledger is None or ledger.budget is None:
             return None
-        each = sum(accountant.per_step(event, self._ledger.delta) for event in self._events)
-        left = self._ledger.budget - self.spent().epsilon_total
-        return max(0, math.floor(left / each * _ROUNDING))
+        each = sum(accountant.per_step(event, ledger.delta) for event in self._events)
+        left = ledger.budget - self.spent().epsilon_total
+        rooms = [ledger.room(event) for event in self._events]
+        return max(0, min(math.floor(left / each * _ROUNDING), *(room for room in rooms if room is not None)))
 
     @property
     def _events(self) -> list[Event]:

@@ -1,0 +1,1 @@
+"""Attacks on what a party sees, as pure functions on arrays, and the statistics that say how strong they are."""

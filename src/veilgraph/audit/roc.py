@@ -1,0 +1,111 @@
+"""Scores and truth of an attack's targets, and their receiver operating characteristic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilgraph.core.errors import DataError
+
+Counts: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Truth: TypeAlias = NDArray[np.bool_]
+
+MIN_TARGETS = 10
+"""The fewest positives, and the fewest negatives, that a figure is given for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """All points that the adversary can choose from by its threshold, from "nobody" to "everybody".
+
+    Attributes:
+        thresholds: [K + 1], falling: infinity, then each distinct score.
+        false_positives: [K + 1], how many negatives have a score of at least the threshold.
+        true_positives: [K + 1], how many positives have.
+    """
+
+    thresholds: Floats
+    false_positives: Counts
+    true_positives: Counts
+
+    @property
+    def false_positive_rate(self) -> Floats:
+        """[K + 1], share of the negatives."""
+        rates: Floats = self.false_positives / self.false_positives[-1]
+        return rates
+
+    @property
+    def true_positive_rate(self) -> Floats:
+        """[K + 1], share of the positives."""
+        rates: Floats = self.true_positives / self.true_positives[-1]
+        return rates
+
+    def auc(self) -> float:
+        """Probability that a positive has a higher score than a negative; a tie counts half."""
+        pairs = self.true_positives[-1] * self.false_positives[-1]
+        return float(np.trapezoid(self.true_positives, self.false_positives) / pairs)
+
+    def advantage(self, threshold: float) -> float:
+        """True minus false positive rate at ``threshold``."""
+        point = int(np.searchsorted(-self.thresholds, -threshold, side="right")) - 1
+        return float(self.true_positive_rate[point] - self.false_positive_rate[point])
+
+    def tpr_at(self, false_positive_rate: float) -> float:
+        """The highest true positive rate among the points with at most this false positive rate: no interpolation."""
+        point = int(np.searchsorted(self.false_positive_rate, false_positive_rate, side="right")) - 1
+        return float(self.true_positive_rate[point])
+
+    def best_threshold(self) -> float:
+        """Where the advantage is greatest; of several such thresholds the highest."""
+        negatives, positives = self.false_positives[-1], self.true_positives[-1]
+        return float(self.thresholds[np.argmax(self.true_positives * negatives - self.false_positives * positives)])
+
+
+class Ranked:
+    """Targets by where their score stands among the distinct scores, counted from the highest."""
+
+    def __init__(self, scores: Floats, positive: Truth) -> None:
+        distinct, places = np.unique(-scores, return_inverse=True)
+        self._thresholds = np.concatenate([[np.inf], -distinct])
+        self.positives, self.negatives = places[positive], places[~positive]
+
+    def roc(self, positives: NDArray[np.intp] | None = None, negatives: NDArray[np.intp] | None = None) -> Roc:
+        """Of all targets, or of the given ones (indices, repeated or left out at will)."""
+        chosen = self.positives if positives is None else self.positives[positives]
+        others = self.negatives if negatives is None else self.negatives[negatives]
+        return Roc(self._thresholds, self._reached(others), self._reached(chosen))
+
+    def _reached(self, places: NDArray[np.intp]) -> Counts:
+        counts = np.bincount(places, minlength=len(self._thresholds) - 1)
+        return np.concatenate([[0], np.cumsum(counts)])
+
+
+def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "truth") -> tuple[Floats, Truth]:
+    """Scores as float64 [T] and truth, called ``name`` in messages, as bool [T].
+
+    Raises:
+        DataError: the arrays do not fit each other, a score is not finite, truth is not 0 and 1, or there are fewer
+            than ``MIN_TARGETS`` positives or negatives.
+    """
+    values, positive = np.asarray(scores), np.asarray(truth)
+    if values.ndim != 1 or values.shape != positive.shape:
+        raise DataError(
+            f"scores {values.shape} and {name} {positive.shape} must both be [targets]; give one per target"
+        )
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise DataError(f"scores[{int(np.argmin(np.isfinite(values)))}] is not finite; clip or drop such targets")
+    if positive.dtype != np.bool_ and not np.isin(positive, (0, 1)).all():
+        raise DataError(f"{name} has values other than 0 and 1; give True for positives and False for the others")
+    positive = positive.astype(np.bool_)
+    count = int(positive.sum())
+    if min(count, len(positive) - count) < MIN_TARGETS:
+        raise DataError(
+            f"{name} has {count} positives and {len(positive) - count} negatives; an attack is measured on at least "
+            f"{MIN_TARGETS} of each: give more targets"
+        )
+    return values, positive

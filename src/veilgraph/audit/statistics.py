@@ -1,0 +1,304 @@
+"""How strong an attack is: what every attack reports, how sure that is, and when it counts as a finding.
+
+An attack gives each target a score, higher where it believes the target to be positive (a member, a link). The
+adversary says "positive" where the score is at least a threshold; tied scores get the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from veilgraph.audit.roc import Floats, Ranked, Roc, Truth, checked_targets
+from veilgraph.core.errors import ConfigError
+
+Figure = Literal["auc", "advantage", "tpr_at_0_1_percent", "tpr_at_1_percent"]
+
+MIN_SAMPLES = 100
+"""The fewest bootstrap samples that an interval is given for."""
+
+_FIGURES: dict[Figure, Callable[[Roc, float], float]] = {
+    "auc": lambda roc, threshold: roc.auc(),
+    "advantage": lambda roc, threshold: roc.advantage(threshold),
+    "tpr_at_0_1_percent": lambda roc, threshold: roc.tpr_at(0.001),
+    "tpr_at_1_percent": lambda roc, threshold: roc.tpr_at(0.01),
+}
+"""Figure → its value from the ROC and the adversary's threshold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Strength:
+    """What an attack achieves on its targets.
+
+    Attributes:
+        auc: area under the ROC; 0.5 is chance.
+        advantage: 2(Acc − 0.5) at ``threshold``, in [−1, 1], with positives and negatives of equal weight however
+            many there are, so that a guess that ignores the scores has 0; it equals true minus false positive rate.
+        tpr_at_0_1_percent: true positive rate at a false positive rate of at most 0.1 %; with fewer than 1,000
+            negatives that is without any false positive.
+        tpr_at_1_percent: the same at 1 %; without any false positive below 100 negatives.
+        threshold: scores of at least this count as "positive".
+        threshold_given: whether it was fixed on other data; if not, it is the best for these targets, and the
+            advantage is more than an adversary who does not know the truth would have.
+        positives: number of positive targets.
+        negatives: number of negative targets.
+        roc: every point.
+
+    Source: advantage: Yeom et al. 2018, Duddu et al. 2020; low false positive rates: Carlini et al. 2022.
+    """
+
+    auc: float
+    advantage: float
+    tpr_at_0_1_percent: float
+    tpr_at_1_percent: float
+    threshold: float
+    threshold_given: bool
+    positives: int
+    negatives: int
+    roc: Roc
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its confidence interval [low, high]."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an attack's AUC exceeds what it is held against.
+
+    Attributes:
+        found: ``p_value`` ≤ ``level``.
+        auc: the attack's.
+        against: the baseline adversary's AUC, or 0.5.
+        p_value: one-sided, of the permutation test.
+        level: false-alarm rate: how often ``found`` is True though there is nothing to be found.
+    """
+
+    found: bool
+    auc: float
+    against: float
+    p_value: float
+    level: float
+
+
+def best_threshold(scores: NDArray[Any], truth: NDArray[Any]) -> float:
+    """The threshold of the greatest advantage, to be used on other targets; of several the highest.
+
+    Args:
+        scores: [T] real numbers.
+        truth: [T] bool or 0 and 1.
+
+    Returns:
+        One of the scores, or infinity where no threshold beats a guess.
+
+    Raises:
+        DataError: see ``measure``.
+    """
+    return Ranked(*checked_targets(scores, truth)).roc().best_threshold()
+
+
+def measure(scores: NDArray[Any], truth: NDArray[Any], *, threshold: float | None = None) -> Strength:
+    """How strong an attack is on its targets.
+
+    Args:
+        scores: [T] real numbers, higher = positive.
+        truth: [T] bool or 0 and 1, True = positive.
+        threshold: fixed on other data (``best_threshold``); None takes the best on these targets.
+
+    Raises:
+        DataError: the arrays do not fit each other, a score is not finite, or there are fewer than 10
+            positives or 10 negatives.
+    """
+    ranked = Ranked(*checked_targets(scores, truth))
+    roc = ranked.roc()
+    used = _threshold(roc, threshold)
+    return Strength(
+        **{figure: value(roc, used) for figure, value in _FIGURES.items()},
+        threshold=used,
+        threshold_given=threshold is not None,
+        positives=len(ranked.positives),
+        negatives=len(ranked.negatives),
+        roc=roc,
+    )
+
+
+def intervals(
+    scores: NDArray[Any],
+    truth: NDArray[Any],
+    *,
+    seed: int,
+    samples: int = 1000,
+    confidence: float = 0.95,
+    threshold: float | None = None,
+) -> dict[Figure, Interval]:
+    """Every figure with a stratified percentile bootstrap interval.
+
+    Each sample draws as many positives and as many negatives as there are, with replacement. The threshold stays
+    the one of ``measure``. The interval of an attack that never errs has no width, and those of the rates at low
+    false positive rates, which hang on a few negatives, are rough.
+
+    Args:
+        scores: as in ``measure``.
+        truth: as in ``measure``.
+        seed: fixes the samples.
+        samples: bootstrap samples, at least ``MIN_SAMPLES``.
+        confidence: in (0, 1); each tail has half of the rest.
+        threshold: as in ``measure``.
+
+    Raises:
+        DataError: see ``measure``.
+        ConfigError: ``samples`` or ``confidence`` is out of range.
+
+    Source: Efron & Tibshirani 1993, chapter 13.
+    """
+    ranked = Ranked(*checked_targets(scores, truth))
+    used = _threshold(ranked.roc(), threshold)
+    drawn = [_figures(ranked.roc(*draw), used) for draw in _draws(ranked, seed, samples)]
+    return _percentiles(_figures(ranked.roc(), used), drawn, confidence)
+
+
+def differences(
+    scores: NDArray[Any],
+    baseline: NDArray[Any],
+    truth: NDArray[Any],
+    *,
+    seed: int,
+    samples: int = 1000,
+    confidence: float = 0.95,
+    threshold: float | None = None,
+    baseline_threshold: float | None = None,
+) -> dict[Figure, Interval]:
+    """By how much an attack exceeds a baseline adversary on the same targets: paired bootstrap intervals.
+
+    Args:
+        scores: as in ``measure``.
+        baseline: [T], the other adversary's scores of the same targets, on any scale.
+        truth: as in ``measure``.
+        seed: as in ``intervals``; every sample has the same targets for both.
+        samples: as in ``intervals``.
+        confidence: as in ``intervals``.
+        threshold: as in ``measure``.
+        baseline_threshold: the same for the baseline.
+
+    Returns:
+        Figure → attack minus baseline.
+
+    Raises:
+        DataError: see ``measure``.
+        ConfigError: see ``intervals``.
+    """
+    attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
+    used, other_used = _threshold(attack.roc(), threshold), _threshold(other.roc(), baseline_threshold)
+    drawn = [
+        _figures(attack.roc(*draw), used) - _figures(other.roc(*draw), other_used)
+        for draw in _draws(attack, seed, samples)
+    ]
+    return _percentiles(_figures(attack.roc(), used) - _figures(other.roc(), other_used), drawn, confidence)
+
+
+def verdict(
+    scores: NDArray[Any],
+    truth: NDArray[Any],
+    *,
+    level: float,
+    seed: int,
+    baseline: NDArray[Any] | None = None,
+    permutations: int = 1000,
+) -> Verdict:
+    """Whether the AUC exceeds 0.5, or a baseline adversary's: one-sided permutation test.
+
+    Against chance the truth is permuted: where scores do not depend on the truth, ``found`` comes with a
+    probability of at most ``level``, exactly, at any number of targets. Against a baseline each target's
+    ranks under the two adversaries are swapped or not by a fair coin: exact where the two are exchangeable, close
+    where only their AUCs are equal, and rarer still where the baseline's is higher.
+
+    Args:
+        scores: as in ``measure``.
+        truth: as in ``measure``.
+        level: false-alarm rate, in (0, 1).
+        seed: fixes the permutations.
+        baseline: [T], the other adversary's scores of the same targets; None for chance.
+        permutations: at least 1/level − 1, so that a finding is possible.
+
+    Raises:
+        DataError: see ``measure``.
+        ConfigError: ``level`` or ``permutations`` is out of range.
+
+    Source: Phipson & Smyth 2010 (p-value); Venkatraman & Begg 1996, Bandos et al. 2005 (swaps).
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"level={level!r} must lie strictly between 0 and 1; take 0.01")
+    if permutations + 1 < math.ceil(1 / level):
+        raise ConfigError(
+            f"permutations={permutations!r} cannot give a p-value of level={level!r}; "
+            f"take at least {math.ceil(1 / level) - 1}"
+        )
+    values, positive = checked_targets(scores, truth)
+    random = np.random.default_rng(seed)
+    ranks = rankdata(values)
+    auc, against = _rank_auc(ranks, positive), 0.5
+    if baseline is None:
+        gains = [_rank_auc(ranks, random.permutation(positive)) - against for _ in range(permutations)]
+    else:
+        others = rankdata(checked_targets(baseline, truth)[0])
+        against = _rank_auc(others, positive)
+        gains = [_swapped_gain(ranks, others, positive, random) for _ in range(permutations)]
+    at_least = sum(gain >= auc - against - 1e-12 for gain in gains)  # equal sums may differ in their rounding
+    p_value = (1 + at_least) / (1 + permutations)
+    return Verdict(p_value <= level, auc, against, p_value, level)
+
+
+def _threshold(roc: Roc, given: float | None) -> float:
+    if given is not None and math.isnan(given):
+        raise ConfigError("threshold=nan must be a number or infinity; leave it out for the best on these targets")
+    return roc.best_threshold() if given is None else given
+
+
+def _figures(roc: Roc, threshold: float) -> Floats:
+    return np.array([value(roc, threshold) for value in _FIGURES.values()])
+
+
+def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    if samples < MIN_SAMPLES:
+        raise ConfigError(f"samples={samples!r} are too few for an interval; take at least {MIN_SAMPLES}")
+    random = np.random.default_rng(seed)
+    positives, negatives = len(ranked.positives), len(ranked.negatives)
+    for _ in range(samples):
+        yield (
+            random.integers(positives, size=positives, dtype=np.intp),
+            random.integers(negatives, size=negatives, dtype=np.intp),
+        )
+
+
+def _percentiles(values: Floats, drawn: list[Floats], confidence: float) -> dict[Figure, Interval]:
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence={confidence!r} must lie strictly between 0 and 1; take 0.95")
+    low, high = np.quantile(np.stack(drawn), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return {
+        figure: Interval(float(values[place]), float(low[place]), float(high[place]), confidence)
+        for place, figure in enumerate(_FIGURES)
+    }
+
+
+def _rank_auc(ranks: Floats, positive: Truth) -> float:
+    """AUC from ranks (ties share their mean): Mann and Whitney's U over the number of pairs."""
+    count = int(positive.sum())
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(ranks) - count)))
+
+
+def _swapped_gain(ranks: Floats, others: Floats, positive: Truth, random: np.random.Generator) -> float:
+    swap = random.random(len(ranks)) < 0.5
+    first, second = np.where(swap, others, ranks), np.where(swap, ranks, others)
+    return _rank_auc(rankdata(first), positive) - _rank_auc(rankdata(second), positive)

@@ -1,0 +1,107 @@
+"""The features of pairs: distances against scipy's, operations, entropies."""
+
+import numpy as np
+import pytest
+from scipy.spatial import distance as scipy_distances
+from scipy.stats import entropy
+
+from veilgraph.audit.link_features import (
+    DISTANCES,
+    OPERATIONS,
+    NodeRows,
+    entropies,
+    pair_distances,
+    pair_features,
+)
+from veilgraph.core.errors import ConfigError, DataError
+
+SCIPY = {
+    "cosine": scipy_distances.cosine,
+    "euclidean": scipy_distances.euclidean,
+    "correlation": scipy_distances.correlation,
+    "chebyshev": scipy_distances.chebyshev,
+    "bray-curtis": scipy_distances.braycurtis,
+    "canberra": scipy_distances.canberra,
+    "manhattan": scipy_distances.cityblock,
+    "squared-euclidean": scipy_distances.sqeuclidean,
+}
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+class TestDistances:
+    @pytest.mark.parametrize("name", DISTANCES)
+    def test_they_are_scipys(self, name, random):
+        rows, pairs = random.normal(size=(30, 6)), random.integers(30, size=(200, 2))
+        expected = [SCIPY[name](rows[first], rows[second]) for first, second in pairs]
+        assert pair_distances(rows, pairs, name) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+    @pytest.mark.parametrize("name", DISTANCES)
+    def test_blocks_change_nothing(self, name, monkeypatch, random):
+        rows, pairs = random.dirichlet(np.ones(4), 30), random.integers(30, size=(50, 2))
+        whole = pair_distances(rows, pairs, name)
+        monkeypatch.setattr("veilgraph.audit.link_features._BLOCK", 28)
+        assert pair_distances(rows, pairs, name).tolist() == whole.tolist()
+
+    @pytest.mark.parametrize(
+        ("name", "expected"), [("cosine", [0, 0.5]), ("bray-curtis", [0, 1]), ("canberra", [0, 2])]
+    )
+    def test_zero_rows(self, name, expected):
+        rows = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]])
+        assert pair_distances(rows, np.array([[0, 1], [0, 2]]), name) == pytest.approx(expected)
+
+    def test_constant_rows_have_no_direction_to_correlate(self):
+        rows = np.array([[0.1] * 3, [1 / 3] * 3, [0.5, 0.3, 0.2]])
+        assert pair_distances(rows, np.array([[0, 1], [1, 2]]), "correlation") == pytest.approx([0, 0.5])
+
+    @pytest.mark.parametrize("name", ["cosine", "correlation"])
+    def test_nearly_parallel_rows_keep_their_order(self, name):
+        rows = np.array([[1.0, 0.0, 0.0], [1.0, 1e-9, 0.0], [1.0, 2e-9, 0.0]])
+        near, far = pair_distances(rows, np.array([[0, 1], [0, 2]]), name)
+        assert 0 < near < far
+        assert far / near == pytest.approx(4, rel=1e-4)
+
+    def test_an_unknown_one(self):
+        with pytest.raises(ConfigError, match=r"distance='hamming' is unknown; choose one of cosine, euclidean"):
+            pair_distances(np.eye(3), np.array([[0, 1]]), "hamming")
+
+
+class TestFeatures:
+    def test_operations(self):
+        results = {name: operation(np.array([3.0]), np.array([5.0]))[0] for name, operation in OPERATIONS.items()}
+        assert results == {"average": 4, "hadamard": 15, "weighted-l1": 2, "weighted-l2": 4}
+
+    def test_entropies_of_posteriors_and_of_logits(self, random):
+        logits = random.normal(size=(20, 4))
+        posteriors = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        expected = entropy(posteriors, axis=1)
+        assert entropies(posteriors)[:, 0] == pytest.approx(expected)
+        assert entropies(logits)[:, 0] == pytest.approx(expected)
+
+    def test_how_many_there_are(self):
+        outputs, attributes, pairs = np.eye(5), np.eye(5)[:, :3], np.array([[0, 1], [2, 3]])
+        assert pair_features(NodeRows(outputs), pairs, same_width=False).shape == (2, 12)
+        assert pair_features(NodeRows(outputs, attributes), pairs, same_width=False).shape == (2, 20)
+        whole = NodeRows(outputs, attributes, outputs[:, :2])
+        assert pair_features(whole, pairs, same_width=False).shape == (2, 32)
+        assert pair_features(whole, pairs, same_width=True).shape == (2, 32 + 4 * (5 + 2))
+
+    def test_the_two_ends_may_be_swapped(self, random):
+        nodes, pairs = NodeRows(random.dirichlet(np.ones(4), 9)), random.integers(9, size=(20, 2))
+        ahead, back = (pair_features(nodes, ends, same_width=True) for ends in (pairs, pairs[:, ::-1]))
+        assert ahead == pytest.approx(back)
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ((np.ones(4),), r"outputs has the shape \(4,\)"),
+            ((np.array([[1.0], [np.nan]]),), "outputs has values that are not finite"),
+            ((np.eye(3), np.eye(2)), "attributes has 2 rows for 3 nodes"),
+        ],
+    )
+    def test_bad_rows(self, arrays, message):
+        with pytest.raises(DataError, match=message):
+            NodeRows(*arrays)

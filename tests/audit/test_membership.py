@@ -1,0 +1,270 @@
+"""The membership attacks on posteriors of known distributions, and on overfit graph networks."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, norm
+from torch.nn.functional import cross_entropy
+from torch_geometric.utils import subgraph
+
+from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.statistics import intervals, measure, verdict
+from veilgraph.core.errors import DataError
+from veilgraph.graph.embedded import random_masks, synthetic_data
+from veilgraph.graph.public import planetoid_data
+
+DATA = os.environ.get("VEILGRAPH_DATA")
+
+
+def posteriors_of(logits, labels, classes=3):
+    """Posteriors whose label has the given logits, the rest shared evenly; [..., T] → [..., T, C]."""
+    share = 1 / (1 + np.exp(-np.asarray(logits, dtype=float)))
+    of_label = np.eye(classes, dtype=bool)[labels]
+    return np.where(of_label, share[..., None], (1 - share[..., None]) / (classes - 1))
+
+
+def known_targets(random, shift, count=120, models=24):
+    """Each target with a difficulty of its own; members' logits are ``shift`` higher than the out-models'."""
+    labels, truth = random.integers(3, size=count), np.arange(count) < count // 2
+    difficulty = random.normal(scale=4, size=count)
+    logits = difficulty + random.normal(size=count) + shift * truth
+    outside = difficulty + random.normal(size=(models, count))
+    return posteriors_of(logits, labels), labels, truth, posteriors_of(outside, labels)
+
+
+def all_scores(random, shift):
+    posteriors, labels, truth, outside = known_targets(random, shift)
+    shadow, shadow_labels, shadow_truth, _ = known_targets(random, shift)
+    return truth, {
+        "confidence": confidence_scores(posteriors),
+        "confidence in the label": confidence_scores(posteriors, labels),
+        "shadow": shadow_scores(posteriors, shadow, shadow_truth),
+        "shadow with labels": shadow_scores(
+            posteriors, shadow, shadow_truth, labels=labels, shadow_labels=shadow_labels
+        ),
+        "LiRA": lira_scores(posteriors, labels, outside),
+        "LiRA, own variance": lira_scores(posteriors, labels, outside, own_variance=True),
+    }
+
+
+def test_separable_targets_are_told_apart_by_every_attack():
+    truth, scores = all_scores(np.random.default_rng(0), 40.0)
+    for name, found in scores.items():
+        assert measure(found, truth).auc == 1, name
+        if name.startswith("shadow"):
+            assert measure(found, truth, threshold=SHADOW_THRESHOLD).advantage == 1
+
+
+def test_members_like_others_are_not_told_apart():
+    random, repetitions, level = np.random.default_rng(1), 20, 0.05
+    alarms = dict[str, int]()
+    for seed in range(repetitions):
+        truth, scores = all_scores(random, 0.0)
+        for name, found in scores.items():
+            alarms[name] = alarms.get(name, 0) + verdict(found, truth, level=level, seed=seed, permutations=99).found
+    assert len(alarms) == 6
+    assert max(alarms.values()) <= binom.ppf(0.999, repetitions, level)
+
+
+def test_confidence_is_the_logit_of_the_highest_posterior_or_of_the_labels():
+    posteriors = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
+    np.testing.assert_allclose(confidence_scores(posteriors), [math.log(0.7 / 0.3), math.log(4)])
+    np.testing.assert_allclose(confidence_scores(posteriors, np.array([1, 1])), [math.log(0.25), math.log(4)])
+    # In float32 both are 1 at the label; what is left for the others still orders them.
+    sure = torch.tensor([[30.0, 0.0], [40.0, 0.0], [2000.0, 0.0]]).softmax(1).numpy()
+    assert (sure[:, 0] == 1).all()
+    scores = confidence_scores(sure)
+    np.testing.assert_allclose(scores[:2], [30, 40], rtol=1e-5)
+    assert scores[1] < scores[2] < math.inf
+
+
+def test_no_class_has_a_place_of_its_own():
+    random = np.random.default_rng(2)
+    posteriors, labels, _, _ = known_targets(random, 1.0)
+    shadow, shadow_labels, shadow_truth, _ = known_targets(random, 1.0)
+    renamed = np.array([2, 0, 1])
+    moved = np.empty_like(posteriors)
+    moved[:, renamed] = posteriors
+    plain = shadow_scores(posteriors, shadow, shadow_truth)
+    np.testing.assert_allclose(shadow_scores(moved, shadow, shadow_truth), plain, rtol=1e-9)
+    known = {"labels": labels, "shadow_labels": shadow_labels}
+    with_labels = shadow_scores(posteriors, shadow, shadow_truth, **known)
+    np.testing.assert_allclose(
+        shadow_scores(moved, shadow, shadow_truth, **{**known, "labels": renamed[labels]}), with_labels, rtol=1e-9
+    )
+    np.testing.assert_allclose(confidence_scores(moved, renamed[labels]), confidence_scores(posteriors, labels))
+
+
+def test_the_shadow_attack_learns_what_the_threshold_misses():
+    """A model that is less sure of its members: the confidence attack is misled, the shadow attack learns it."""
+    random = np.random.default_rng(3)
+    posteriors, _, truth, _ = known_targets(random, 1.0)
+    shadow, _, shadow_truth, _ = known_targets(random, 1.0)
+    posteriors, shadow = (
+        posteriors_of(np.where(members, 1.0, 4.0) + random.normal(size=len(members)), 0 * members.astype(int))
+        for members in (truth, shadow_truth)
+    )
+    assert measure(confidence_scores(posteriors), truth).auc < 0.1
+    learned = measure(shadow_scores(posteriors, shadow, shadow_truth), truth, threshold=SHADOW_THRESHOLD)
+    assert learned.auc > 0.9
+    assert learned.advantage > 0.7
+
+
+def test_few_members_weigh_as_much_as_many_others():
+    """Normals one apart, ten others to a member: the decision still lies between them, not beyond all of them."""
+    random = np.random.default_rng(6)
+    truth = np.arange(1100) < 100
+    posteriors, shadow = (posteriors_of(random.normal(size=1100) + 1.0 * truth, 0 * truth.astype(int)) for _ in "ab")
+    decided = measure(shadow_scores(posteriors, shadow, truth), truth, threshold=SHADOW_THRESHOLD)
+    assert decided.advantage > 0.2
+
+
+def test_lira_is_the_z_score_against_the_out_models():
+    random = np.random.default_rng(4)
+    logits, outside = random.normal(size=5), random.normal(size=(6, 5))
+    labels = np.array([0, 1, 2, 1, 0])
+    out = np.ones((6, 5), dtype=bool)
+    out[0, 1] = out[3, 1] = out[5, 4] = False
+    spoiled = np.where(out, outside, 30.0)  # what models trained with a target say of it must not count
+    given = posteriors_of(logits, labels), labels, posteriors_of(spoiled, labels), out
+    means = [outside[out[:, target], target].mean() for target in range(5)]
+    own = [outside[out[:, target], target].std(ddof=1) for target in range(5)]
+    np.testing.assert_allclose(lira_scores(*given, own_variance=True), (logits - means) / own, rtol=1e-6)
+    squares = sum(((outside[out[:, target], target] - means[target]) ** 2).sum() for target in range(5))
+    shared = math.sqrt(squares / (out.sum() - 5))
+    np.testing.assert_allclose(lira_scores(*given), (logits - means) / shared, rtol=1e-6)
+
+
+def test_lira_has_the_auc_of_its_law_where_a_threshold_drowns():
+    """Members lie 2 higher, with a variance of 1 and 1/24 more for the mean: AUC Φ(2/√(2 · 25/24))."""
+    random = np.random.default_rng(5)
+    posteriors, labels, truth, outside = known_targets(random, 2.0, count=2000)
+    lira = measure(lira_scores(posteriors, labels, outside), truth).auc
+    assert lira == pytest.approx(norm.cdf(2 / math.sqrt(2 * 25 / 24)), abs=0.02)
+    assert measure(confidence_scores(posteriors, labels), truth).auc < 0.7
+
+
+EVEN = np.full((20, 2), 0.5)
+HALF = np.arange(20) < 10
+ZEROS = np.zeros(20, dtype=int)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: confidence_scores(np.array([[0.5, 0.4]])), r"posteriors\[0\] is not a distribution.*softmax"),
+        (lambda: confidence_scores(np.array([[0.5, 0.5], [-1.0, 2.0]])), r"posteriors\[1\]"),
+        (lambda: confidence_scores(np.array([[np.nan, 0.5]])), r"posteriors\[0\]"),
+        (lambda: confidence_scores(np.ones((4, 1))), r"\(4, 1\)"),
+        (lambda: confidence_scores(np.ones((0, 2))), r"\(0, 2\)"),
+        (lambda: confidence_scores(EVEN, np.zeros(3, dtype=int)), r"labels \(3,\)"),
+        (lambda: confidence_scores(EVEN, np.zeros(20)), "float64 must be"),
+        (lambda: confidence_scores(EVEN, ZEROS + 2), r"labels must lie in 0\.\.1"),
+        (lambda: confidence_scores(EVEN, ZEROS - 1), r"labels must lie in 0\.\.1"),
+        (lambda: shadow_scores(EVEN, np.full((20, 4), 0.25), HALF), "4 classes and posteriors 2"),
+        (lambda: shadow_scores(EVEN, EVEN, HALF, labels=ZEROS), "go together"),
+        (lambda: shadow_scores(EVEN, EVEN, HALF[1:]), r"shadow_members \(19,\)"),
+        (lambda: shadow_scores(EVEN, EVEN, ~HALF & HALF), "shadow_members has 0 positives"),
+        (lambda: lira_scores(EVEN, ZEROS, EVEN), r"out_posteriors \(20, 2\)"),
+        (lambda: lira_scores(EVEN, ZEROS, EVEN[None]), "target 0 has 1 out-models"),
+        (lambda: lira_scores(EVEN, ZEROS, np.zeros((0, 20, 2))), "target 0 has 0 out-models"),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3)), "target 0 the same confidence"),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((3, 20))), "float64 must be.*bool"),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((2, 20), dtype=bool)), r"out \(2, 20\)"),
+    ],
+)
+def test_arrays_that_cannot_be_attacked_are_refused(call, says):
+    with pytest.raises(DataError, match=says):
+        call()
+
+
+def gcn_posteriors(data, labels, members, seed, epochs=200):
+    """A two-layer GCN of Kipf & Welling, 32 wide, with nothing against overfitting: posteriors of all nodes."""
+    nodes, classes = len(labels), int(labels.max()) + 1
+    loops = torch.arange(nodes).repeat(2, 1)
+    source, target = torch.cat([data.edge_index, loops], dim=1)
+    degree = torch.bincount(target, minlength=nodes).float()
+    weights = (degree[source] * degree[target]).rsqrt()
+    places = torch.stack([target, source])
+    adjacency = torch.sparse_coo_tensor(places, weights, (nodes, nodes), check_invariants=True).to_sparse_csr()
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (
+        torch.nn.init.xavier_uniform_(torch.empty(shape), generator=generator).requires_grad_()
+        for shape in ((data.x.shape[1], 32), (32, classes))
+    )
+    optimizer = torch.optim.Adam([first, second], lr=0.01)
+
+    def logits():
+        return adjacency @ ((adjacency @ (data.x @ first)).relu() @ second)
+
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        cross_entropy(logits()[members], labels[members]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return logits().softmax(1).numpy()
+
+
+def noisy(labels, seed):
+    """Three labels in ten are drawn anew: those can be known only by heart."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(int(labels.max()) + 1, labels.shape, generator=generator)
+    return torch.where(torch.rand(len(labels), generator=generator) < 0.3, drawn, labels)
+
+
+def half(nodes, seed):
+    return torch.randperm(nodes, generator=torch.Generator().manual_seed(seed)) < nodes // 2
+
+
+def test_an_overfit_network_gives_its_members_away_to_every_attack():
+    data, auxiliary = (synthetic_data(num_features=200, seed=seed) for seed in (1, 2))
+    labels, auxiliary_labels = noisy(data.y, 7), noisy(auxiliary.y, 8)
+    members, shadow_members = half(400, 0), half(400, 5)
+    posteriors = gcn_posteriors(data, labels, members, seed=0)
+    shadow = gcn_posteriors(auxiliary, auxiliary_labels, shadow_members, seed=1)
+    trained = [mask for seed in (100, 101, 102) for mask in (half(400, seed), ~half(400, seed))]
+    outside = np.stack([gcn_posteriors(data, labels, mask, 10 + seed) for seed, mask in enumerate(trained)])
+    known, truth = labels.numpy(), members.numpy()
+    scores = {
+        "confidence": confidence_scores(posteriors, known),
+        "shadow": shadow_scores(
+            posteriors, shadow, shadow_members.numpy(), labels=known, shadow_labels=auxiliary_labels.numpy()
+        ),
+        "LiRA": lira_scores(posteriors, known, outside, ~torch.stack(trained).numpy()),
+    }
+    for name, found in scores.items():
+        assert intervals(found, truth, seed=0, confidence=0.99)["auc"].low > 0.5, name
+        assert verdict(found, truth, level=0.001, seed=0).found, name
+    assert measure(scores["shadow"], truth, threshold=SHADOW_THRESHOLD).advantage > 0.25
+    # The same scores say nothing of a half that the network was not trained on as such.
+    assert not any(verdict(found, half(400, 9).numpy(), level=0.01, seed=0).found for found in scores.values())
+
+
+@pytest.mark.skipif(
+    not Path(DATA or "", "planetoid", "Cora", "raw", "ind.cora.x").is_file(),
+    reason="VEILGRAPH_DATA does not name a folder that has planetoid/Cora",
+)
+def test_a_network_overfit_on_cora_gives_its_members_away():
+    """The public split's 140 members; the shadow's graph is half of the nodes, without any of them."""
+    data = planetoid_data("cora", Path(DATA or ""))
+    apart = half(data.num_nodes, 3) & ~data.train_mask
+    auxiliary = data.clone()
+    auxiliary.x = data.x.to_dense()[apart].to_sparse_csr()
+    auxiliary.edge_index = subgraph(apart, data.edge_index, relabel_nodes=True)[0]
+    auxiliary.y = data.y[apart]
+    shadow_members = random_masks(auxiliary.y, 20, 0, seed=0)["train_mask"]
+    shadow = gcn_posteriors(auxiliary, auxiliary.y, shadow_members, seed=1)
+    targets = ~apart
+    posteriors = gcn_posteriors(data, data.y, data.train_mask, seed=0)[targets]
+    truth = data.train_mask[targets].numpy()
+    threshold = intervals(confidence_scores(posteriors), truth, seed=0)
+    learned = intervals(
+        shadow_scores(posteriors, shadow, shadow_members.numpy()), truth, seed=0, threshold=SHADOW_THRESHOLD
+    )
+    assert threshold["auc"].low > 0.75
+    assert learned["auc"].low > 0.75
+    assert learned["advantage"].low > 0.3

@@ -1,0 +1,55 @@
+"""Pairs of nodes: sampled, divided, refused."""
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.pairs import KnownPairs, sample_pairs
+from veilgraph.core.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+class TestPairs:
+    def test_a_sample_is_balanced_and_true(self):
+        edges = np.array([[0, 1, 1, 2, 3, 5, 5], [1, 0, 2, 3, 4, 5, 0]])
+        links = {(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)}
+        found = sample_pairs(edges, 6, seed=3)
+        pairs = [tuple(pair) for pair in found.pairs.tolist()]
+        assert len(set(pairs)) == len(pairs) == 10
+        assert all(first < second for first, second in pairs)
+        assert {pair for pair, linked in zip(pairs, found.truth, strict=True) if linked} == links
+        assert found.truth.sum() == 5
+
+    def test_a_seed_fixes_it(self, random):
+        edges = random.integers(50, size=(2, 200))
+        first, again, other = (sample_pairs(edges, 50, seed=seed, links=20).pairs.tolist() for seed in (1, 1, 2))
+        assert first == again != other
+        assert len(first) == 40
+
+    @pytest.mark.parametrize(
+        ("edges", "links", "message"),
+        [
+            ([[0, 1], [1, 2]], 3, "links=3 .* with 2 linked and 4 other pairs; ask for 1 to 2"),
+            ([[0, 0, 0, 1], [1, 2, 3, 2]], None, "links=4 .* 4 linked and 2 other pairs; ask for 1 to 2"),
+            ([[2], [2]], None, "no link between two different nodes"),
+            ([[0], [4]], None, "pairs name nodes 0 to 4; the graph has 0 to 3"),
+        ],
+    )
+    def test_what_cannot_be_sampled(self, edges, links, message):
+        with pytest.raises(DataError, match=message):
+            sample_pairs(np.array(edges), 4, seed=0, links=links)
+
+    def test_a_split_keeps_the_balance(self, random):
+        whole = sample_pairs(random.integers(50, size=(2, 200)), 50, seed=0, links=50)
+        known, rest = whole.split(0.2, seed=0)
+        assert (len(known.truth), known.truth.sum(), len(rest.truth), rest.truth.sum()) == (20, 10, 80, 40)
+        assert not set(map(tuple, known.pairs)) & set(map(tuple, rest.pairs))
+        with pytest.raises(ConfigError, match="share=1 must lie strictly between 0 and 1"):
+            whole.split(1, seed=0)
+
+    def test_truth_that_does_not_fit(self):
+        with pytest.raises(DataError, match=r"truth is bool \(3,\) for 2 pairs"):
+            KnownPairs(np.array([[0, 1], [1, 2]]), np.ones(3, dtype=np.bool_))

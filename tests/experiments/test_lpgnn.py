@@ -1,0 +1,279 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.release_settings import FeatureReleaseSettings
+from veilgraph.experiments import lpgnn_mae
+from veilgraph.experiments.grid import Cell, run_cell
+from veilgraph.experiments.local import FEATURES
+from veilgraph.experiments.lpgnn_mae import DATASETS, DELTA, mean_absolute_error, release_settings
+from veilgraph.experiments.lpgnn_table import EPSILONS, LPGNN_TABLES
+from veilgraph.experiments.paper_tables import TABLES, reproduce
+from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.graph.datasets import load_for_learner, load_whole
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.jobs import train
+from veilgraph.privacy.local.build import feature_mechanism
+
+TINY = {
+    "data.dataset": "synthetic",
+    "local.features.low": -10.0,
+    "local.features.high": 10.0,
+    "local.network.dim": 8,
+    "train.epochs": 3,
+}
+ENTRIES = LPGNN_TABLES["lpgnn-table"].entries
+
+
+def quiet(what, done, total):
+    pass
+
+
+def cell(kind, seed=0, **changes):
+    settings = with_overrides(shipped_job("cora-local"), {**TINY, **changes})
+    return Cell("tiny", "synthetic", "row", kind, settings, kind, seed, "plaintext")
+
+
+def rows(text):
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[word.strip() for word in line.strip("|").split("|")] for line in lines]
+
+
+# The table
+
+
+def test_the_table_has_the_slides_figures_beside_ours(tmp_path, monkeypatch):
+    plan = TABLES["lpgnn-table"]
+    entries = tuple(
+        replace(entry, dataset="synthetic", overrides={**entry.overrides, **TINY})
+        for entry in plan.entries
+        if entry.dataset == "github"
+    )
+    monkeypatch.setitem(TABLES, "lpgnn-table", replace(plan, entries=entries))
+    text = reproduce("lpgnn-table", seeds=1, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")
+    head, row = rows(text)
+    columns = ["GCN+RAW", *(f"LPGNN ε = {epsilon}" for epsilon in EPSILONS), "GCN+RND", "GCN+OHD"]
+    assert head == ["data set", "engine", *(word for column in columns for word in (column, "paper"))]
+    assert row[:2] == ["github", "federated, plaintext"]  # LPGNN is always trained by the parties
+    assert row[3::2] == ["0.871", "0.841", "0.857", "0.861", "0.862", "0.743", "0.837"]
+    assert "- 7 trainings, " in text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column", "paper"),
+    [
+        ("cora", "GCN+RAW", 0.875),
+        ("cora", "LPGNN ε = 0.1", 0.814),
+        ("cora", "GCN+OHD", 0.293),
+        ("citeseer", "LPGNN ε = 0.5", 0.660),
+        ("citeseer", "GCN+RND", 0.296),
+        ("pubmed", "LPGNN ε = 1.0", 0.822),
+        ("pubmed", "GCN+OHD", 0.503),
+        ("facebook", "GCN+RAW", 0.949),
+        ("facebook", "LPGNN ε = 0.1", 0.924),
+        ("facebook", "GCN+RND", 0.318),
+    ],
+)
+def test_figures_of_the_slides_stand_in_their_places(dataset, column, paper):
+    (entry,) = [entry for entry in ENTRIES if (entry.row, entry.column) == (dataset, column)]
+    assert entry.paper == paper
+
+
+def test_every_place_is_a_job_of_its_data_set_divided_at_random():
+    assert len(ENTRIES) == 5 * 7
+    for entry in ENTRIES:
+        job = entry.settings
+        assert (job.paradigm, job.data.dataset, job.data.split) == ("local", entry.dataset, (0.5, 0.25, 0.25))
+        assert job.releasing == ("B",)
+        assert job.local.features is not None
+        assert job.local.labels is None
+        if entry.kind == "federated":
+            assert entry.column == f"LPGNN ε = {job.local.features.epsilon}"
+            assert job.local.features.mechanism == "multi-bit"
+        else:
+            assert job.local.network.hops == 0
+    for dataset in DATASETS:
+        private = [entry.settings for entry in ENTRIES if entry.dataset == dataset and entry.kind == "federated"]
+        assert len({(job.local.network, job.train) for job in private}) == 1  # the same settings for every ε
+
+
+def test_the_ledger_says_the_columns_epsilon(tmp_path):
+    (entry,) = [entry for entry in ENTRIES if (entry.row, entry.column) == ("cora", "LPGNN ε = 0.5")]
+    train(with_overrides(entry.settings, TINY), tmp_path / "run")
+    ledger = json.loads((tmp_path / "run" / "parties" / "B" / "ledger.json").read_text())
+    assert (ledger["epsilon_total"], ledger["delta"], ledger["unit"]) == (0.5, 0.0, "node")
+    assert ledger["releases"] == {"features": 1}
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_comparison_methods_are_plaintext_and_repeat(kind):
+    first = run_cell(cell(kind))
+    again = run_cell(cell(kind))
+    assert (first.engine, first.sent_bytes) == ("plaintext", None)
+    assert (first.test_accuracy, first.best_epoch) == (again.test_accuracy, again.best_epoch)
+    assert run_cell(cell(kind, seed=1)).val_accuracy != first.val_accuracy
+
+
+def test_raw_features_beat_random_ones():
+    changes = {"train.epochs": 60, "local.network.hops": 0, "local.network.dropout": 0.5}
+    assert run_cell(cell("raw", **changes)).test_accuracy > run_cell(cell("random", **changes)).test_accuracy + 0.1
+
+
+def test_all_trainings_of_a_seed_have_one_division():
+    job = cell("raw").job
+    whole, (learner, _) = load_whole(job.data, "A", 3), load_for_learner(job.data, "A", 3)
+    for name in ("train_mask", "val_mask", "test_mask"):
+        assert torch.equal(getattr(whole, name), getattr(learner, name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("pooled", {}, r"'pooled' is not of paradigm='local'; choose from federated, raw, random, degrees"),
+        ("raw", {"local.labels": {"holder": "B", "epsilon": 1.0}}, r"local.labels with kind 'raw'"),
+    ],
+)
+def test_trainings_that_there_are_not_are_refused(kind, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        run_cell(cell(kind, **changes))
+
+
+# The errors
+
+
+@pytest.fixture
+def graph():
+    """Nine nodes, 0 and 1 joined twice, a loop at 2, node 8 with a loop only; features in [0, 1], one sparse."""
+    pairs = [(0, 1), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (2, 2), (8, 8)]
+    edges = torch.tensor(pairs + [(v, u) for u, v in pairs if u != v]).t().contiguous()
+    x = torch.rand(9, 40, generator=torch.Generator().manual_seed(0))
+    return PartyGraph("A", x * (x > 0.5), edges)
+
+
+@pytest.mark.parametrize("mechanism", ["multi-bit", "one-bit", "gaussian"])
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("block", [7, 256])
+def test_the_error_is_that_of_a_dense_computation(graph, monkeypatch, mechanism, is_sparse, block):
+    monkeypatch.setattr(lpgnn_mae, "_COLUMNS", block)
+    delta = {"delta": 1e-5} if mechanism == "gaussian" else {}
+    built = feature_mechanism(
+        FeatureReleaseSettings.model_validate({"mechanism": mechanism, "epsilon": 4.5, **delta}), 40
+    )
+    x = graph.features
+    estimate = built.rectify(built.release(x, bytes)).double()
+    adjacency = torch.zeros(9, 9, dtype=torch.float64)
+    for source, target in graph.edge_index.t().tolist():
+        adjacency[target, source] += source != target
+    reached = adjacency.sum(1) > 0
+    assert reached.tolist() == [True] * 8 + [False]
+    mean = adjacency[reached] / adjacency[reached].sum(1, keepdim=True)
+    expected = (mean @ estimate - mean @ x.double()).abs().mean()
+    if is_sparse:
+        graph = replace(graph, features=x.to_sparse_csr())
+    assert mean_absolute_error(built, graph, bytes) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_graph_without_neighbours_has_no_estimate(graph):
+    lonely = replace(graph, edge_index=torch.tensor([[2], [2]]))
+    mechanism = feature_mechanism(FeatureReleaseSettings(epsilon=1.0), 40)
+    with pytest.raises(DataError, match="no node has a neighbour"):
+        mean_absolute_error(mechanism, lonely)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_mechanisms_are_compared_in_the_jobs_range(dataset):
+    job = shipped_job(f"{dataset}-local")
+    released = [release_settings(job, mechanism, 0.5) for mechanism in ("multi-bit", "one-bit", "gaussian")]
+    assert [settings.delta for settings in released] == [None, None, DELTA]
+    assert {(settings.epsilon, settings.low, settings.high) for settings in released} == {
+        (0.5, 0.0, 1.27 if dataset == "pubmed" else 1.0)
+    }
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Every data set is the synthetic one; the list gets the mechanism of what is measured."""
+    original, ran = lpgnn_mae.mean_absolute_error, []
+
+    def counted(mechanism, graph):
+        ran.append(type(mechanism).__name__)
+        return original(mechanism, graph)
+
+    monkeypatch.setattr(lpgnn_mae, "shipped_job", lambda name: with_overrides(shipped_job("cora-local"), TINY))
+    monkeypatch.setattr(lpgnn_mae, "mean_absolute_error", counted)
+    return ran
+
+
+def errors(out, **changes):
+    return reproduce("lpgnn-mae", **{"seeds": 1, "datasets": ["cora"], "out": out, "progress": quiet, **changes})
+
+
+def test_errors_have_a_table_and_a_picture(tmp_path, measured):
+    text = errors(tmp_path, seeds=2, datasets=["pubmed", "cora"])
+    head, *lines = rows(text)
+    assert head == ["data set, mechanism", "ε = 0.1", "ε = 0.5", "ε = 1.0", "ε = 2.0"]
+    names = [f"{dataset}, {mechanism}" for dataset in ("cora", "pubmed") for mechanism in lpgnn_mae._MECHANISMS]
+    assert [line[0] for line in lines] == names
+    means = {line[0]: [float(word.split(" ± ")[0].replace(",", "")) for word in line[1:]] for line in lines}
+    for dataset in ("cora", "pubmed"):
+        assert means[f"{dataset}, multi-bit"][0] < means[f"{dataset}, gaussian"][0]
+        for mechanism in lpgnn_mae._MECHANISMS:
+            falling = means[f"{dataset}, {mechanism}"]
+            assert falling == sorted(falling, reverse=True)
+    assert "±" in lines[0][1]
+    assert "over 2 releases" in text
+    assert "`veilgraph reproduce lpgnn-mae --seeds 2 --datasets pubmed,cora`" in text
+    assert len(measured) == 2 * 2 * 3 * 4
+    assert (tmp_path / "lpgnn-mae.md").read_text() == text
+    assert (tmp_path / "lpgnn-mae.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_measured_is_kept(tmp_path, measured, monkeypatch):
+    original = lpgnn_mae.mean_absolute_error
+
+    def interrupted(mechanism, graph):
+        if len(measured) == 6:
+            raise KeyboardInterrupt
+        return original(mechanism, graph)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lpgnn_mae, "mean_absolute_error", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            errors(tmp_path)
+    first = errors(tmp_path)
+    assert measured == ["MultiBit"] * 8 + ["AnalyticGaussian"] * 4  # none twice
+    errors(tmp_path, seeds=2)
+    assert len(measured) == 24
+    assert errors(tmp_path) == first  # of several releases the first ones count
+    assert len(measured) == 24
+
+
+def test_errors_of_another_version_are_measured_again(tmp_path, measured, monkeypatch):
+    errors(tmp_path, rows="multi-bit")
+    monkeypatch.setattr(lpgnn_mae, "package_version", lambda: "0.0.0")
+    errors(tmp_path, rows="multi-bit")
+    assert len(measured) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"datasets": ["karate"]}, r"'karate' is not in lpgnn-mae; choose from cora, citeseer, pubmed, facebook, gith"),
+        ({"rows": "laplace"}, r"rows='laplace' is part of no row's name; they are 'cora, multi-bit', 'cora, one-bit'"),
+        ({"engine": "plaintext"}, r"lpgnn-mae has none; leave --plaintext out"),
+        ({"seeds": 0}, r"seeds=0 must be at least 1"),
+    ],
+)
+def test_wrong_choices_are_refused_before_anything_is_made(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        errors(tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_file_of_errors_is_named(tmp_path):
+    (tmp_path / "lpgnn-mae.json").write_text("{")
+    with pytest.raises(RunError, match=r"lpgnn-mae.json: cannot be used .*delete it"):
+        errors(tmp_path)

@@ -1,0 +1,426 @@
+"""Whole runs of paradigm local: one release for all epochs, resumes and predictions, and no more than was paid for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.runs import lasting, lasting_summary
+from tests.paradigms.test_once_runs import change_features, graph, lose
+from tests.paradigms.test_private_runs import kinds_sent, ledger, paid
+from tests.paradigms.test_resume import CutError, cut_at, cut_run, epochs_of
+from tests.roles.federation import Settings, with_own_nodes
+from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
+from tests.roles.test_local_learner import streams_of
+from veilgraph.baselines.fitting import PlainResult
+from veilgraph.baselines.local_private import train_local_private
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.paradigms.jobs import TrainResult, predict, resume, train
+from veilgraph.paradigms.releases import KeptRelease
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.roles.disclosures import DisclosureRecord
+from veilgraph.roles.feature_release import unpacked
+
+ONE, TWO = Counter(features=1), Counter(features=2)
+PREDICTED = "prediction_traffic.json"
+LEARNER, OTHER = "A", "B"
+
+
+def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) -> JobSettings:
+    """A job of three holders over graphs that lie in ``folder``."""
+    folder.mkdir()
+    settings = local_job(3, *changes, **features)
+    paths = {}
+    for one in local_parties(settings, own=own):
+        paths[one.party] = str(folder / f"{one.party}.safetensors")
+        save_party(one, Path(paths[one.party]))
+    return local_job(3, *changes, {"data": {"parties": paths}}, **features)
+
+
+def kept(run: Path) -> dict[str, Tensor]:
+    """What the learner was given."""
+    return load_tensors(run / "parties" / LEARNER / "release.safetensors")[0]
+
+
+def disclosed(run: Path, party: str) -> list[DisclosureRecord]:
+    lines = (run / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+    return [DisclosureRecord.model_validate_json(line) for line in lines]
+
+
+def sent(run: Path, party: str) -> Counter[str]:
+    """Channel → messages with perturbed values, in all sessions of the run together."""
+    found = Counter[str]()
+    for record in disclosed(run, party):
+        if record.kind.startswith("perturbed_"):
+            assert record.to == LEARNER
+            found[record.kind.removeprefix("perturbed_")] += record.messages
+    return found
+
+
+def spent(run: Path, party: str) -> float:
+    return float(json.loads((run / "parties" / party / "ledger.json").read_text())["epsilon_total"])
+
+
+def assert_same(one: TrainResult, other: TrainResult) -> None:
+    """What was learnt, bit for bit."""
+    assert lasting(one.metrics) == lasting(other.metrics)
+    assert torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+    assert lasting_summary(one.summary) == lasting_summary(other.summary)
+    ours, theirs = (load_tensors(RunDirectory.open(run.path).party(LEARNER).model_path)[0] for run in (one, other))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+# The twin
+
+
+def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures]) -> PlainResult:
+    with streams_of(LEARNER):
+        return train_local_private(
+            settings.local.network,
+            settings.train,
+            learner,
+            AffineFeatures.joined([AffineFeatures(learner.features), *blocks], torch.float32),
+            seed=settings.seed,
+        )
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, name: str) -> None:
+    settings = saved(tmp_path / "data", own=name == "one-bit", **MECHANISMS[name])
+    run = train(settings, tmp_path / "run")
+    assert settings.local.features is not None
+    mechanism, blocks = feature_mechanism(settings.local.features, COLUMNS // 2), []
+    for party in settings.releasing:
+        values = unpacked(kept(run.path)[f"features/{party}"], 60, mechanism)
+        blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))
+    plain = twin(settings, load_party(graph(run.path, LEARNER)), blocks)
+    assert lasting(plain.metrics) == lasting(run.metrics)
+    shared = plain.summary.keys() - {"seconds_per_step"}
+    assert {key: run.summary[key] for key in shared} == {key: plain.summary[key] for key in shared}
+
+
+def test_with_endless_epsilon_it_is_training_on_the_features_themselves(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", {"train": {"select_by": "last"}}, mechanism="laplace", epsilon=1e7)
+    run = train(settings, tmp_path / "run")
+    parties = local_parties(settings)
+    plain = twin(settings, parties[0], [AffineFeatures(one.features) for one in parties[1:]])
+    for ours, theirs in zip(run.metrics, plain.metrics, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
+
+
+def test_perturbation_is_not_of_the_jobs_seed(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data")
+    one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
+    assert not torch.equal(kept(one.path)["features/B"], kept(other.path)["features/B"])
+    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+# One release
+
+
+@pytest.mark.parametrize("private", [False, True], ids=["features", "features and labels"])
+def test_one_release_whatever_comes_after(tmp_path: Path, private: bool) -> None:
+    settings = saved(tmp_path / "data", PRIVATE_LABELS if private else {})
+    run = train(settings, tmp_path / "run")
+    costs = {"B": Counter(features=1, labels=1) if private else ONE, "C": ONE}
+    assert len(run.metrics) == 6
+    for _ in range(2):
+        assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    (run.path / "summary.json").unlink()
+    assert_same(run, resume(run.path))
+    for party, cost in costs.items():
+        assert paid(run.path, party) == sent(run.path, party) == cost
+        assert kinds_sent(run.path, party) == kinds_sent(run.path, party, PREDICTED) == {"hello"}
+        assert spent(run.path, party) == (6.0 if "labels" in cost else 4.0)
+        assert run.summary["privacy"][party]["releases"] == cost
+    assert run.summary["privacy"].keys() == {"B", "C"}
+    for party in (LEARNER, SERVER):
+        assert {record.kind for record in disclosed(run.path, party)} == {"hello"}
+        assert not ledger(run.path, party).exists()
+    assert kept(run.path).keys() == {"features/B", "features/C"} | ({"labels"} if private else set())
+    assert epochs_of(run.path) == {"A": [4, 6], "B": [], "C": [], SERVER: []}
+    assert (run.summary["test_accuracy"] is None) == private
+    assert run.predictions.probabilities.shape == (60, 3)
+
+
+def test_a_disclosure_says_what_each_message_cost_and_the_run_so_far(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run")
+    found = {record.kind: record for record in disclosed(run.path, "B") if record.to == LEARNER}
+    epsilons = {kind: (record.epsilon_release, record.epsilon_total) for kind, record in found.items()}
+    assert epsilons == {"hello": (None, None), "perturbed_features": (4.0, 6.0), "perturbed_labels": (2.0, 6.0)}
+    for kind in ("features", "labels"):
+        assert found[f"perturbed_{kind}"].protection == "noise"
+        assert found[f"perturbed_{kind}"].reveals == (f"perturbed-{kind}",)
+
+
+@pytest.mark.parametrize("private", [False, True], ids=["features", "features and labels"])
+def test_cut_in_training_it_goes_on_from_the_same_release(tmp_path: Path, private: bool) -> None:
+    settings = saved(tmp_path / "data", PRIVATE_LABELS if private else {})
+    run = cut_run(settings, tmp_path / "run", 5)
+    before, whole = kept(run), tmp_path / "whole"
+    shutil.copytree(run, whole)
+    shutil.rmtree(whole / "parties" / LEARNER / "checkpoints")
+    with cut_at(6), pytest.raises(CutError):
+        resume(run)
+    result, from_the_start = resume(run), resume(whole)
+    assert (result.summary["started_at"], from_the_start.summary["started_at"]) == (4, 0)
+    assert_same(result, from_the_start)
+    for path in (run, whole):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in kept(path).items())
+        for party in ("B", "C"):
+            assert paid(path, party) == sent(path, party)
+            assert paid(path, party)["features"] == 1
+
+
+@contextmanager
+def killed(kind: str, party: str) -> Iterator[None]:
+    """A party ends just before it sends, or just before it keeps, its release."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "before it sends":
+            send = RecordedLink.send
+
+            def cut_send(self: RecordedLink, to: str, tag: Tag, tensor: Tensor) -> None:
+                if self.party == party and tag.kind is Kind.PERTURBED_FEATURES:
+                    raise CutError
+                send(self, to, tag, tensor)
+
+            patch.setattr(RecordedLink, "send", cut_send)
+        else:
+            replace_ = KeptRelease.replace
+
+            def cut_replace(self: KeptRelease, number: int, tensors: dict[str, Tensor]) -> None:
+                if self._path.parent.name == party:
+                    raise CutError
+                replace_(self, number, tensors)
+
+            patch.setattr(KeptRelease, "replace", cut_replace)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("kind", "party"), [("before it sends", "B"), ("before it keeps", "B"), ("before it keeps", LEARNER)]
+)
+def test_killed_around_the_release_the_ledger_counts_no_less_than_was_sent(
+    tmp_path: Path, kind: str, party: str
+) -> None:
+    settings, run = saved(tmp_path / "data"), tmp_path / "run"
+    with killed(kind, party), pytest.raises(CutError):
+        train(settings, run)
+    assert paid(run, "B") == ONE
+    assert sent(run, "B") == (Counter() if kind == "before it sends" else ONE)
+    result = resume(run)
+    assert paid(run, "B") == TWO
+    assert sent(run, "B") == (ONE if kind == "before it sends" else TWO)
+    assert paid(run, "C") >= sent(run, "C")
+    assert spent(run, "B") == 8.0
+    assert torch.equal(predict(run).probabilities, result.predictions.probabilities)
+    assert paid(run, "B") == TWO
+
+
+@pytest.mark.parametrize("loser", [LEARNER, "B", "C"])
+def test_a_lost_release_is_made_anew_and_training_begins_anew(tmp_path: Path, loser: str) -> None:
+    run = cut_run(saved(tmp_path / "data"), tmp_path / "run", 5)
+    before = kept(run)
+    lose(run, loser)
+    result = resume(run)
+    assert result.summary["started_at"] == 0
+    assert [record["epoch"] for record in result.metrics] == list(range(1, 7))
+    assert not torch.equal(kept(run)["features/B"], before["features/B"])
+    for party in ("B", "C"):
+        assert paid(run, party) == sent(run, party) == TWO
+        assert spent(run, party) == 8.0
+
+
+def test_changed_features_are_released_anew_and_predicted_with_what_was_trained(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data"), tmp_path / "run").path
+    model = RunDirectory.open(run).party(LEARNER).model_path.read_bytes()
+    before = predict(run).probabilities
+    change_features(run, "B")
+    changed = predict(run).probabilities
+    assert not torch.equal(changed, before)
+    assert torch.equal(predict(run).probabilities, changed)
+    assert RunDirectory.open(run).party(LEARNER).model_path.read_bytes() == model
+    for party in ("B", "C"):
+        assert paid(run, party) == sent(run, party) == TWO
+        assert spent(run, party) == 8.0
+
+
+@pytest.mark.parametrize("part", ["labels", "split", "test labels"])
+def test_changed_private_labels_are_released_anew(tmp_path: Path, part: str) -> None:
+    run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run").path
+    before = load_party(graph(run, "B"))
+    assert before.labels is not None
+    assert before.train_mask is not None
+    assert before.val_mask is not None
+    node = int(before.train_mask.nonzero()[0])
+    at = torch.arange(60) == node
+    if part == "labels":
+        after = replace(before, labels=torch.where(at, (before.labels + 1) % 3, before.labels))
+    elif part == "split":
+        after = replace(before, train_mask=before.train_mask & ~at, val_mask=before.val_mask | at)
+    else:
+        after = replace(before, test_mask=None)
+    save_party(after, graph(run, "B"))
+    predict(run)
+    times = 1 if part == "test labels" else 2
+    assert paid(run, "B") == sent(run, "B") == Counter(features=times, labels=times)
+    assert paid(run, "C") == Counter(features=times)
+
+
+def test_nodes_that_others_do_not_know_may_change_for_nothing(tmp_path: Path) -> None:
+    """Nothing is released of them."""
+    settings = local_job(3)
+    parties = with_own_nodes(local_parties(settings), (3, 4, 0))
+    run = train(settings, tmp_path / "run", parties=parties).path
+    before = load_party(graph(run, "B"))
+    features = before.features.to_dense().clone()
+    features[60:] += 0.25
+    save_party(replace(before, features=features), graph(run, "B"))
+    predict(run)
+    assert paid(run, "B") == sent(run, "B") == ONE
+
+
+def test_the_learners_own_data_may_change_for_nothing(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data", own=True), tmp_path / "run")
+    change_features(run.path, LEARNER)
+    assert not torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert paid(run.path, "B") == sent(run.path, "B") == ONE
+
+
+# What is damaged
+
+
+def tampered(run: Path, name: str, change: Callable[[Tensor], Tensor] | None) -> None:
+    """The learner's kept release with one tensor changed, or without it."""
+    path = run / "parties" / LEARNER / "release.safetensors"
+    tensors, facts = load_tensors(path)
+    before = tensors.pop(name)
+    save_tensors(path, tensors if change is None else {**tensors, name: change(before)}, facts)
+
+
+def test_a_damaged_release_is_one_clear_error_and_no_new_release(tmp_path: Path) -> None:
+    whole = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "whole").path
+
+    def fails(says: str, damage: Callable[[Path], object]) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(whole, run)
+        damage(run)
+        with pytest.raises(RunError, match=rf"A/release\.safetensors: {says}") as caught:
+            predict(run)
+        assert "\n" not in str(caught.value)
+        assert paid(run, "B") == Counter(features=1, labels=1)
+        shutil.rmtree(run)
+
+    def cut(run: Path) -> None:
+        path = run / "parties" / LEARNER / "release.safetensors"
+        path.write_bytes(path.read_bytes()[:-50])
+
+    fails("missing or damaged", cut)
+    fails(r"damaged \(it lacks 'features/C'\); delete it", lambda run: tampered(run, "features/C", None))
+    fails(r"damaged \(it lacks 'labels'\); delete it", lambda run: tampered(run, "labels", None))
+    fails(r"damaged \(released features hold .*\); delete it", lambda run: tampered(run, "features/B", lambda t: t[1:]))
+    fails(
+        r"damaged \(released labels are no labels .*\); delete it", lambda run: tampered(run, "labels", lambda t: t + 9)
+    )
+
+
+def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data"), tmp_path / "run").path
+    ledger(run, OTHER).unlink()
+    change_features(run, OTHER)
+    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+        predict(run)
+    assert not ledger(run, OTHER).exists()
+
+
+@pytest.mark.parametrize("kind", [Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS])
+def test_a_malformed_release_is_kept_by_nobody_who_learns(tmp_path: Path, kind: Kind) -> None:
+    settings, run = saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run"
+    send = RecordedLink.send
+
+    def other(self: RecordedLink, to: str, tag: Tag, tensor: Tensor) -> None:
+        send(self, to, tag, tensor[1:] if tag.kind is kind else tensor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordedLink, "send", other)
+        with pytest.raises(ProtocolError, match=r"^released (features|labels) .*; install the same release"):
+            train(settings, run)
+    assert not (run / "parties" / LEARNER / "release.safetensors").exists()
+    assert len(resume(run).metrics) == 6
+    assert paid(run, "B") == Counter(features=2, labels=2)
+
+
+# What is refused
+
+
+def test_a_value_outside_the_range_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", low=-1.0, high=1.0)
+    says = r"^party 'B': x has the value .*, outside the declared range \[-1\.0, 1\.0\]: declare a"
+    with pytest.raises(DataError, match=says):
+        train(settings, tmp_path / "run")
+    with pytest.raises(DataError, match=says):
+        train(local_job(3, low=-1.0, high=1.0), tmp_path / "run", parties=local_parties(settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_features_that_have_left_the_range_cost_nobody_anything(tmp_path: Path) -> None:
+    run = train(saved(tmp_path / "data"), tmp_path / "run").path
+    for _ in range(20):
+        change_features(run, "B")
+    with pytest.raises(ConfigError, match=r"^B refuses the job: it has a feature outside the range from low=-10 to"):
+        predict(run)
+    for party in ("B", "C"):
+        assert paid(run, party) == sent(run, party) == ONE
+
+
+@pytest.mark.parametrize("how", ["given", "saved"])
+def test_misplaced_labels_are_refused_before_there_is_a_run(tmp_path: Path, how: str) -> None:
+    settings = local_job(3, PRIVATE_LABELS)
+    parties = [local_parties(local_job(3))[0], *local_parties(settings)[1:]]
+    given: dict[str, Any] = {"parties": parties}
+    if how == "saved":
+        paths = {one.party: str(tmp_path / f"{one.party}.safetensors") for one in parties}
+        for one in parties:
+            save_party(one, Path(paths[one.party]))
+        settings, given = local_job(3, PRIVATE_LABELS, {"data": {"parties": paths}}), {}
+    with pytest.raises(ConfigError, match=r"^A refuses the job: it has labels itself, and local\.labels\.holder=B"):
+        train(settings, tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_holder_without_labels_is_refused(tmp_path: Path) -> None:
+    parties = local_parties(local_job(3, PRIVATE_LABELS))
+    settings = local_job(3, {"data": {"label_holder": "A"}})
+    with pytest.raises(DataError, match="party 'A': labels: there are none, and the label holder needs them"):
+        train(settings, tmp_path / "run", parties=parties)
+
+
+def test_a_label_holder_is_found_by_its_labels(tmp_path: Path) -> None:
+    parties = local_parties(local_job(3, {"data": {"label_holder": "C"}}))
+    run = train(local_job(3), tmp_path / "run", parties=parties)
+    assert RunDirectory.open(run.path).settings.releasing == ("A", "B")
+    assert paid(run.path, "A") == ONE
+
+
+def test_more_sampled_features_than_a_holder_has(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", sampled=17)
+    with pytest.raises(ConfigError, match="sampled=17 is more than the 16 features there are; lower it"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

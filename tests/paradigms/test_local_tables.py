@@ -1,0 +1,195 @@
+"""Paradigm local on three organisations' own tables: one has the edges, the others their customers' features."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from tests.paradigms.test_local_runs import disclosed, kept, sent
+from tests.paradigms.test_private_runs import entries, kinds_sent, paid, refused_by_all
+from tests.roles.federation import Settings
+from tests.roles.local_parties import local_job
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.paradigms.jobs import align, predict, train
+
+COMMON, OWN, CLASSES = 60, 5, ("cat", "dog", "emu")
+ONE, TWO = Counter(features=1), Counter(features=2)
+EPSILON = 4.0
+
+
+def write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def write_party(folder: Path, party: str, *, labelled: bool, limits: Mapping[str, Any]) -> Path:
+    """Tables of 60 common nodes and five of its own, in an order of its own; A alone has edges."""
+    folder.mkdir()
+    data = synthetic_data(COMMON + OWN, 8, len(CLASSES), seed=1)
+    own = [f"{party}{node}" for node in range(OWN)]
+    ids = [f"n{node:02}" for node in range(COMMON)] + own
+    columns = {"A": [0], "B": [1, 2, 3], "C": [4, 5, 6, 7]}[party]
+    header, rows = ["id", *(f"x{column}" for column in columns)], []
+    for node, name in enumerate(ids):
+        row: list[Any] = [name, *(float(data.x[node, column]) for column in columns)]
+        if labelled:
+            row += [CLASSES[int(data.y[node])], "train" if node % 3 else "val"]
+        rows.append(row)
+    random.Random(party).shuffle(rows)
+    write(folder / "nodes.csv", header + (["kind", "split"] if labelled else []), rows)
+    nodes: dict[str, Any] = {"file": "nodes.csv", "id": "id", "features": [{"columns": header[1:]}]}
+    if labelled:
+        nodes |= {"label": {"column": "kind", "classes": list(CLASSES)}, "split": {"column": "split"}}
+    content: dict[str, Any] = {"party": party, "nodes": nodes, "limits": dict(limits)}
+    if party == "A":
+        pairs = [[ids[source], ids[target]] for source, target in data.edge_index.t().tolist() if source < target]
+        write(folder / "edges.csv", ["from", "to"], pairs)
+        content["edges"] = [{"file": "edges.csv", "source": "from", "target": "to"}]
+    path = folder / "party.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def tables(folder: Path, *changes: Settings, labels_at: str = "A", **limits: Any) -> JobSettings:
+    """The job on them; B and C accept nothing without a bound."""
+    limits = {"may_reveal": [], "max_epsilon": 9.0, **limits}
+    paths = {
+        party: str(write_party(folder / party, party, labelled=party == labels_at, limits=limits)) for party in "ABC"
+    }
+    return local_job(3, {"data": {"parties": paths}}, *changes)
+
+
+def party_file(settings: JobSettings, party: str) -> Path:
+    path = (settings.data.parties or {})[party]
+    assert path is not None
+    return path
+
+
+def edit(settings: JobSettings, party: str, **keys: Any) -> None:
+    path = party_file(settings, party)
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | keys), encoding="utf-8")
+
+
+def change_table(settings: JobSettings, party: str, value: float = 0.5) -> None:
+    """One other value in one row."""
+    path = party_file(settings, party).parent / "nodes.csv"
+    header, first, *rest = path.read_text(encoding="utf-8").splitlines()
+    values = first.split(",")
+    values[1] = str(value)
+    path.write_text("\n".join([header, ",".join(values), *rest]) + "\n", encoding="utf-8")
+
+
+def test_aligned_trained_and_predicted_with_one_release(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    run = train(settings, tmp_path / "run")
+    before = run.predictions
+    assert before.ids is not None
+    assert sorted(before.ids) == [f"n{node:02}" for node in range(COMMON)]
+    assert before.csv().splitlines()[0] == "id,class,p_cat,p_dog,p_emu"
+    assert all(line.split(",")[1] in CLASSES for line in before.csv().splitlines()[1:])
+    again = predict(run.path, ids=["n07", "n03"])
+    assert again.ids == ("n07", "n03")
+    assert torch.equal(again.probabilities, before.of_ids(["n07", "n03"]).probabilities)
+    for party in ("B", "C"):
+        assert paid(run.path, party) == sent(run.path, party) == ONE
+    assert kept(run.path)["features/C"].shape == (COMMON, 4)
+
+
+def test_all_that_is_sent_is_said_to_be_of_the_alignment_or_the_release(tmp_path: Path) -> None:
+    run = train(tables(tmp_path), tmp_path / "run").path
+    alignment = {"hello", "blinded_ids", "id_tokens"}
+    assert kinds_sent(run, "A") == alignment
+    assert kinds_sent(run, "B") == kinds_sent(run, "C") == {*alignment, "perturbed_features"}
+    assert kinds_sent(run, SERVER) == {"hello", "common_ids"}
+    for party in ("A", "B", "C", SERVER):
+        assert {record.kind for record in disclosed(run, party)} == kinds_sent(run, party)
+
+
+def test_labels_of_another_organisation(tmp_path: Path) -> None:
+    private = {"local": {"labels": {"holder": "C", "epsilon": 2.0}}}
+    run = train(tables(tmp_path, private, labels_at="C"), tmp_path / "run")
+    assert paid(run.path, "C") == Counter(features=1, labels=1)
+    assert paid(run.path, "B") == ONE
+    assert run.predictions.csv().splitlines()[0].startswith("id,class,p0,")
+    assert kept(run.path)["labels"].shape == (COMMON, 2)
+
+
+def test_a_prediction_for_changed_tables_is_a_new_release_as_long_as_there_is_room(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    run = train(settings, tmp_path / "run").path
+    change_table(settings, "B")
+    predict(run)
+    assert paid(run, "B") == paid(run, "C") == TWO, "the rows have been aligned anew"
+    change_table(settings, "B", -0.5)
+    says = refused_by_all(lambda: predict(run), r"limits\.max_epsilon of B, C has no room for it; raise it there")
+    assert says.startswith("a new release is needed")
+    assert paid(run, "B") == paid(run, "C") == TWO
+    assert kinds_sent(run, "B", "prediction_traffic.json") == {"hello", "blinded_ids", "id_tokens"}
+    edit(settings, "B", limits={"max_epsilon": 12.0, "may_reveal": []})
+    edit(settings, "C", limits={"max_epsilon": 12.0, "may_reveal": []})
+    predict(run)
+    assert paid(run, "C") == Counter(features=3)
+
+
+def test_a_prediction_for_the_same_tables_releases_nothing(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    run = train(settings, tmp_path / "run")
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    for party in ("B", "C"):
+        assert paid(run.path, party) == sent(run.path, party) == ONE
+
+
+@pytest.mark.parametrize(
+    ("party", "limits", "says"),
+    [
+        ("B", {"max_epsilon": 3.9}, r"limits\.max_epsilon=3\.9 and the job can cost B a total ε of 4: lower it"),
+        ("C", {}, r"limits\.may_reveal=\[.*\]: .*perturbed-features \(local\.features\.epsilon=4\)"),
+    ],
+)
+def test_what_a_party_does_not_accept(tmp_path: Path, party: str, limits: dict[str, Any], says: str) -> None:
+    settings = tables(tmp_path)
+    edit(settings, party, limits=limits)
+    with pytest.raises(ConfigError, match=f"{party} refuses the job: {says}"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    nodes = yaml.safe_load(party_file(settings, "B").read_text())["nodes"]
+    nodes["features"][0]["missing"] = "mean"
+    edit(settings, "B", nodes=nodes)
+    with pytest.raises(ConfigError, match=r"B refuses the job: nodes\.features with missing=mean: .*set missing to a"):
+        train(settings, tmp_path / "run")
+    nodes["features"][0]["missing"] = "0.5"
+    edit(settings, "B", nodes=nodes)
+    assert align(settings, tmp_path / "run")[""] == COMMON
+
+
+def test_a_value_outside_the_range_and_too_few_common_nodes(tmp_path: Path) -> None:
+    settings = tables(tmp_path)
+    edit(settings, "C", limits={"may_reveal": [], "max_epsilon": 9, "min_common_nodes": COMMON + 1})
+    refused_by_all(
+        lambda: train(settings, tmp_path / "few"),
+        rf"C refuses the job: limits\.min_common_nodes={COMMON + 1} and the holders have {COMMON} in common",
+    )
+    edit(settings, "C", limits={"may_reveal": [], "max_epsilon": 9})
+    lines = (party_file(settings, "B").parent / "nodes.csv").read_text().splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("n"))
+    lines[row] = lines[row].split(",")[0] + ",10.5,0,0"
+    (party_file(settings, "B").parent / "nodes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    refused_by_all(lambda: train(settings, tmp_path / "far"), "B refuses the job: it has a feature outside the range")
+    assert entries(tmp_path / "far", "C") == []

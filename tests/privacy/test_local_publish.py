@@ -1,0 +1,129 @@
+"""The door of perturbed values: paid for before they are drawn, and never more often than the budget allows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.roles.federation import fixed_secrets
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local.additive import AnalyticGaussian
+from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.privacy.local.publish import LocalPublisher
+
+X, LABELS = torch.rand(7, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
+
+
+def publisher(
+    ledger: Ledger | None, epsilon: float = 1.0, labels: float | None = None, mechanism: FeatureMechanism | None = None
+) -> LocalPublisher:
+    response = None if labels is None else LabelResponse(labels, 2)
+    return LocalPublisher(mechanism or MultiBit(epsilon, 0.0, 1.0, 3), response, ledger, fixed_secrets("door"))
+
+
+def opened(folder: Path, budget: float | None, delta: float = 1e-12) -> Ledger:
+    return Ledger.open(folder / "ledger.jsonl", delta, budget, job="job")
+
+
+def released(door: LocalPublisher) -> int:
+    """How many releases, of labels too where it has some, the ledger lets it make."""
+    for count in range(100):
+        try:
+            door.features(X)
+            if door.response is not None:
+                door.labels(LABELS)
+        except BudgetSpent:
+            return count
+    return 100
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    epsilon=st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.5]),
+    labels=st.sampled_from([None, 0.1, 0.2, 3.0]),
+    times=st.integers(0, 12),
+    more=st.sampled_from([0.0, 0.05]),
+)
+def test_the_room_that_it_states_is_there(
+    tmp_path_factory: pytest.TempPathFactory, epsilon: float, labels: float | None, times: int, more: float
+) -> None:
+    """Before every release: whoever was told that there is room must not find that there is none."""
+    budget = times * (epsilon + (labels or 0.0)) + more
+    if budget == 0:
+        return
+    with opened(tmp_path_factory.mktemp("ledger"), budget) as ledger:
+        door = publisher(ledger, epsilon, labels)
+        room = door.room()
+        assert room is not None
+        assert times - 1 <= room <= times, "one less where the sum, rounded up, is above the budget"
+        while door.room():
+            door.features(X)
+            if labels is not None:
+                door.labels(LABELS)
+        assert door.spent().epsilon_total <= budget * (1 + 1e-12)
+        assert door.spent().releases["features"] >= room
+
+
+def test_with_gaussian_noise_releases_compose_to_less_than_their_sum(tmp_path: Path) -> None:
+    mechanism = AnalyticGaussian(1.0, 0.0, 1.0, 3, 1e-5)
+    with opened(tmp_path, 3.0, 1e-5) as ledger:
+        door = publisher(ledger, mechanism=mechanism)
+        assert door.room() == 3
+        assert released(door) > 3
+        assert door.delta == 1e-5
+        assert door.room() == 0
+
+
+@pytest.mark.parametrize(("budget", "room"), [(None, None), (0.5, 0), (1.0, 1), (1e300, 2**32)])
+def test_room(tmp_path: Path, budget: float | None, room: int | None) -> None:
+    with opened(tmp_path, budget) as ledger:
+        assert publisher(ledger).room() == room
+    assert publisher(None).room() is None
+
+
+def test_what_it_says_of_itself(tmp_path: Path) -> None:
+    with opened(tmp_path, 8.0) as ledger:
+        door = publisher(ledger, 1.0, 2.0)
+        door.features(X)
+        door.labels(LABELS)
+        spent = door.spent()
+        assert (spent.releases, spent.epsilon_release, spent.epsilon_total) == ({"features": 1, "labels": 1}, 3.0, 3.0)
+        assert (door.budget, door.delta) == (8.0, 0.0)
+    assert publisher(None).spent().epsilon_total == math.inf
+
+
+def test_what_is_refused_costs_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path, 8.0) as ledger:
+        door = publisher(ledger)
+        with pytest.raises(DataError, match=r"outside the declared range"):
+            door.features(X + 1)
+        with pytest.raises(ConfigError, match="this holder is not the one that releases labels"):
+            door.labels(LABELS)
+        assert door.spent().epsilon_total == 0
+
+
+def test_it_is_paid_before_it_is_drawn(tmp_path: Path) -> None:
+    """A kill in between, or in the drawing, leaves a ledger that counts too much, never too little."""
+
+    class CutError(Exception):
+        pass
+
+    def cut(size: int) -> bytes:
+        raise CutError
+
+    with opened(tmp_path, None) as ledger:
+        door = LocalPublisher(MultiBit(1.0, 0.0, 1.0, 3), LabelResponse(2.0, 2), ledger, cut)
+        with pytest.raises(CutError):
+            door.features(X)
+        with pytest.raises(CutError):
+            door.labels(LABELS)
+    with opened(tmp_path, None) as ledger:
+        assert publisher(ledger).spent().releases == {"features": 1, "labels": 1}

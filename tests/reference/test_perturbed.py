@@ -1,0 +1,333 @@
+"""``model.initial.method: perturbed``: released once to all holders, and from there on the plaintext network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from tests.paradigms.runs import assert_same_run, joint_model
+from tests.paradigms.test_resume import cut_run, epochs_of
+from tests.roles.federation import CLASSES, NODES, Settings, merge, small_job, with_own_nodes
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.limits import LimitSettings, refusal, revelations
+from veilgraph.core.party_settings import PartySettings
+from veilgraph.core.types import SERVER
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.paradigms.jobs import predict, resume, train
+from veilgraph.paradigms.organisation import Organisation, largest_epsilon
+from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.report.budget import budget_notes
+
+FEATURES, LOW, HIGH = 48, -9.0, 9.0
+TOLERANCE = 1e-6
+RANGE = {"low": LOW, "high": HIGH}
+SPARSE: Settings = {"epsilon": 2.0, **RANGE}
+LAST: Settings = {"train": {"select_by": "last"}}
+
+
+def parties(holders: int, own: Sequence[int] = ()) -> list[PartyGraph]:
+    """The first has most of the columns; with so many own nodes each."""
+    shares = [holders + 1, *[1] * (holders - 1)]
+    names = [chr(ord("A") + index) for index in range(holders)]
+    data = synthetic_data(NODES, FEATURES, CLASSES, 0)
+    graphs = split_vertically(data, names=names, feature_proportions=shares, label_holder="A", seed=0)
+    return with_own_nodes(graphs, own or [0] * holders)
+
+
+def job(folder: Path, release: Settings, graphs: Sequence[PartyGraph], *changes: Settings) -> JobSettings:
+    folder.mkdir()
+    paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
+    for graph in graphs:
+        save_party(graph, Path(paths[graph.party]))
+    model = {"initial": {"method": "perturbed", "release": release, "init_std": 1e-3}}
+    base: Settings = {"precision": "float64", "data": {"parties": paths}, "model": model}
+    return small_job(len(graphs), base, *changes)
+
+
+def kept(run: Path, party: str) -> dict[str, Tensor]:
+    return load_tensors(run / "parties" / party / "release.safetensors")[0]
+
+
+def entries(run: Path, party: str) -> list[dict[str, Any]]:
+    lines = (run / "parties" / party / "ledger.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[1:]]
+
+
+def messages(run: Path, party: str, work: str = "traffic.json") -> Counter[tuple[str, str]]:
+    """(kind, receiver) → messages that the party sent."""
+    rows = json.loads((run / "parties" / party / work).read_text())
+    return Counter({(row["kind"], row["peer"]): row["messages"] for row in rows if row["direction"] == "sent"})
+
+
+def by_hand(packed: Tensor, columns: int) -> Tensor:
+    """x* entry by entry, float64."""
+    if packed.dtype == torch.float32:
+        return packed.double()
+    if packed.dtype == torch.uint8:
+        return packed.double() - 1
+    released = torch.zeros(len(packed), columns, dtype=torch.float64)
+    for row, places in enumerate(packed.tolist()):
+        for place in places:
+            released[row, abs(place) - 1] = 1.0 if place > 0 else -1.0
+    return released
+
+
+def as_released(run: Path, settings: JobSettings, graph: PartyGraph, graphs: Sequence[PartyGraph]) -> PartyGraph:
+    """The holder's graph with X'' in place of x: scale·x* of every holder; of its own nodes its own columns alone."""
+    found, release = kept(run, graph.party), settings.feature_release
+    assert release is not None
+    blocks = []
+    for other in graphs:
+        values = by_hand(found[f"features/{other.party}"], other.num_features)
+        assert len(values) == (graph.num_nodes if other is graph else graph.common)
+        block = torch.zeros(graph.num_nodes, other.num_features, dtype=torch.float64)
+        block[: len(values)] = values * feature_mechanism(release, other.num_features).scale
+        blocks.append(block)
+    return replace(graph, features=torch.cat(blocks, dim=1))
+
+
+CASES: dict[str, tuple[Settings, Settings]] = {
+    "sampled, sparse at one": (SPARSE, {}),
+    "a bit of every feature, two rounds": (
+        {**SPARSE, "mechanism": "one-bit"},
+        {"model": {"rounds": 2, "combine": {"strategy": "degree-weighted"}}},
+    ),
+    "gaussian, gat": ({**SPARSE, "mechanism": "gaussian", "delta": 1e-5}, {"model": {"local": {"model": "gat"}}}),
+    "laplace, concat": (
+        {**SPARSE, "mechanism": "laplace"},
+        {"model": {"combine": {"strategy": "concat"}, "initial": {"dropout": 0.3, "activation": "tanh"}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("release", "changes"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("own", [(), (7, 0, 5)], ids=["common nodes", "own nodes"])
+def test_every_weight_equals_the_twins_with_what_was_released(
+    tmp_path: Path, release: Settings, changes: Settings, own: Sequence[int]
+) -> None:
+    graphs = parties(3, own)
+    settings = job(tmp_path / "data", release, graphs, LAST, changes)
+    run = train(settings, tmp_path / "run")
+    twin = PlainNetwork(settings, [as_released(run.path, settings, graph, graphs) for graph in graphs], "A")
+    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    for epoch in range(1, settings.train.epochs + 1):
+        twin.train_step(epoch)
+    ours, expected = joint_model(run.path), twin.weights()
+    assert ours.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert float((ours[name] - weight).detach().abs().max()) <= TOLERANCE, name
+    for graph in graphs:
+        assert expected[f"{graph.party}/W"].shape == (FEATURES, settings.model.dim)
+        assert not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach())
+    assert float((run.predictions.probabilities - twin.infer().softmax(dim=1)).abs().max()) <= TOLERANCE
+
+
+def test_all_holders_have_the_same_of_the_common_nodes_and_nothing_of_others_own(tmp_path: Path) -> None:
+    graphs = parties(2, (4, 3))
+    run = train(job(tmp_path / "data", SPARSE, graphs), tmp_path / "run")
+    ours, others = kept(run.path, "A"), kept(run.path, "B")
+    assert ours.keys() == others.keys() == {"features/A", "features/B"}
+    for name in ours:
+        assert torch.equal(ours[name][:NODES], others[name][:NODES])
+    assert [len(ours["features/A"]), len(ours["features/B"])] == [NODES + 4, NODES]
+    assert [len(others["features/A"]), len(others["features/B"])] == [NODES, NODES + 3]
+    assert ours["features/A"].dtype == torch.int64, "few features are sampled: columns, not a matrix"
+
+
+# One release
+
+
+def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", SPARSE, parties(3), {"train": {"epochs": 7}})
+    run = train(settings, tmp_path / "run")
+    cut = tmp_path / "cut"
+    shutil.copytree(run.path, cut)
+    (cut / "summary.json").unlink()
+    for party in (*settings.data.names, SERVER):
+        RunDirectory.open(cut).party(party).forget_after(4)
+    resumed = resume(cut)
+    assert resumed.summary["started_at"] == 4
+    assert_same_run(run, resumed)
+    assert torch.equal(predict(cut).probabilities, run.predictions.probabilities)
+    for party in settings.data.names:
+        (entry,) = entries(cut, party)
+        assert (entry["channel"], entry["count"]) == ("features", 1)
+        assert entry["event"]["unit"] == "node"
+        assert resumed.summary["privacy"][party]["epsilon_total"] == 2
+        first = {to: count for (kind, to), count in messages(run.path, party).items() if kind == "perturbed_features"}
+        assert first == {other: 1 for other in settings.data.names if other != party}
+        for work in ("traffic.json", "prediction_traffic.json"):
+            assert not any(kind == "perturbed_features" for kind, _ in messages(cut, party, work))
+    assert not (cut / "parties" / SERVER / "ledger.jsonl").exists()
+
+
+def test_changed_features_are_released_anew_by_all_and_what_was_trained_before_is_left(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", SPARSE, parties(2), {"train": {"epochs": 7}})
+    run = cut_run(settings, tmp_path / "run", 5)
+    before, path = kept(run, "A"), run / "parties" / "B" / "graph.safetensors"
+    graph = load_party(path)
+    save_party(replace(graph, edge_index=graph.edge_index[:, 2:]), path)  # edges are not released
+    assert epochs_of(run) == {"A": [2, 4], "B": [2, 4], SERVER: [2, 4]}
+    save_party(replace(graph, features=graph.features.to_dense() / 2), path)
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 0
+    assert [len(entries(run, party)) for party in "AB"] == [2, 2]
+    assert resumed.summary["privacy"]["A"]["epsilon_total"] == 4
+    assert not torch.equal(before["features/A"], kept(run, "A")["features/A"])
+    save_party(replace(load_party(path), edge_index=graph.edge_index[:, 4:]), path)
+    predict(run)
+    assert [len(entries(run, party)) for party in "AB"] == [2, 2]
+
+
+def test_a_value_outside_the_range_is_released_by_nobody_and_costs_nothing(tmp_path: Path) -> None:
+    graphs = parties(2)
+    graphs[1] = replace(graphs[1], features=graphs[1].features.to_dense() + 20)
+    with pytest.raises(
+        ConfigError, match="B refuses the job: it has a feature outside the range from low=-9 to high=9"
+    ):
+        train(job(tmp_path / "data", SPARSE, graphs), tmp_path / "run")
+    for party in "AB":
+        assert entries(tmp_path / "run", party) == []
+        assert {kind for kind, _ in messages(tmp_path / "run", party)} == {"hello"}
+
+
+def test_a_kept_release_that_lacks_a_part_says_what_to_do(tmp_path: Path) -> None:
+    run = train(job(tmp_path / "data", SPARSE, parties(2)), tmp_path / "run")
+    store = RunDirectory.open(run.path).party("A")
+    tensors, facts = load_tensors(store.path / "release.safetensors")
+    save_tensors(store.path / "release.safetensors", {"features/A": tensors["features/A"]}, facts)
+    with pytest.raises(RunError, match=r"release\.safetensors: damaged .*lacks 'features/B'.*release anew"):
+        predict(run.path)
+
+
+def test_tables_are_released_anew_for_a_prediction_only_if_one_has_changed(tmp_path: Path) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    files = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
+    initial = {"method": "perturbed", "release": {"epsilon": 2.0, **RANGE}}
+    paths = {name: str(path) for name, path in files.items()}
+    settings = parse_job(
+        {"data": {"parties": paths}, "model": {"dim": 8, "initial": initial}, "train": {"epochs": 2}, "timeout_s": 20}
+    )
+    with pytest.raises(ConfigError, match=r"perturbed-features \(model\.initial\.method=perturbed"):
+        train(settings, tmp_path / "run")
+    for path in files.values():
+        limits = {"limits": {"may_reveal": list(revelations(settings))}}
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | limits))
+    run = train(settings, tmp_path / "run")
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert [len(entries(run.path, party)) for party in "AB"] == [1, 1]
+    table = files["B"].parent / "nodes.csv"
+    lines = table.read_text(encoding="utf-8").splitlines()
+    values = lines[5].split(",")
+    lines[5] = ",".join([values[0], "0.5", *values[2:]])
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    predict(run.path)
+    assert [len(entries(run.path, party)) for party in "AB"] == [2, 2]
+
+
+# What it tells, and to whom
+
+
+def test_disclosures_are_the_release_with_its_cost_and_what_limits_say(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", SPARSE, parties(2))
+    run = train(settings, tmp_path / "run")
+    lines = [
+        json.loads(line)
+        for party in (*settings.data.names, SERVER)
+        for line in (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+    ]
+    released = [line for line in lines if line["kind"] == "perturbed_features"]
+    assert [(line["party"], line["to"]) for line in released] == [("A", "B"), ("B", "A")]
+    for line in released:
+        assert (line["protection"], line["epsilon_release"], line["epsilon_total"]) == ("noise", 2, 2)
+    assert {line["kind"] for line in lines if line["epsilon_total"] is not None} == {"perturbed_features"}
+    assert {name for line in lines for name in line["reveals"]} == set(revelations(settings))
+    to_b = {kind for kind, to in messages(run.path, "A") if to == "B"}
+    assert to_b == {"hello", "key", "perturbed_features", "control"}
+
+
+def perturbed(*changes: Settings) -> JobSettings:
+    return parse_job(merge({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}}, *changes))
+
+
+def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> None:
+    settings = perturbed()
+    assert set(revelations(settings)) == {
+        "embedding-sums",
+        "output-embeddings",
+        "training-rows",
+        "perturbed-features",
+    }
+    for party in "AB":
+        reason = str(refusal(LimitSettings(), settings, party))
+        assert "perturbed-features (model.initial.method=perturbed, release.epsilon=2)" in reason
+        assert largest_epsilon(settings, party) == float("inf")
+    accepting = LimitSettings(may_reveal=tuple(revelations(settings)))
+    assert refusal(accepting, settings, "A") is None
+    assert refusal(accepting.model_copy(update={"max_epsilon": 100.0}), settings, "A") == (
+        "limits.max_epsilon=100 and the job's total ε is infinite, for model.initial.method=perturbed noises features "
+        "and nothing of edges and labels: take individual, or remove the limit"
+    )
+
+
+def test_means_of_all_nodes_are_refused_in_tables(tmp_path: Path) -> None:
+    nodes = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["income"], "missing": "mean"}]}
+    settings = PartySettings.model_validate(
+        {"party": "B", "nodes": nodes, "limits": {"may_reveal": list(revelations(perturbed()))}}
+    )
+    assert "set missing to a number" in str(Organisation(settings, tmp_path).refusal(perturbed()))
+
+
+def test_budget_says_what_is_noised_and_what_is_not() -> None:
+    notes = "\n".join(budget_notes(perturbed()))
+    assert "at A, B a single time, by multi-bit: per-release ε and total ε 2, of one node's features" in notes
+    assert "edges and labels are not noised: per-release ε and total ε of these are infinite" in notes
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": {"initial": {"release": None}}}, "method='perturbed' needs a release"),
+        ({"model": {"initial": {"method": "individual"}}}, "release is for method='perturbed', not 'individual'"),
+        ({"model": {"initial": {"release": {"epsilon": 0}}}}, "greater than 0"),
+        ({"model": {"initial": {"release": {"low": 2.0}}}}, "low=2.0 must be below high=1.0"),
+        ({"privacy": {"epsilon_total": 4}}, "leave one of them out"),
+        ({"privacy": {"epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
+        ({"data": {"feature_scaling": "standard"}}, "choose none or row"),
+        ({"paradigm": "horizontal"}, "model is not the network of paradigm='horizontal'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: Settings, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        perturbed(changes)
+    assert says in str(error.value)
+
+
+def test_who_releases_and_who_learns() -> None:
+    settings = perturbed({"data": {"holders": 3, "label_holder": "B", "feature_scaling": "row"}})
+    assert settings.releasing == settings.learning == ("A", "B", "C")
+    assert settings.feature_release == settings.model.initial.release
+    local = parse_job({"paradigm": "local", "data": {"holders": 3}, "local": {"features": {"epsilon": 1}}})
+    assert (local.releasing, local.learning) == (("B", "C"), ("A",))
+    plain = parse_job({})
+    assert plain.releasing == plain.learning == ()

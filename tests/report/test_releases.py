@@ -1,0 +1,73 @@
+"""What nodes release, for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.report.releases import release_notes, release_table
+
+
+def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: Any) -> JobSettings:
+    settings = {"features": {"epsilon": 1.5, **features}, "labels": labels}
+    return parse_job({"paradigm": "local", "data": {"holders": holders}, "local": settings})
+
+
+def table(settings: JobSettings) -> Table:
+    assert settings.feature_release is not None
+    return release_table(settings, settings.feature_release)
+
+
+def notes(settings: JobSettings) -> list[str]:
+    assert settings.feature_release is not None
+    return release_notes(settings, settings.feature_release)
+
+
+def rows(of: Table) -> list[tuple[str, ...]]:
+    return list(zip(*([str(cell) for cell in column.cells] for column in of.columns), strict=True))
+
+
+def test_who_learns_releases_nothing_and_a_holders_releases_add_up() -> None:
+    assert rows(table(job(3, labels={"holder": "C", "epsilon": 2}))) == [
+        ("A (learns)", "nothing", "–", "0", "0"),
+        ("B", "features", "multi-bit", "1.5", "1.5"),
+        ("C", "features", "multi-bit", "1.5", "3.5"),
+        ("", "label", "randomised response", "2", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("features", "shown"),
+    [
+        ({"mechanism": "one-bit"}, "Of one release, made a single time."),
+        ({"mechanism": "gaussian", "delta": 1e-5}, "Of one release, made a single time; δ = 1e-05."),
+    ],
+)
+def test_delta_is_said_where_there_is_one(features: dict[str, Any], shown: str) -> None:
+    found = table(job(**features))
+    assert found.caption == shown
+    assert rows(found)[1][2] == features["mechanism"]
+
+
+def test_notes_say_what_epsilon_is_about_and_what_it_is_not() -> None:
+    found = notes(job(low=-1, high=3))
+    assert found[0].endswith(
+        "total ε 1.5, of one node's features at one holder, any in the range from -1 to 3 against any other"
+    )
+    assert found[1:] == [
+        "edges are not noised: A, which learns, has them and sends nothing of them",
+        "changed data are released anew, which costs the same again; training and predicting cost nothing",
+    ]
+    more = notes(job(3, labels={"holder": "B", "epsilon": 2}))
+    assert "which nodes have one for training or validation is not hidden" in more[1]
+    assert more[2] == "what a node releases at all of these holders together has a total ε of 5"
+
+
+def test_in_a_vertical_job_all_holders_release() -> None:
+    initial = {"method": "perturbed", "release": {"epsilon": 2}}
+    settings = parse_job({"model": {"initial": initial}})
+    assert [row[0] for row in rows(table(settings))] == ["A", "B"]
+    assert "edges and labels are not noised: per-release ε and total ε of these are infinite" in notes(settings)

@@ -1,0 +1,362 @@
+"""What nodes perturbed crosses the wire as it was released, once, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, with_own_nodes
+from tests.roles.local_parties import (
+    COLUMNS,
+    MECHANISMS,
+    PRIVATE_LABELS,
+    exchange,
+    local_job,
+    local_parties,
+    publisher_for,
+)
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import BudgetSpent, ConfigError, ProtocolError
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.features import is_sparse
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local.additive import LocalLaplace
+from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.roles.feature_release import packed, unpacked
+from veilgraph.roles.label_release import ReleasedLabels
+
+SPARSE = MultiBit(4.0, 0.0, 1.0, 40, sampled=2)
+DENSE = MultiBit(4.0, 0.0, 1.0, 6, sampled=2)
+ALL = one_bit(4.0, 0.0, 1.0, 6)
+NOISE = LocalLaplace(4.0, 0.0, 1.0, 6)
+
+
+def released(mechanism: FeatureMechanism, nodes: int = 5) -> Tensor:
+    x = torch.rand(nodes, mechanism.features, generator=torch.Generator().manual_seed(nodes))
+    return mechanism.release(x, fixed_secrets("wire"))
+
+
+# On the wire
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+@pytest.mark.parametrize(
+    ("mechanism", "shape", "dtype"),
+    [
+        (SPARSE, (2,), torch.int64),
+        (DENSE, (6,), torch.uint8),
+        (ALL, (6,), torch.uint8),
+        (NOISE, (6,), torch.float32),
+        (MultiBit(1.0, 0.0, 1.0, 1), (1,), torch.uint8),
+    ],
+    ids=["sparse", "dense", "one-bit", "laplace", "one column"],
+)
+def test_what_is_packed_is_unpacked(
+    mechanism: FeatureMechanism, shape: tuple[int, ...], dtype: torch.dtype, nodes: int
+) -> None:
+    before = released(mechanism, nodes)
+    wire = packed(before)
+    assert (tuple(wire.shape), wire.dtype) == ((nodes, *shape), dtype)
+    after = unpacked(wire, nodes, mechanism)
+    assert after.dtype == torch.float32
+    assert is_sparse(after) == (mechanism is SPARSE)
+    assert torch.equal(after.to_dense(), before.to_dense().to(torch.float32))
+
+
+def changed(mechanism: FeatureMechanism, row: int, column: int, value: float) -> Tensor:
+    wire = packed(released(mechanism)).clone()
+    wire[row, column] = value
+    return wire
+
+
+MALFORMED: dict[str, tuple[FeatureMechanism, Callable[[], Tensor], str]] = {
+    "a row too few": (SPARSE, lambda: packed(released(SPARSE, 4)), r"shape \[4, 2\] for 5 nodes"),
+    "one dimension": (SPARSE, lambda: torch.ones(5, dtype=torch.int64), r"shape \[5\]"),
+    "a feature too many": (
+        SPARSE,
+        lambda: torch.tensor([[1, 2, 3]]).expand(5, 3).contiguous(),
+        "3 features of a node, and not 2",
+    ),
+    "no feature": (SPARSE, lambda: torch.ones(5, 0, dtype=torch.int64), "0 features of a node"),
+    "column 0": (SPARSE, lambda: changed(SPARSE, 3, 0, 0), "columns that do not exist"),
+    "column d + 1": (SPARSE, lambda: changed(SPARSE, 3, 1, -41), "columns that do not exist"),
+    "a column twice": (SPARSE, lambda: torch.tensor([[7, -7]]).repeat(5, 1), "not in rising order"),
+    "falling columns": (SPARSE, lambda: torch.tensor([[7, 3]]).repeat(5, 1), "not in rising order"),
+    "the least integer": (SPARSE, lambda: changed(SPARSE, 0, 0, -(2**63)), "columns that do not exist"),
+    "noise for bits": (SPARSE, lambda: torch.rand(5, 40), r"dtype torch\.float32"),
+    "doubles for bits": (DENSE, lambda: torch.rand(5, 6).double(), r"dtype torch\.float64"),
+    "a column too few": (DENSE, lambda: packed(released(DENSE))[:, 1:], r"shape \[5, 5\]"),
+    "a value of 3": (DENSE, lambda: changed(DENSE, 2, 2, 3), "none of −1, 0 and 1"),
+    "three bits of two": (DENSE, lambda: torch.full((5, 6), 2, dtype=torch.uint8), "not 2 features of every node"),
+    "a bit that is missing": (ALL, lambda: changed(ALL, 1, 1, 1), "not 6 features of every node"),
+    "bits for noise": (NOISE, lambda: packed(released(ALL)), r"dtype torch\.uint8"),
+    "sampled bits for noise": (NOISE, lambda: packed(released(SPARSE)), r"dtype torch\.int64"),
+    "doubles for noise": (NOISE, lambda: released(NOISE).double(), r"dtype torch\.float64"),
+    "NaN": (NOISE, lambda: changed(NOISE, 4, 5, float("nan")), "not finite"),
+    "infinity": (NOISE, lambda: changed(NOISE, 0, 0, float("-inf")), "not finite"),
+    "truth values": (ALL, lambda: torch.ones(5, 6, dtype=torch.bool), r"dtype torch\.bool"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_a_mechanism_cannot_have_released_is_refused(case: str) -> None:
+    mechanism, make, says = MALFORMED[case]
+    with pytest.raises(ProtocolError, match=f"released features hold .*{says}.*; install the same release"):
+        unpacked(make(), 5, mechanism)
+
+
+@pytest.mark.parametrize("classes", [2, 254, 255, 300])
+def test_labels_are_unpacked_as_they_were_packed(classes: int) -> None:
+    values = torch.tensor([classes - 1, -1, 0, 1, -1])
+    labels = ReleasedLabels(values, values == 0, (values > 0), classes)
+    wire = labels.packed()
+    assert wire.dtype == (torch.uint8 if classes < 255 else torch.int64)
+    again = ReleasedLabels.unpacked(wire, 5, classes)
+    assert torch.equal(again.values, values)
+    assert torch.equal(again.train, labels.train)
+    assert torch.equal(again.val, labels.val)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1, 1], [2, 2]],
+        [[1, 1], [2, 2], [4, 1]],
+        [[1, 1], [2, 2], [3, 3]],
+        [[1, 1], [2, 2], [3, 0]],
+        [[1, 1], [2, 2], [0, 2]],
+        [[1, 1], [2, 1], [0, 0]],
+        [[1, 2], [2, 2], [0, 0]],
+        [[0, 0], [0, 0], [0, 0]],
+    ],
+    ids=[
+        "a row too few",
+        "no such class",
+        "no such split",
+        "a label in no split",
+        "a split without label",
+        "no validation",
+        "no training",
+        "nothing",
+    ],
+)
+def test_labels_that_cannot_have_been_released_are_refused(rows: list[list[int]]) -> None:
+    with pytest.raises(ProtocolError, match="released labels are no labels of 3 nodes and 3 classes"):
+        ReleasedLabels.unpacked(torch.tensor(rows, dtype=torch.uint8), 3, 3)
+    with pytest.raises(ProtocolError, match="released labels are no labels"):
+        ReleasedLabels.unpacked(torch.tensor([[1.0, 1], [2, 2], [0, 0]]), 3, 3)
+
+
+# What is sent
+
+
+JOBS: dict[str, JobSettings] = {
+    **{name: local_job(3, **mechanism) for name, mechanism in MECHANISMS.items()},
+    "two holders": local_job(2),
+    "private labels": local_job(3, PRIVATE_LABELS),
+    "the last holder learns": local_job(3, {"data": {"label_holder": "C"}}, PRIVATE_LABELS),
+}
+
+
+def own_nodes(settings: JobSettings) -> list[PartyGraph]:
+    """Every holder knows nodes that the others do not, which no release is of."""
+    return with_own_nodes(local_parties(settings, own=True), (5, 4, 3)[: settings.data.holders])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: str) -> None:
+    settings = JOBS[name]
+    graphs = {graph.party: graph for graph in own_nodes(settings)}
+    graphs = {party: in_range(graph) for party, graph in graphs.items()}
+    found = exchange(settings, list(graphs.values()))
+    learner, private = settings.data.label_party, settings.local.labels
+    for party in settings.releasing:
+        publisher = publisher_for(settings, graphs[party])
+        assert publisher is not None
+        common = graphs[party].common_part()
+        expected = {Kind.PERTURBED_FEATURES: packed(publisher.features(common.features))}
+        if private is not None and private.holder == party:
+            assert common.labels is not None
+            assert common.train_mask is not None
+            assert common.val_mask is not None
+            known = common.train_mask | common.val_mask
+            values = torch.full_like(common.labels, -1)
+            values[known] = publisher.labels(common.labels[known])
+            expected[Kind.PERTURBED_LABELS] = ReleasedLabels(
+                values, common.train_mask, common.val_mask, CLASSES
+            ).packed()
+        sent = [message for message in found.sent(party) if message.tag.kind is not Kind.HELLO]
+        assert {message.tag.kind for message in sent} == expected.keys()
+        assert len(sent) == len(expected)
+        for message in sent:
+            assert message.receiver == learner
+            assert torch.equal(message.tensor, expected[message.tag.kind])
+    for party in (learner, SERVER):
+        assert {message.tag.kind for message in found.sent(party)} == {Kind.HELLO}
+    got = found.releases[learner]
+    assert got.is_new
+    assert got.number == 1
+    assert got.columns == {party: graphs[party].num_features for party in settings.releasing}
+    assert found.releases[SERVER].tensors == {}
+
+
+def in_range(graph: PartyGraph) -> PartyGraph:
+    return replace(graph, features=graph.features.to_dense().clamp(-10, 10))
+
+
+def test_sparse_and_dense_releases_are_both_among_these_jobs() -> None:
+    kinds = {}
+    for name in ("multi-bit, sparse", "multi-bit, dense", "laplace"):
+        found = exchange(JOBS[name], local_parties(JOBS[name]))
+        (message,) = [one for one in found.sent("B") if one.tag.kind is Kind.PERTURBED_FEATURES]
+        kinds[name] = (message.tensor.dtype, tuple(message.tensor.shape))
+    assert kinds == {
+        "multi-bit, sparse": (torch.int64, (NODES, 1)),
+        "multi-bit, dense": (torch.uint8, (NODES, COLUMNS // 2)),
+        "laplace": (torch.float32, (NODES, COLUMNS // 2)),
+    }
+
+
+def test_a_nodes_true_features_show_in_the_release_alone() -> None:
+    """Another value in the range, in a column that was not sampled, changes no byte of any message."""
+    settings = JOBS["multi-bit, sparse"]
+    graphs = local_parties(settings)
+    before = exchange(settings, graphs)
+    (wire,) = [one.tensor for one in before.sent("B") if one.tag.kind is Kind.PERTURBED_FEATURES]
+    node = 17
+    sampled = int(wire[node].abs()) - 1
+    features = graphs[1].features.to_dense().clone()
+    others = [column for column in range(features.shape[1]) if column != sampled]
+    features[node, others] = torch.linspace(-10, 10, len(others))
+    after = exchange(settings, [graphs[0], replace(graphs[1], features=features), graphs[2]])
+    for party in (*settings.data.names, SERVER):
+        ours, theirs = before.sent(party), after.sent(party)
+        key = {(one.receiver, one.tag.kind, one.tag.round): one.tensor for one in theirs}
+        assert len(ours) == len(theirs)
+        for message in ours:
+            assert torch.equal(message.tensor, key[message.receiver, message.tag.kind, message.tag.round])
+
+
+def test_the_learner_states_no_columns_and_nobody_but_who_releases_labels_classes() -> None:
+    settings = JOBS["private labels"]
+    found = exchange(settings, local_parties(settings, own=True))
+    for party in (*settings.data.names, SERVER):
+        for message in found.sent(party):
+            if message.tag.kind is Kind.HELLO:
+                text = bytes(message.tensor.tolist()).decode()
+                assert ('"features":0' in text) == (party not in settings.releasing)
+                assert ('"classes":0' in text) == (party != "B")
+
+
+# One release
+
+
+def test_a_release_that_all_still_have_is_not_made_again() -> None:
+    settings = JOBS["private labels"]
+    graphs = local_parties(settings)
+    first = exchange(settings, graphs)
+    kept = first.releases["A"].tensors
+    assert kept.keys() == {"features/B", "features/C", "labels"}
+    again = exchange(settings, graphs, dict.fromkeys("ABC", 1), kept)
+    assert all(not one.is_new and one.number == 1 for one in again.releases.values())
+    assert again.releases["A"].tensors is kept
+    assert {message.tag.kind for view in again.transcripts.values() for message in view} == {Kind.HELLO}
+
+
+@pytest.mark.parametrize("held", [{"A": 2, "B": 2}, {"A": 2, "B": 2, "C": -2}, {"A": 0, "B": 2, "C": 2}])
+def test_a_release_that_one_has_not_or_whose_data_have_changed_is_made_anew(held: dict[str, int]) -> None:
+    settings = JOBS["multi-bit, sparse"]
+    found = exchange(settings, local_parties(settings), held, {"features/B": torch.zeros(NODES, 1)})
+    assert all(one.is_new and one.number == 3 for one in found.releases.values())
+    assert found.releases["A"].tensors.keys() == {"features/B", "features/C"}
+    assert bool(found.releases["A"].tensors["features/B"].all())
+
+
+def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path) -> None:
+    settings = JOBS["private labels"]
+    graphs = local_parties(settings)
+    unlimited = publisher_for(settings, graphs[1])
+    assert unlimited is not None
+    with Ledger.open(tmp_path / "ledger.jsonl", 1e-12, 9.0, job=settings.hash()) as ledger:
+        publisher = LocalPublisher(unlimited.mechanism, unlimited.response, ledger, fixed_secrets("limited"))
+        assert publisher.room() == 1, "a release is 4 of features and 2 of labels"
+        exchange(settings, graphs, publishers={"B": publisher})
+        assert publisher.room() == 0
+        with pytest.raises(BudgetSpent, match=r"a new release is needed.* limits\.max_epsilon of B has no room for it"):
+            exchange(settings, graphs, publishers={"B": publisher})
+        assert publisher.spent().releases == {"features": 1, "labels": 1}
+        used = exchange(settings, graphs, dict.fromkeys("ABC", 1), {}, {"B": publisher})
+        assert not used.releases["B"].is_new, "what was released may be used for ever"
+
+
+# What is refused
+
+
+def refused(settings: JobSettings, graphs: list[PartyGraph], says: str) -> None:
+    paid: list[PartyId] = []
+
+    class Paying(LocalPublisher):
+        def features(self, x: Tensor) -> Tensor:
+            paid.append("somebody")
+            return super().features(x)
+
+    publishers: Mapping[PartyId, LocalPublisher] = {
+        graph.party: Paying(found.mechanism, found.response, None, fixed_secrets("refused"))
+        for graph in graphs
+        if (found := publisher_for(settings, graph)) is not None
+    }
+    with pytest.raises(ConfigError, match=says) as caught:
+        exchange(settings, graphs, publishers=publishers)
+    assert "\n" not in str(caught.value)
+    assert paid == []
+
+
+@pytest.mark.parametrize(("column", "value"), [(0, 10.5), (3, -10.01), (15, 1e9)])
+def test_a_value_outside_the_range_stops_all_before_anybody_pays_and_is_not_told(column: int, value: float) -> None:
+    settings = JOBS["laplace"]
+    graphs = local_parties(settings)
+    features = graphs[2].features.to_dense().clone()
+    features[4, column] = value
+    graphs[2] = replace(graphs[2], features=features)
+    refused(settings, graphs, "^C refuses the job: it has a feature outside the range from low=-10 to high=10 of")
+
+
+def unlabelled(graph: PartyGraph) -> PartyGraph:
+    return replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None)
+
+
+LABELS_ELSEWHERE: dict[str, tuple[Settings, Callable[[PartyGraph], PartyGraph], dict[str, Any], str]] = {
+    "none at the learner": ({}, unlabelled, {}, r"^A refuses the job: it has no labels, and data\.label_holder=A"),
+    "none at who releases them": (
+        PRIVATE_LABELS,
+        unlabelled,
+        {},
+        r"^B refuses the job: it has no labels, and local\.labels\.holder=B",
+    ),
+    "at both": (
+        PRIVATE_LABELS,
+        lambda graph: graph,
+        {"A": "labels"},
+        r"^A refuses the job: it has labels itself, and local\.labels\.holder=B releases those",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LABELS_ELSEWHERE)
+def test_labels_that_are_not_where_the_job_says(case: str) -> None:
+    changes, change, more, says = LABELS_ELSEWHERE[case]
+    settings = local_job(3, changes)
+    graphs = [change(graph) for graph in local_parties(settings)]
+    if more:
+        labelled = local_parties(local_job(3))[0]
+        graphs[0] = labelled
+    refused(settings, graphs, says)

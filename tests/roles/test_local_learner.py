@@ -1,0 +1,193 @@
+"""The label holder of LPGNN learns exactly what its plaintext twin learns from the same released values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.roles.federation import CLASSES, NODES, Settings, with_own_nodes
+from tests.roles.local_parties import (
+    MECHANISMS,
+    PRIVATE_LABELS,
+    exchange,
+    local_job,
+    local_parties,
+    publisher_for,
+    session_of,
+)
+from veilgraph.baselines import local_private
+from veilgraph.baselines.local_private import LocalPrivateNetwork
+from veilgraph.baselines.local_private import ReleasedLabels as TwinLabels
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.memory import MemoryHub
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.paradigms.fit import train_step
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.roles.feature_release import released_features
+from veilgraph.roles.local_learner import Bystander, LocalLearner, own_features
+from veilgraph.roles.role import precision
+from veilgraph.roles.scores import Scores
+
+CASES: dict[str, tuple[int, Settings, bool]] = {
+    **{name: (3, {"local": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
+    "two holders": (2, {}, False),
+    "own features": (3, {}, True),
+    "own features, two holders, float64": (2, {"precision": "float64"}, True),
+    "private labels": (3, PRIVATE_LABELS, False),
+    "private labels, hard, own features": (
+        3,
+        {"local": {"labels": {"holder": "C", "epsilon": 1.0, "targets": "hard", "denoise_steps": 1}}},
+        True,
+    ),
+    "no hops, tanh": (2, {"local": {"network": {"hops": 0, "activation": "tanh"}}}, True),
+    "mean, balanced": (3, {"local": {"network": {"aggregate": "mean"}}, "train": {"class_weights": "balanced"}}, False),
+}
+
+
+def learner_of(settings: JobSettings, graphs: list[PartyGraph], *, is_new: bool = True) -> LocalLearner:
+    """A's role after an exchange."""
+    releases = exchange(settings, graphs).releases["A"]
+    session = session_of(settings, MemoryHub(["A", "B"], 1).link("A"))
+    graph, nodes = graphs[0], graphs[0].common
+    features = [own_features(graph), *released_features(session, releases, nodes)]
+    return LocalLearner(session, graph, features, releases.labels(nodes), is_new=is_new)
+
+
+@contextmanager
+def streams_of(party: str) -> Iterator[None]:
+    """The twin's initial weights and dropout are drawn for the server; here for a holder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_private, "SERVER", party)
+        yield
+
+
+def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetwork:
+    """In plaintext: every holder's mechanism, with the same randomness, and everything in one place."""
+    learner, private, dtype = graphs[0].common_part(), settings.local.labels, precision(settings)
+    blocks, labels = [AffineFeatures(learner.features)], None
+    for graph in graphs[1:]:
+        publisher, part = publisher_for(settings, graph), graph.common_part()
+        assert publisher is not None
+        mechanism = publisher.mechanism
+        blocks.append(AffineFeatures(publisher.features(part.features), mechanism.scale, mechanism.offset))
+        if private is not None and private.holder == graph.party:
+            assert part.labels is not None
+            assert part.train_mask is not None
+            assert part.val_mask is not None
+            known, released = part.train_mask | part.val_mask, part.labels.clone()
+            released[known] = publisher.labels(part.labels[known])
+            labels = TwinLabels(released, LabelResponse(private.epsilon, CLASSES).transition(), private)
+            learner = replace(
+                learner,
+                labels=part.labels,
+                train_mask=part.train_mask,
+                val_mask=part.val_mask,
+                test_mask=part.test_mask,
+                num_classes=part.num_classes,
+            )
+    with streams_of("A"):
+        return LocalPrivateNetwork(
+            settings.local.network,
+            settings.train,
+            learner,
+            AffineFeatures.joined(blocks, dtype),
+            labels,
+            seed=settings.seed,
+            dtype=dtype,
+        )
+
+
+def of_validation(scores: Scores) -> dict[str, float | None]:
+    """What private labels leave to be known; true labels of test nodes are the twin's alone."""
+    return {name: value for name, value in vars(scores).items() if not name.startswith("test")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_learner_is_its_plaintext_twin(case: str) -> None:
+    holders, changes, own = CASES[case]
+    settings = local_job(holders, changes)
+    graphs = with_own_nodes(local_parties(settings, own=own), (4, 0, 3)[:holders])
+    for graph in graphs:
+        assert float(graph.features.to_dense().abs().max()) <= 10
+    learner, twin = learner_of(settings, graphs), twin_of(settings, graphs)
+    for epoch in range(1, 5):
+        loss = twin.train_step(epoch)
+        train_step(learner, epoch, epoch)
+        assert learner.loss == loss
+    with torch.no_grad():
+        learner.forward(9, None)
+    assert torch.equal(learner.logits, twin.infer())
+    assert learner.logits.shape == (NODES, CLASSES)
+    ours, theirs = learner.scores(everything=True), twin.score(twin.infer(), everything=True)
+    if settings.local.labels is None:
+        assert ours == theirs
+        assert ours.test_accuracy is not None
+    else:
+        assert of_validation(ours) == of_validation(theirs)
+        assert ours.test_accuracy is None
+    weights = learner.weights()
+    expected = {f"network.{name}": tensor for name, tensor in twin.network.state_dict().items()}
+    assert weights.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(weights[name], tensor), name
+    assert learner.logits.dtype == precision(settings)
+
+
+def test_private_labels_are_those_that_were_released() -> None:
+    settings = local_job(3, PRIVATE_LABELS)
+    graphs = local_parties(settings)
+    released = exchange(settings, graphs).releases["A"].labels(NODES)
+    learner = learner_of(settings, graphs)
+    assert released is not None
+    assert learner.graph.labels is not None
+    assert torch.equal(learner.graph.labels, released.values)
+    assert graphs[1].labels is not None
+    assert graphs[1].train_mask is not None
+    assert graphs[1].val_mask is not None
+    known = graphs[1].train_mask | graphs[1].val_mask
+    assert torch.equal(released.values >= 0, known), "nothing is released of test nodes"
+    kept = float((released.values == graphs[1].labels)[known].double().mean())
+    assert 0.5 < kept < 0.98, "e²/(e² + 2) = 0.79 is expected"
+    assert learner.graph.test_mask is None
+
+
+def test_own_features_keep_their_precision() -> None:
+    settings = local_job(2, {"precision": "float64"})
+    graphs = local_parties(settings, own=True)
+    fine = graphs[0].features.double() + 1e-12
+    block = own_features(replace(graphs[0], features=fine))
+    assert torch.equal(block.values, fine)
+    assert (block.scale, block.offset) == (1.0, 0.0)
+
+
+def test_training_that_diverges_says_so() -> None:
+    for changes in ({}, PRIVATE_LABELS):
+        learner = learner_of(local_job(3, changes), local_parties(local_job(3, changes)))
+        with torch.no_grad():
+            next(learner.modules()["network"].parameters()).fill_(math.nan)
+        with pytest.raises(RangeOverflow, match=r"training has diverged; lower train\.learning_rate"):
+            train_step(learner, 0, 1)
+
+
+def test_checkpoints_of_another_release_are_not_gone_on_with() -> None:
+    settings = local_job(3)
+    graphs = local_parties(settings)
+    assert learner_of(settings, graphs, is_new=False).setup([2, 4]) == 4
+    assert learner_of(settings, graphs, is_new=False).setup([]) == 0
+    assert learner_of(settings, graphs, is_new=True).setup([2, 4]) == 0
+
+
+def test_the_others_have_nothing_to_do() -> None:
+    bystander = Bystander(session_of(local_job(2), MemoryHub(["A", "B"], 1).link("B")))
+    assert not bystander.trains
+    assert bystander.setup([2]) == 0
+    assert bystander.weights() == {}
+    assert bystander.optimizer is None
+    train_step(bystander, 0, 1)
