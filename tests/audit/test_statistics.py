@@ -120,6 +120,8 @@ def test_intervals_are_those_of_their_seed_and_widen_with_confidence():
         interval = first[figure]
         assert interval.value == getattr(strength, figure) == wide[figure].value
         assert wide[figure].low <= interval.low <= interval.value <= interval.high <= wide[figure].high
+    mirrored = intervals(-scores, truth, seed=3, samples=200)["auc"]  # the tails are alike
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((first["auc"].low, first["auc"].high))
     nobody = intervals(scores, truth, seed=3, threshold=math.inf)["advantage"]  # the threshold is no sample's own
     assert (nobody.low, nobody.high) == (0, 0)
     # As many positives as there are in every sample, so that a perfect attack is perfect in each.

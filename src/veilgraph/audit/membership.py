@@ -41,7 +41,7 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
     Raises:
         DataError: ``posteriors`` are not distributions, or ``labels`` do not fit them.
 
-    Source: Duddu et al. 2020, section 3.1 (highest posterior); Yeom et al. 2018 (loss of the label).
+    Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
     """
     shares = _checked_posteriors("posteriors", posteriors)
     classes = shares.argmax(axis=1) if labels is None else _checked_labels("labels", labels, shares)
@@ -75,7 +75,7 @@ def shadow_scores(
         DataError: an array breaks a rule, the class counts differ, labels are given on one side only, or there are
             too few shadow members or non-members (``roc.MIN_TARGETS``).
 
-    Source: Shokri et al. 2017; Salem et al. 2019 (sorted posteriors); Duddu et al. 2020, section 3.1 (graphs).
+    Source: Shokri et al. 2017; Salem et al. 2019 (sorted posteriors); Duddu et al. 2020 (graphs).
     """
     shares = _checked_posteriors("posteriors", posteriors)
     shadow = _checked_posteriors("shadow_posteriors", shadow_posteriors)
@@ -122,7 +122,7 @@ def lira_scores(
     Raises:
         DataError: an array breaks a rule, a target has too few out-models, or a variance is 0.
 
-    Source: Carlini et al. 2022, section VI and eq. 4.
+    Source: Carlini et al. 2022 (the offline attack; one σ where out-models are few).
     """
     shares = _checked_posteriors("posteriors", posteriors)
     classes = _checked_labels("labels", labels, shares)
