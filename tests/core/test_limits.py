@@ -8,13 +8,12 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import (
     REASON_CHARACTERS,
-    STATEMENTS,
     LimitSettings,
-    Revelation,
     refusal,
     revelations,
     too_few,
 )
+from veilgraph.core.revelations import STATEMENTS, Revelation
 from veilgraph.core.types import SERVER
 from veilgraph.paradigms.organisation import largest_epsilon
 

@@ -20,7 +20,7 @@ from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.limits import STATEMENTS
+from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Link
 from veilgraph.experiments.organisations import export_parts
 from veilgraph.graph.datasets import load_parts

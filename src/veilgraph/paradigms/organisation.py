@@ -11,8 +11,9 @@ from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.limits import Revelation, refusal
+from veilgraph.core.limits import refusal
 from veilgraph.core.party_settings import PartySettings, read_party_settings
+from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from veilgraph.core.limits import Revelation
+from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Kind
 
 Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.limits import Revelation
+from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.nn.layered import first_is_fixed, learning_layers
@@ -51,7 +51,7 @@ class Disclosure(BaseModel):
     why: str
     """Why it may leave the sender or, where nothing protects it, what follows from that."""
     reveals: tuple[Revelation, ...]
-    """Names of core.limits that come true by it, together with the other senders' messages."""
+    """Names of core.revelations that come true by it, together with the other senders' messages."""
     epsilon_release: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Of one of the messages by itself, at the job's δ; null: it did not pass the sender's publisher, or ε is ∞."""
     epsilon_total: float | None = Field(None, ge=0, allow_inf_nan=False)
