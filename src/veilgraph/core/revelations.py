@@ -1,7 +1,7 @@
 """What a job may reveal of its holders' data, by name, and in words what each name means.
 
-docs/threat-model.md says for every option what each party learns; here it is said so that a party can state once, in its
-own settings, what may be learnt from its data. Public facts (settings, counts, sizes and times of messages) have no name.
+docs/threat-model.md says for every option what each party learns; here it is said so that a party can state once, in
+its own settings, what may be learnt from its data. Public facts (settings, counts, sizes, times) have no name.
 """
 
 from __future__ import annotations
