@@ -162,15 +162,6 @@ def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> No
     assert_same(one, other)
 
 
-def test_processes_give_what_threads_give(tmp_path: Path) -> None:
-    settings = job(2, SECURE, {"train": {"epochs": 3}})
-    threads = train(settings, tmp_path / "threads")
-    processes = train(settings, tmp_path / "processes", processes=True)
-    for ours, theirs in zip(lasting(threads.metrics), lasting(processes.metrics), strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-5)
-    assert float((threads.predictions.probabilities - processes.predictions.probabilities).abs().max()) < 1e-5
-
-
 @pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path: Path) -> None:
     """With dropout: the order of nodes at the server must not come from the session's key."""
