@@ -31,14 +31,14 @@ class DenoiseSettings(Settings):
     """Training on labels that went through randomised response."""
 
     denoise_steps: int = Field(
-        2,
+        8,
         ge=0,
         le=128,
         description="K_y: hops over which labels and predictions are aggregated before they are compared, so that the "
         "labels' noise cancels out; 0: the loss is corrected for the noise and nothing else",
     )
     targets: Literal["soft", "hard"] = Field(
-        "soft", description="what the loss compares with: the aggregated labels, or the class that has most of them"
+        "hard", description="what the loss compares with: the aggregated labels, or the class that has most of them"
     )
 
 

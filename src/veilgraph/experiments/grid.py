@@ -27,10 +27,23 @@ from veilgraph.paradigms.run_directory import Record
 from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
 
-Kind = Literal["federated", "isolated-A", "isolated-B", "pooled", "separate", "ppgnn", "raw", "random", "degrees"]
+Kind = Literal[
+    "federated",
+    "isolated-A",
+    "isolated-B",
+    "pooled",
+    "separate",
+    "ppgnn",
+    "raw",
+    "random",
+    "degrees",
+    "released",
+    "believed",
+]
 """All holders together; one of them alone; all data in one place.
 
-Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN. Local jobs only: GCN+RAW, GCN+RND, GCN+OHD.
+Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN. Local jobs only: GCN+RAW, GCN+RND, GCN+OHD;
+the twin judged by true labels, and the same with released labels taken for the true ones.
 """
 
 Engine = Literal["federated", "plaintext"]
