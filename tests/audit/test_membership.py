@@ -1,23 +1,18 @@
 """The membership attacks on posteriors of known distributions, and on overfit graph networks."""
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, norm
-from torch.nn.functional import cross_entropy
-from torch_geometric.utils import subgraph
+from torch_geometric.data import Data
 
 from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import random_masks, synthetic_data
-from veilgraph.graph.public import planetoid_data
-
-DATA = os.environ.get("VEILGRAPH_DATA")
+from veilgraph.experiments.attack_strength_models import PlainSettings, train_plain
+from veilgraph.graph.embedded import synthetic_data
 
 
 def posteriors_of(logits, labels, classes=3):
@@ -182,31 +177,11 @@ def test_arrays_that_cannot_be_attacked_are_refused(call, says):
         call()
 
 
-def gcn_posteriors(data, labels, members, seed, epochs=200):
-    """A two-layer GCN of Kipf & Welling, 32 wide, with nothing against overfitting: posteriors of all nodes."""
-    nodes, classes = len(labels), int(labels.max()) + 1
-    loops = torch.arange(nodes).repeat(2, 1)
-    source, target = torch.cat([data.edge_index, loops], dim=1)
-    degree = torch.bincount(target, minlength=nodes).float()
-    weights = (degree[source] * degree[target]).rsqrt()
-    places = torch.stack([target, source])
-    adjacency = torch.sparse_coo_tensor(places, weights, (nodes, nodes), check_invariants=True).to_sparse_csr()
-    generator = torch.Generator().manual_seed(seed)
-    first, second = (
-        torch.nn.init.xavier_uniform_(torch.empty(shape), generator=generator).requires_grad_()
-        for shape in ((data.x.shape[1], 32), (32, classes))
-    )
-    optimizer = torch.optim.Adam([first, second], lr=0.01)
-
-    def logits():
-        return adjacency @ ((adjacency @ (data.x @ first)).relu() @ second)
-
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        cross_entropy(logits()[members], labels[members]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        return logits().softmax(1).numpy()
+def gcn_posteriors(data, labels, members, seed):
+    """Posteriors of all nodes from a network with nothing against overfitting."""
+    data = Data(x=data.x, edge_index=data.edge_index, y=labels)
+    network = PlainSettings("GCN", width=32, epochs=100)
+    return train_plain(data, members, int(labels.max()) + 1, network, seed=seed).outputs(data).posteriors
 
 
 def noisy(labels, seed):
@@ -242,29 +217,3 @@ def test_an_overfit_network_gives_its_members_away_to_every_attack():
     assert measure(scores["shadow"], truth, threshold=SHADOW_THRESHOLD).advantage > 0.25
     # The same scores say nothing of a half that the network was not trained on as such.
     assert not any(verdict(found, half(400, 9).numpy(), level=0.01, seed=0).found for found in scores.values())
-
-
-@pytest.mark.skipif(
-    not Path(DATA or "", "planetoid", "Cora", "raw", "ind.cora.x").is_file(),
-    reason="VEILGRAPH_DATA does not name a folder that has planetoid/Cora",
-)
-def test_a_network_overfit_on_cora_gives_its_members_away():
-    """The public split's 140 members; the shadow's graph is half of the nodes, without any of them."""
-    data = planetoid_data("cora", Path(DATA or ""))
-    apart = half(data.num_nodes, 3) & ~data.train_mask
-    auxiliary = data.clone()
-    auxiliary.x = data.x.to_dense()[apart].to_sparse_csr()
-    auxiliary.edge_index = subgraph(apart, data.edge_index, relabel_nodes=True)[0]
-    auxiliary.y = data.y[apart]
-    shadow_members = random_masks(auxiliary.y, 20, 0, seed=0)["train_mask"]
-    shadow = gcn_posteriors(auxiliary, auxiliary.y, shadow_members, seed=1)
-    targets = ~apart
-    posteriors = gcn_posteriors(data, data.y, data.train_mask, seed=0)[targets]
-    truth = data.train_mask[targets].numpy()
-    threshold = intervals(confidence_scores(posteriors), truth, seed=0)
-    learned = intervals(
-        shadow_scores(posteriors, shadow, shadow_members.numpy()), truth, seed=0, threshold=SHADOW_THRESHOLD
-    )
-    assert threshold["auc"].low > 0.75
-    assert learned["auc"].low > 0.75
-    assert learned["advantage"].low > 0.3

@@ -392,7 +392,7 @@ def test_every_setting_of_a_release_is_in_the_hash():
             local(local__features={"high": 2}),
             local(local__features={"sampled": 1}),
             local(local__labels=LABELS),
-            local(local__labels={**LABELS, "targets": "hard"}),
+            local(local__labels={**LABELS, "targets": "soft"}),
             local(local__network={"hops": 2}),
             local(data__split=[0.5, 0.25, 0.25]),
         )

@@ -132,7 +132,7 @@ def test_all_trainings_of_a_seed_have_one_division():
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("pooled", {}, r"'pooled' is not of paradigm='local'; choose from federated, raw, random, degrees"),
+        ("pooled", {}, r"'pooled' is not of paradigm='local'; choose from federated, raw, random, degrees, rel"),
         ("raw", {"local.labels": {"holder": "B", "epsilon": 1.0}}, r"local.labels with kind 'raw'"),
     ],
 )
@@ -263,7 +263,7 @@ def test_errors_of_another_version_are_measured_again(tmp_path, measured, monkey
     [
         ({"datasets": ["karate"]}, r"'karate' is not in lpgnn-mae; choose from cora, citeseer, pubmed, facebook, gith"),
         ({"rows": "laplace"}, r"rows='laplace' is part of no row's name; they are 'cora, multi-bit', 'cora, one-bit'"),
-        ({"engine": "plaintext"}, r"lpgnn-mae has none; leave --plaintext out"),
+        ({"engine": "plaintext"}, r"with lpgnn-mae leave --plaintext out"),
         ({"seeds": 0}, r"seeds=0 must be at least 1"),
     ],
 )

@@ -48,12 +48,21 @@ def train_command(
             help="Every party draws its weights from a seed of its own; the run cannot be repeated from the job alone.",
         ),
     ] = False,
+    record_views: Annotated[
+        bool,
+        typer.Option(
+            "--record-views",
+            metavar="",
+            help="Every party keeps all that it sends and receives, for veilgraph audit; as large as the traffic.",
+        ),
+    ] = False,
 ) -> None:
     """Train a job with all parties on this machine, or go on with a run that was cut off."""
     if resume is not None and job is None:
-        if out is not None or overrides or private_seeds:
+        if out is not None or overrides or private_seeds or record_views:
             raise typer.BadParameter(
-                "--resume goes on with the run's own job, seeds and directory: no --out, --set, --private-seeds"
+                "--resume goes on with the run's own job, seeds and directory: no --out, --set, --private-seeds, "
+                "--record-views"
             )
         with _resumable(resume):
             _resume(resume, processes=processes)
@@ -61,7 +70,7 @@ def train_command(
         settings = read_settings(job, overrides)
         path = out or fresh_path(settings.name)
         with _resumable(path):
-            _train(settings, path, processes=processes, private_seeds=private_seeds)
+            _train(settings, path, processes=processes, private_seeds=private_seeds, record_views=record_views)
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
 
@@ -199,22 +208,32 @@ def align_command(
 @command("report", "veilgraph report runs/digits")
 def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="The page. Default: RUN/report.html.")] = None,
 ) -> None:
-    """Show what each party sent to whom in a run, why it may leave the party, and what privacy it has cost."""
+    """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
+
+    The page is one HTML file that loads nothing: the job in words, who learned what, curves and scores, traffic,
+    privacy ledgers, and the audit if there was one.
+    """
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
+    from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
 
-    directory = RunDirectory.open(run)
-    files = sorted(run.glob("parties/*/disclosures.jsonl"))
-    if not files:
-        raise RunError(f"{run}: nothing was sent in this run yet; train it first")
-    records = [record for file in files for record in read_disclosures(file)]
-    spent = read_spent(directory)
-    results().print(disclosure_table(records))
-    results().print(reasons_table(records))
-    if spent:
+    if out is not None and out.suffix != ".html":
+        raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
+    directory, page = RunDirectory.open(run), out or run / PAGE
+    with messages().status("writing the page"):
+        write_page(directory, page)
+    records = [record for file in sorted(run.glob("parties/*/disclosures.jsonl")) for record in read_disclosures(file)]
+    if records:
+        results().print(disclosure_table(records))
+        results().print(reasons_table(records))
+    else:
+        typer.echo("nothing is on record as sent in this run yet")
+    if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
+    typer.echo(f"page    {page}")
 
 
 @command("demo", "veilgraph demo --epochs 50")
@@ -244,8 +263,8 @@ def reproduce_command(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-mae; rounds, acm, "
-            "private-totals.",
+            help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
+            "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals.",
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,
@@ -274,12 +293,19 @@ def reproduce_command(
     typer.echo(text)
 
 
-def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool) -> None:
+def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool, record_views: bool) -> None:
     from veilgraph.paradigms.jobs import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
-        result = train(settings, path, processes=processes, private_seeds=private_seeds, progress=progress)
+        result = train(
+            settings,
+            path,
+            processes=processes,
+            private_seeds=private_seeds,
+            record_views=record_views,
+            progress=progress,
+        )
     _show(result)
 
 

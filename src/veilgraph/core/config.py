@@ -13,6 +13,7 @@ from typing import Final, Literal, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from veilgraph.core.audit_settings import Limits
 from veilgraph.core.data_settings import NAME_PATTERN, DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.horizontal_settings import HorizontalSettings
@@ -74,6 +75,9 @@ class JobSettings(Settings):
     local: LocalSettings = Field(LocalSettings(), description="the local paradigm: what is released, and the network")
     train: TrainSettings = TrainSettings()
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy")
+    limits: Limits = Field(
+        default={}, description="attack → the highest AUC that veilgraph audit lets pass; 0.5 is chance"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

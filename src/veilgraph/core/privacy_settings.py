@@ -55,6 +55,12 @@ class PrivacySettings(Settings):
     predictions: int = Field(
         0, ge=0, description="later predictions that epsilon_total leaves room for, each of them a release"
     )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="rows of each holder that canaries take the place of, so that an audit can hold the run against "
+        "its ledger; what is predicted for them is worthless",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,6 +88,11 @@ class PrivacySettings(Settings):
             if self.degree_bound is not None:
                 raise ValueError("degree_bound is for unit edge or node: rows need none; leave it out")
             return
+        if self.canaries:
+            raise ValueError(
+                f"canaries={self.canaries} with unit={self.unit!r}: a canary is a row in place of another, and tells "
+                f"nothing of one {self.unit}; set unit to row, or leave canaries out"
+            )
         if self.schedule != "once":
             raise ValueError(
                 f"unit={self.unit!r} with schedule every-step: weights trained on the data carry one {self.unit} to "
@@ -100,6 +111,11 @@ class PrivacySettings(Settings):
     def relation(self) -> Neighbours:
         """``neighbours`` with its default filled in."""
         return self.neighbours or ("zero-out" if self.unit == "row" else "replacement")
+
+    @property
+    def order(self) -> int:
+        """Of the norm that rows are clipped in: ℓ1 or ℓ2."""
+        return 1 if self.mechanism == "laplace" else 2
 
     @property
     def once(self) -> bool:

@@ -13,7 +13,14 @@ from typing import Final, get_args
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
+from veilgraph.experiments.attack_strength import DATASETS as STRENGTH_DATASETS
+from veilgraph.experiments.attack_strength import EXPERIMENT as STRENGTH
+from veilgraph.experiments.attack_strength import measure_strength
+from veilgraph.experiments.audit_views import DATASETS as VIEWS_DATASETS
+from veilgraph.experiments.audit_views import EXPERIMENT as VIEWS
+from veilgraph.experiments.audit_views import audit_views
 from veilgraph.experiments.grid import Cell, Engine, Entry, GridProgress, run_cells
+from veilgraph.experiments.lpgnn_labels import LPGNN_LABELS
 from veilgraph.experiments.lpgnn_mae import DATASETS as MAE_DATASETS
 from veilgraph.experiments.lpgnn_mae import EXPERIMENT as MAE
 from veilgraph.experiments.lpgnn_mae import estimate_errors
@@ -28,8 +35,16 @@ TABLES: Final[dict[str, Table]] = {
     **VFGNN_TABLES,
     **SAPGNN_TABLES,
     **LPGNN_TABLES,
+    **LPGNN_LABELS,
 }
 """The tables by the name the command line uses."""
+
+_MEASUREMENTS: Final = {
+    MAE: (MAE_DATASETS, estimate_errors),
+    STRENGTH: (STRENGTH_DATASETS, measure_strength),
+    VIEWS: (VIEWS_DATASETS, audit_views),
+}
+"""What is no table of trainings, likewise: its data sets, and what measures and writes the page."""
 
 
 def reproduce(
@@ -49,13 +64,13 @@ def reproduce(
     trained.
 
     Args:
-        table: a name in ``TABLES``, or ``lpgnn-mae``, which measures and trains nothing.
+        table: a name in ``TABLES``, or of ``_MEASUREMENTS``: ``lpgnn-mae``, ``attack-strength``, ``audit-views``.
         seeds: how many trainings per figure; they have the seeds 0, 1, …
         datasets: only these of the table's; None: all but those that must be named.
         rows: only rows with this text in their name; None: all.
         out: folder, made if absent.
         progress: called with (what is being done, trainings done, trainings in all).
-        engine: for federated figures, the parties' protocols or their plaintext twin; not for ``lpgnn-mae``.
+        engine: for federated figures, the parties' protocols or their plaintext twin; not for tables without jobs.
 
     Returns:
         Markdown: test accuracy, for SAPGNN also macro F1, as mean ± standard deviation beside the paper's figure.
@@ -68,14 +83,15 @@ def reproduce(
         raise ConfigError(f"seeds={seeds} must be at least 1; one training per figure is the least")
     if engine not in get_args(Engine):
         raise ConfigError(f"engine {engine!r} does not exist; choose from {', '.join(get_args(Engine))}")
-    if table not in (*TABLES, MAE):
-        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join((*TABLES, MAE))}")
+    if table not in (*TABLES, *_MEASUREMENTS):
+        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join((*TABLES, *_MEASUREMENTS))}")
     command = _command(table, seeds, datasets, rows, engine)
-    if table == MAE:
+    if table in _MEASUREMENTS:
         if engine != "federated":
-            raise ConfigError(f"engine {engine!r} is for trainings, and {MAE} has none; leave --plaintext out")
-        chosen = _choose(table, MAE_DATASETS, datasets)
-        return estimate_errors(seeds=seeds, datasets=chosen, rows=rows, out=out, progress=progress, command=command)
+            raise ConfigError(f"engine {engine!r} is for tables of trainings; with {table} leave --plaintext out")
+        known, measure = _MEASUREMENTS[table]
+        chosen = _choose(table, known, datasets)
+        return measure(seeds=seeds, datasets=chosen, rows=rows, out=out, progress=progress, command=command)
     plan = TABLES[table]
     entries = _entries(plan, _choose(table, plan.datasets, datasets, plan.on_request), rows)
     jobs = [entry.settings for entry in entries]

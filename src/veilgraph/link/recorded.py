@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,10 +38,13 @@ class RecordedLink:
     Args:
         link: the link that does the work.
         keep_transcript: keep a copy of every message too.
+        keep: given every message, one at a time, whichever thread it crosses in; it must not change it.
     """
 
-    def __init__(self, link: Link, keep_transcript: bool = False) -> None:
-        self._link = link
+    def __init__(
+        self, link: Link, keep_transcript: bool = False, keep: Callable[[Message], None] | None = None
+    ) -> None:
+        self._link, self._keep = link, keep
         self._lock = threading.Lock()
         self._counts: dict[tuple[Direction, PartyId, Kind], tuple[int, int]] = {}
         self._transcript: list[Message] | None = [] if keep_transcript else None
@@ -90,6 +94,8 @@ class RecordedLink:
         with self._lock:
             messages, size = self._counts.get(key, (0, 0))
             self._counts[key] = (messages + 1, size + encoded_size(message.tensor))
+            if self._keep is not None:
+                self._keep(message)
             if self._transcript is not None:
                 copy = message.tensor.detach().clone()
                 self._transcript.append(Message(message.sender, message.receiver, message.tag, copy))

@@ -53,6 +53,7 @@ def train(
     ids: GivenIds | None = None,
     processes: bool = False,
     private_seeds: bool = False,
+    record_views: bool = False,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -70,6 +71,8 @@ def train(
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
             can compute every party's initial weights, and from them and the first h^0 another's features.
+        record_views: every party keeps all that it sends and receives in its part of the run, for the audit: about the
+            bytes of the traffic, once at either end.
         progress: called now and then.
 
     Raises:
@@ -82,6 +85,8 @@ def train(
     inputs.save(run)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
+        if record_views:
+            run.party(party).record_views()
     return _train(run, settings, "train", custom, processes=processes, progress=progress)
 
 

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from typing import Final
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.releases import RELEASE
 from veilgraph.paradigms.run_directory import PartyStore, Record
+from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.plan import plan
+from veilgraph.privacy.plan import Plan, plan
 from veilgraph.privacy.publish import Publisher
 
 LEDGER: Final = "ledger.jsonl"
@@ -40,22 +42,25 @@ def publisher_of(
         begun: whether the run has begun before, so that a ledger must be there if anything was kept of it.
 
     Raises:
-        RunError: the ledger is missing, damaged or of another job.
+        RunError: the ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
+        ConfigError: the job wants more canaries than there are rows.
     """
     if settings.feature_release is not None:
         with _local_publisher_of(store, settings, graph, limit) as local:
             yield local
         return
     plan_ = None if graph is None else plan(settings, graph.party, graph.common)
-    if plan_ is None:
+    if graph is None or plan_ is None:
         yield None
-    elif plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
-        with Publisher(plan_, None, system_secrets) as publisher:
+        return
+    trained = begun and bool(store.epochs() or store.model_path.is_file())
+    released = (store.path / RELEASE).is_file()  # all that a holder keeps that releases once
+    canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
+    if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
+        with Publisher(plan_, None, system_secrets, canaries) as publisher:
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        trained = begun and bool(store.epochs() or store.model_path.is_file())
-        released = (store.path / RELEASE).is_file()  # all that a holder keeps that releases once
         with (
             Ledger.open(
                 store.path / LEDGER,
@@ -64,9 +69,22 @@ def publisher_of(
                 job=settings.hash(),
                 expected=trained or released,
             ) as ledger,
-            Publisher(plan_, ledger, system_secrets) as publisher,
+            Publisher(plan_, ledger, system_secrets, canaries) as publisher,
         ):
             yield publisher
+
+
+def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> Canaries | None:
+    """A holder's canaries, the same in all sessions of a run: on the disk before the first release."""
+    if not of.canaries:
+        return None
+    kept = store.canaries()
+    if kept is None:
+        if expected:
+            raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
+        kept = Canaries.draw(of.canaries, nodes, system_secrets)
+        store.save_canaries(kept)
+    return kept
 
 
 @contextmanager

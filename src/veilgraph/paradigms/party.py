@@ -11,6 +11,7 @@ from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import ViewFile
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
@@ -73,6 +74,10 @@ def run_party(
         organisation: the holder's own tables, where the job is from tables.
     """
     settings, store = run.settings, run.party(party)
+    path = store.new_view(work)
+    view = None if path is None else ViewFile(path)
+    if view is not None:
+        link = RecordedLink(link, keep=view.append)
     record = SendingRecord(settings, store, _PHASES[work], recorder)
     record.note()
     publisher: AnyPublisher | None = None
@@ -91,6 +96,8 @@ def run_party(
                 _compute(run, party, work, link, custom, aligned, record, publisher)
     finally:
         link.close()
+        if view is not None:
+            view.close()
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
 

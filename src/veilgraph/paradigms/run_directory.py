@@ -5,16 +5,20 @@ metrics.jsonl                  one line per epoch, by the label holder
 summary.json                   the result, once the run is complete
 traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
+audit.json                     what attacks on the parties' views found, once audited
+report.html                    all of it on one page, once asked for
 parties/<name>/                private to that party
     graph.safetensors          its data
     nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
                                they have changed since, alignment.json the common nodes; horizontal: ids alone
     release.safetensors        the newest single release, where a job has one
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
+    canaries.safetensors       where a job has any: what tells which rows they replace, and what an audit is to guess
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest
     model.safetensors          its part of the best model, once the run is complete
     predictions.csv            at the label holder; horizontal: at every holder
+    view/NNN-<work>.messages   where views are recorded: every message that it sent or received, a file for each session
 """
 
 from __future__ import annotations
@@ -36,10 +40,11 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.privacy.canaries import Canaries
 
 _KEPT_CHECKPOINTS: Final = 2
 _NODES: Final = "nodes.safetensors"
-_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png)\.\w+")
+_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png|html)\.\w+")
 """Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
 Record = dict[str, Any]
 
@@ -171,7 +176,7 @@ class PartyStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._checkpoints = path / "checkpoints"
+        self._checkpoints, self._views = path / "checkpoints", path / "view"
         self._checkpoints.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -183,6 +188,18 @@ class PartyStore:
     def model_path(self) -> Path:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
+
+    def record_views(self) -> None:
+        """Has every later session of the party keep what it sends and receives."""
+        self._views.mkdir(exist_ok=True)
+
+    def new_view(self, work: str) -> Path | None:
+        """Where this session's view goes; None where views are not recorded."""
+        return self._views / f"{len(self.views()):03d}-{work}.messages" if self._views.is_dir() else None
+
+    def views(self) -> list[Path]:
+        """The views of the sessions so far, in their order; none where views are not recorded."""
+        return sorted(self._views.glob("*.messages"))
 
     def save_ids(self, ids: Sequence[str]) -> None:
         """Keeps the ids of the graph's rows."""
@@ -196,6 +213,31 @@ class PartyStore:
         """
         path = self.path / _NODES
         return unpack_ids(load_tensors(path)[0]) if path.is_file() else None
+
+    @property
+    def canaries_path(self) -> Path:
+        """Where the party's canaries lie."""
+        return self.path / "canaries.safetensors"
+
+    def save_canaries(self, canaries: Canaries) -> None:
+        """Keeps what is to take the place of some of the party's rows."""
+        key = torch.frombuffer(bytearray(canaries.key), dtype=torch.uint8)
+        save_tensors(self.canaries_path, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
+
+    def canaries(self) -> Canaries | None:
+        """The party's canaries; None where there are none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.canaries_path
+        if not path.is_file():
+            return None
+        tensors, facts = load_tensors(path)
+        try:
+            return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
 
     def has_seed(self) -> bool:
         """Whether the party has a learning seed already."""

@@ -59,6 +59,11 @@ class Plan:
         """All that the job foresees."""
         return self.steps * self.per_step + self.inferences * self.inference
 
+    @property
+    def canaries(self) -> int:
+        """How many rows canaries take the place of; none where nothing is released."""
+        return self.settings.canaries if self.releases else 0
+
     @cached_property
     def multiplier(self) -> float:
         """Noise over the clip: standard deviation over C, Laplace's scale over C; 0 for none."""

@@ -1,5 +1,7 @@
 """The publisher: what a holder lets out is clipped, paid for in the ledger, noised, and then sent (DESIGN's one door).
 
+In a run that is to be audited, canaries take the place of some rows before all of that.
+
 Without noise (ε = ∞) rows are clipped alone, and nothing is paid.
 """
 
@@ -15,8 +17,10 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SecretSource
 from veilgraph.privacy import accountant
+from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
@@ -44,10 +48,22 @@ class Publisher:
         plan: of the holder in its job.
         ledger: of the holder; None where nothing is kept, as in a plaintext simulation.
         source: of the noise.
+        canaries: of the holder, where its job has any.
+
+    Raises:
+        ConfigError: the job has canaries and none are given.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger | None, source: SecretSource) -> None:
+    def __init__(
+        self, plan: Plan, ledger: Ledger | None, source: SecretSource, canaries: Canaries | None = None
+    ) -> None:
+        if canaries is None and plan.canaries:
+            raise ConfigError(
+                f"privacy.canaries={plan.canaries} are for a federated run, which keeps them for its audit: "
+                "here they would not be kept; leave them out"
+            )
         self.plan = plan
+        self._canaries = canaries
         self._ledger, self._source = ledger, source
         self._event = plan.event
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
@@ -70,6 +86,7 @@ class Publisher:
         shrinking is passed over.
         """
         clip = self.plan.settings.clip
+        rows = self._planted(rows, clip, step)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         released = self._release(rows.detach(), "embeddings", step)
@@ -77,8 +94,10 @@ class Publisher:
 
     def gradients(self, rows: Tensor, step: int) -> Tensor:
         """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype."""
+        clip = self.plan.settings.gradient_clip
+        rows = self._planted(rows, clip, step)
         if self._event is None:
-            return clip_rows(rows, self.plan.settings.gradient_clip, self._order)
+            return clip_rows(rows, clip, self._order)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
     @property
@@ -134,7 +153,12 @@ class Publisher:
 
     @property
     def _order(self) -> int:
-        return 1 if self.plan.settings.mechanism == "laplace" else 2
+        return self.plan.settings.order
+
+    def _planted(self, rows: Tensor, clip: float, step: int) -> Tensor:
+        if self._canaries is None:
+            return rows
+        return self._canaries.plant(rows, clip, step, self._order, self.plan.settings.relation)
 
     def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
         mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)

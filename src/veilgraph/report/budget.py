@@ -146,7 +146,7 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     for heading in ("holder", "releases", _PER_RELEASE, _TOTAL):
         table.add_column(heading, justify="left" if heading == "holder" else "right")
     for party, record in spent.items():
-        epsilons = [_recorded(record[name]) for name in ("epsilon_release", "epsilon_total")]
+        epsilons = [epsilon_text(record[name]) for name in ("epsilon_release", "epsilon_total")]
         releases = "not counted" if record["epsilon_total"] is None else _counts(record["releases"])
         table.add_row(Text(party), releases, *epsilons)
     if job.privacy is not None:
@@ -179,6 +179,11 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
 def holds_against(job: JobSettings) -> str:
     """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
     return "the server and all other holders" if job.model.initial.method == "individual" else "the server only"
+
+
+def epsilon_text(epsilon: float | None) -> str:
+    """An ε as ledgers are summed up with it, None for infinite: four digits, rounded up."""
+    return "infinite" if epsilon is None else _up(epsilon)
 
 
 def _plans(job: JobSettings) -> dict[str, Plan]:
@@ -281,10 +286,6 @@ def _about(privacy: PrivacySettings) -> str:
 
 def _counts(releases: Mapping[Any, int]) -> str:
     return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
-
-
-def _recorded(epsilon: float | None) -> str:
-    return "infinite" if epsilon is None else _up(epsilon)
 
 
 def _up(number: float) -> str:

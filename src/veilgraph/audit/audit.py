@@ -1,0 +1,163 @@
+"""The audit of a run: every adversary's view, every attack of the catalogue on it, and a verdict.
+
+An attack sees a ``View`` and nothing else of the run. The truth that it is scored with, and what it is granted to know,
+come from the other parties' parts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from veilgraph.audit.case import Case
+from veilgraph.audit.catalogue import ATTACKS
+from veilgraph.audit.evidence import Evidence, evidence_of, posteriors
+from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, measured
+from veilgraph.audit.on_masks import told_from_noise
+from veilgraph.audit.on_noise import empirical_epsilon
+from veilgraph.audit.statistics import Verdict, measure
+from veilgraph.audit.view import load_view
+from veilgraph.core.audit_settings import ATTACK_NAMES, AttackName
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.paradigms.predictions import load_predictions, scoring
+from veilgraph.paradigms.run_directory import RunDirectory
+
+AUDIT_FILE: Final = "audit.json"
+FALSE_ALARM_RATE: Final = 0.01
+"""Of all tests of evidence that must say nothing, together."""
+
+Progress = Callable[[str], None]
+"""Called with what is about to be mounted."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an audit is asked for.
+
+    Attributes:
+        adversaries: parties, or ``CLIENT``; None: all.
+        attacks: by name; None: all.
+        limits: attack → the highest AUC that passes, over the job's own.
+        seed: of everything drawn; the same seed gives the same audit.
+        shadows: models that adversaries train for membership inference.
+    """
+
+    adversaries: tuple[PartyId, ...] | None = None
+    attacks: tuple[str, ...] | None = None
+    limits: Mapping[AttackName, float] | None = None
+    seed: int = 0
+    shadows: int = 4
+
+
+def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda words: None) -> AuditResult:
+    """Attacks what each adversary saw in a run, and writes ``audit.json`` into its directory.
+
+    Args:
+        path: a complete run of all parties on this machine, trained with ``record_views`` (but for ``CLIENT``).
+        plan: what to mount; default: everything.
+        progress: called before every attack.
+
+    Raises:
+        RunError: the run is not complete, or a view was not recorded.
+        ConfigError: the plan names what there is not.
+    """
+    asked = plan or Plan()
+    run = RunDirectory.open(path)
+    if run.summary is None:
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+    settings = run.settings
+    everybody = (SERVER, *settings.data.names, CLIENT)
+    adversaries = _chosen("adversaries", asked.adversaries, everybody)
+    attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
+    if asked.shadows < 2:
+        raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
+    case = Case(run, seed=asked.seed, shadows=asked.shadows)
+    findings, skipped = list[Finding](), list[Skipped]()
+    for adversary in adversaries:
+        for mounted in _mounted(case, adversary, attacks, progress):
+            (findings if isinstance(mounted, Finding) else skipped).append(mounted)  # type: ignore[arg-type]
+    limits: dict[AttackName, float] = {**settings.limits, **(asked.limits or {})}
+    tests = sum(not finding.permitted for finding in findings)
+    level = FALSE_ALARM_RATE / max(1, tests)
+    judged = tuple(_judged(finding, limits, level) for finding in findings)
+    result = AuditResult(settings.name, settings.paradigm, asked.seed, FALSE_ALARM_RATE, judged, tuple(skipped))
+    write_whole(run.path / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
+    return result
+
+
+def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
+    """What an adversary has: a party its view, a client the predictions.
+
+    Raises:
+        RunError: it was not recorded.
+    """
+    if adversary != CLIENT:
+        return evidence_of(load_view(run, adversary))
+    settings = run.settings
+    return [
+        posteriors(holder, settings.data.names if settings.paradigm != "horizontal" else (holder,), each.probabilities)
+        for holder in scoring(settings)
+        for each in [load_predictions(run.party(holder))]
+    ]
+
+
+def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress) -> Iterator[Finding | Skipped]:
+    progress(f"reading what {adversary} has")
+    for evidence in evidence_for(case.run, adversary):
+        if evidence.sort == "hidden":
+            if "uniformity" in attacks:
+                progress(f"{adversary}: {evidence.words}")
+                yield _uniformity(case, adversary, evidence)
+            continue
+        for name, attack in ATTACKS.items():
+            if name not in attacks or evidence.sort not in attack.sorts:
+                continue
+            for target in evidence.about:
+                if attack.of_labels and case.graph(target).labels is None:
+                    continue
+                progress(f"{adversary}: {name} on {target}, from {evidence.words}")
+                try:
+                    outcome = attack.mount(evidence, case, adversary, target)
+                    yield Finding(
+                        adversary,
+                        target,
+                        attack.secret,
+                        name,
+                        evidence.words,
+                        permitted=True,
+                        **measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE),
+                    )
+                except DataError as error:
+                    yield Skipped(adversary, f"{name} on {target}", str(error))
+    if "epsilon" in attacks:
+        progress(f"{adversary}: canaries")
+        yield from empirical_epsilon(case, adversary)
+
+
+def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:
+    (target,) = evidence.about
+    try:
+        outcome, p_value = told_from_noise(evidence, case.seed)
+    except DataError as error:
+        return Skipped(adversary, f"uniformity of {evidence.words}", str(error))
+    auc, level = measure(outcome.scores, outcome.truth).auc, FALSE_ALARM_RATE
+    judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
+    found = measured(outcome, seed=case.seed, level=level, judged=judged)
+    return Finding(adversary, target, "nothing", "uniformity", evidence.words, permitted=False, **found)
+
+
+def _judged(finding: Finding, limits: Mapping[AttackName, float], level: float) -> Finding:
+    limit = finding.limit if finding.attack == "epsilon" else limits.get(finding.attack)
+    return finding.judged(limit, FALSE_ALARM_RATE if finding.permitted else level)
+
+
+def _chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    unknown = [each for each in asked or () if each not in known]
+    if unknown:
+        raise ConfigError(f"{name}={unknown[0]!r} is not one of {', '.join(known)}; choose of these")
+    return tuple(known) if asked is None else tuple(dict.fromkeys(asked))

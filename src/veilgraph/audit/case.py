@@ -1,0 +1,194 @@
+"""What an auditor has and an adversary has not: the truth, everybody's data, and models to compare with.
+
+Attacks are scored with it; what an adversary is granted to know is drawn from it and named as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.decomposition import TruncatedSVD
+from torch import Tensor
+
+from veilgraph.audit.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.roc import Floats
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.paradigms.run_directory import RunDirectory
+
+Nodes = NDArray[np.int64]
+
+_WIDTH: Final = 128
+_MOST_LINKS: Final = 1000
+
+
+class Case:
+    """A run under audit.
+
+    Args:
+        run: complete, with all parties' parts.
+        seed: of everything drawn.
+        shadows: models that adversaries train on nodes that are none of the targets.
+
+    Raises:
+        RunError: a party's part is missing.
+    """
+
+    def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
+        self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
+        missing = [name for name in self.settings.data.names if not run.party(name).graph_path.is_file()]
+        if missing:
+            raise RunError(
+                f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; "
+                "audit a run of all parties on one machine"
+            )
+        self._graphs: dict[PartyId, PartyGraph] = {}
+        self._kept: dict[tuple[str, ...], Floats | None] = {}
+
+    def once(self, key: tuple[str, ...], make: Callable[[], Floats | None]) -> Floats | None:
+        """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether row v is the same node at every holder."""
+        return self.settings.paradigm != "horizontal"
+
+    def graph(self, party: PartyId) -> PartyGraph:
+        """A holder's data about the nodes that the job is about."""
+        if party not in self._graphs:
+            self._graphs[party] = load_party(self.run.party(party).graph_path).common_part()
+        return self._graphs[party]
+
+    def links(self, target: PartyId, adversary: PartyId) -> KnownPairs:
+        """Pairs of nodes, half of them linked at the target, and none at the adversary.
+
+        Raises:
+            DataError: the target has too few links.
+        """
+        edges = self.graph(target).edge_index.numpy()
+        if self.is_aligned and adversary in self.settings.data.names:
+            own, count = self.graph(adversary).edge_index.numpy(), self.graph(target).num_nodes
+            known = np.concatenate([own[0] * count + own[1], own[1] * count + own[0]])
+            edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
+        distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
+        return sample_pairs(
+            edges, self.graph(target).num_nodes, seed=self.seed, links=min(distinct, _MOST_LINKS) or None
+        )
+
+    def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
+        """What the adversary has of the target's nodes without any message; None where that is nothing."""
+        if adversary not in self.settings.data.names or (not self.is_aligned and adversary != target):
+            return None
+        return self.once(("own", adversary), lambda: narrowed(self.graph(adversary).features, self.seed))
+
+    def pooled_rows(self, target: PartyId, without: Sequence[int] = ()) -> Floats | None:
+        """All holders' features of the target's nodes, less some columns of the target; None where nothing is left."""
+        return self.once(("pooled", target, *map(str, without)), lambda: self._pooled_rows(target, without))
+
+    def _pooled_rows(self, target: PartyId, without: Sequence[int]) -> Floats | None:
+        parties = self.settings.data.names if self.is_aligned else (target,)
+        blocks = []
+        for party in parties:
+            features = self.graph(party).features
+            kept = np.setdiff1d(np.arange(features.shape[1]), without if party == target else ())
+            if len(kept):
+                blocks.append(to_scipy(features)[:, kept] if features.layout == torch.sparse_csr else features[:, kept])
+        narrow = [narrowed(block, self.seed) for block in blocks]
+        return np.concatenate(narrow, axis=1) if narrow else None
+
+    def labels(self, holder: PartyId) -> tuple[Nodes, Nodes, Nodes, int]:
+        """A holder's labels [N], −1 where unknown, its training and its test nodes, and the number of classes.
+
+        Raises:
+            DataError: it has none.
+        """
+        graph = self.graph(holder)
+        if graph.labels is None or graph.train_mask is None or graph.num_classes is None:
+            raise DataError(f"{holder} has no labels; attacks on labels are about a holder that has")
+        test = graph.test_mask if graph.test_mask is not None else ~graph.train_mask & (graph.labels >= 0)
+        return graph.labels.numpy(), _where(graph.train_mask), _where(test), graph.num_classes
+
+    @cached_property
+    def pooled_posteriors(self) -> Floats:
+        """Of a model trained on everybody's plaintext, [N, C]."""
+        return self._posteriors(self.graph(self.settings.data.label_party).train_mask)
+
+    @cached_property
+    def shadow_models(self) -> list[tuple[NDArray[np.bool_], Floats]]:
+        """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes.
+
+        Raises:
+            DataError: there are too few such nodes with a label.
+        """
+        labels, training, test, _ = self.labels(self.settings.data.label_party)
+        free = np.setdiff1d(np.flatnonzero(labels >= 0), np.concatenate([training, test]))
+        size = min(len(training), len(free) // 2)
+        if size < _FEWEST:
+            raise DataError(
+                f"{len(free)} nodes with a label are neither training nor test nodes; shadow models need {2 * _FEWEST}"
+            )
+        random, models = np.random.default_rng(self.seed), []
+        for _ in range(self.shadows):
+            members = np.zeros(len(labels), dtype=np.bool_)
+            members[random.choice(free, size=size, replace=False)] = True
+            models.append((members, self._posteriors(torch.from_numpy(members), seed=int(random.integers(2**31)))))
+        return models
+
+    def free_nodes(self) -> NDArray[np.bool_]:
+        """Nodes with a label that are neither training nor test nodes, [N] bool."""
+        labels, training, test, _ = self.labels(self.settings.data.label_party)
+        free = labels >= 0
+        free[training] = free[test] = False
+        return free
+
+    def _posteriors(self, train_mask: Tensor | None, seed: int | None = None) -> Floats:
+        """Of a network like the run's, trained as long as that was, on all holders' plaintext."""
+        settings, summary = self.settings, self.run.summary or {}
+        label_party = settings.data.label_party
+        graphs = [self.graph(name) for name in (settings.data.names if self.is_aligned else (label_party,))]
+        everything = pool(graphs, label_party)
+        nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
+        everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
+        epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
+        like = JobSettings(
+            model=settings.model.model_copy(update={"initial": settings.model.initial.model_copy(update=_PLAIN)}),
+            train=settings.train,
+            seed=settings.seed if seed is None else seed,
+        )
+        network = PlainNetwork(like, [everything], everything.party)
+        for epoch in range(1, epochs + 1):
+            network.train_step(epoch)
+        return np.asarray(network.infer().double().softmax(dim=1).numpy())
+
+
+_PLAIN: Final = {"method": "individual", "release": None}
+_FEWEST: Final = 10
+
+
+def narrowed(features: object, seed: int) -> Floats:
+    """A feature matrix [N, F] as at most ``_WIDTH`` dense columns that keep most of it (truncated SVD)."""
+    matrix = features
+    if isinstance(matrix, Tensor):
+        matrix = to_scipy(matrix) if matrix.layout == torch.sparse_csr else matrix.double().numpy()
+    if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
+        return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
+    dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
+    return np.asarray(dense, dtype=np.float64)
+
+
+def _where(mask: Tensor) -> Nodes:
+    return mask.nonzero()[:, 0].numpy()

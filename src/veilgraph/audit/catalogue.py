@@ -1,0 +1,51 @@
+"""The attacks that an audit mounts: a line for each, with what it is mounted on and what it is after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from veilgraph.audit import on_edges, on_features, on_labels, on_members
+from veilgraph.audit.case import Case
+from veilgraph.audit.evidence import Evidence, Sort
+from veilgraph.audit.finding import Outcome, Secret
+from veilgraph.core.audit_settings import AttackName
+from veilgraph.core.types import PartyId
+
+Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
+"""(evidence, case, adversary, target) → what the attack says."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One line of the catalogue.
+
+    Attributes:
+        secret: what it is after.
+        sorts: of evidence that it is mounted on.
+        mount: mounts it.
+        of_labels: whether the target must have labels.
+    """
+
+    secret: Secret
+    sorts: tuple[Sort, ...]
+    mount: Mount
+    of_labels: bool = False
+
+
+ATTACKS: Final[Mapping[AttackName, Attack]] = {
+    "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), on_edges.similarity),
+    "link-supervised": Attack("edges", ("embedding", "posteriors"), on_edges.supervised),
+    "attribute": Attack("features", ("embedding", "initial", "posteriors"), on_features.attribute),
+    "attribute-release": Attack("features", ("releases",), on_features.from_release),
+    "reconstruction": Attack("features", ("initial",), on_features.reconstruction),
+    "feature-similarity": Attack("features", ("initial",), on_features.similarity),
+    "label-gradient": Attack("labels", ("gradients",), on_labels.from_gradients, of_labels=True),
+    "label-completion": Attack("labels", ("gradients", "embedding"), on_labels.completed, of_labels=True),
+    "membership-gradient": Attack("membership", ("gradients",), on_members.from_gradients, of_labels=True),
+    "membership-confidence": Attack("membership", ("posteriors",), on_members.from_confidence, of_labels=True),
+    "membership-shadow": Attack("membership", ("posteriors",), on_members.from_shadows, of_labels=True),
+    "membership-lira": Attack("membership", ("posteriors",), on_members.from_likelihoods, of_labels=True),
+}
+"""Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""

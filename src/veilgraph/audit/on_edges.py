@@ -1,0 +1,85 @@
+"""Which nodes are linked at a holder: He et al.'s attacks 0 and 3 on what an adversary has of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from veilgraph.audit.case import Case
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.link_features import NodeRows
+from veilgraph.audit.links import Knowledge, link_scores
+from veilgraph.audit.pairs import KnownPairs, Pairs
+from veilgraph.audit.roc import Floats
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
+
+_KNOWN: Final = 0.5
+_NARROW: Final = 3
+
+
+def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
+    asked = case.links(target, adversary)
+    return _compared(
+        "similarity",
+        lambda rows: _alike(rows, asked.pairs),
+        asked,
+        (evidence, case, adversary, target),
+        note="Pooled: similarity of all holders' features.",
+    )
+
+
+def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
+    known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
+    return _compared(
+        "supervised",
+        lambda rows: _trained(rows, known, asked, case.seed),
+        asked,
+        (evidence, case, adversary, target),
+        threshold=0.0,
+        note="The adversary knows half of the pairs. Pooled: the same with all holders' features.",
+    )
+
+
+def _compared(
+    name: str,
+    score: Callable[[Floats], Floats],
+    asked: KnownPairs,
+    of: tuple[Evidence, Case, PartyId, PartyId],
+    *,
+    threshold: float | None = None,
+    note: str,
+) -> Outcome:
+    evidence, case, adversary, target = of
+    own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
+    holder = adversary if adversary in case.settings.data.names else ""  # pairs are the same for all others
+    return Outcome(
+        score(_rows(evidence)),
+        asked.truth,
+        without=None if own is None else case.once((name, "own", adversary, target), lambda: score(own)),
+        pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score(pooled)),
+        threshold=threshold,
+        note=note,
+    )
+
+
+def _rows(evidence: Evidence) -> Floats:
+    if evidence.rows is None:
+        raise DataError(f"{evidence.words}: there are no rows")
+    return evidence.rows
+
+
+def _alike(rows: Floats, pairs: Pairs) -> Floats:
+    """Two or three columns have correlations of ±1 or close: there distances say more."""
+    distance = "euclidean" if rows.shape[1] < _NARROW else "correlation"
+    return link_scores(0, Knowledge(NodeRows(rows)), pairs, seed=0, distance=distance)
+
+
+def _trained(rows: Floats, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
+    scale = float(np.abs(rows).mean()) or 1.0
+    return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)

@@ -1,0 +1,88 @@
+"""Which class training nodes have: from the gradients that come back, or from embeddings and a few known labels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from veilgraph.audit.case import Case, Nodes
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.labels import accuracy, flattened, label_scores
+from veilgraph.audit.roc import Floats, Truth
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
+
+_KNOWN_PER_CLASS: Final = 3
+_MOST: Final = 2000
+_STEPS: Final = 50
+"""Gradients of later steps are smaller, and turn."""
+
+
+def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
+    return _inferred("clusters", evidence, case, adversary, target, training=True)
+
+
+def completed(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
+    return _inferred("completion", evidence, case, adversary, target, training=bool(evidence.steps))
+
+
+def _inferred(
+    attack: str, evidence: Evidence, case: Case, adversary: PartyId, target: PartyId, *, training: bool
+) -> Outcome:
+    labels, train, test, classes = case.labels(target)
+    asked = train if training else test
+    asked = asked[labels[asked] >= 0]
+    known = few_of_each(labels, train, classes, case.seed)
+    nodes = np.setdiff1d(asked, known)
+    if len(nodes) > _MOST:
+        nodes = np.random.default_rng(case.seed).choice(nodes, size=_MOST, replace=False)
+    rows = np.concatenate([known, nodes])  # with noise, rows of others would blur the classes
+    own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
+
+    def scores(attack: str, steps: tuple[Floats, ...], embeddings: Floats | None) -> Floats:
+        return label_scores(
+            attack,
+            np.stack([step[rows] for step in steps[:_STEPS]]) if steps else None,
+            known_nodes=np.arange(len(known)),
+            known_labels=labels[known],
+            classes=classes,
+            embeddings=None if embeddings is None else embeddings[rows],
+            seed=case.seed,
+        )
+
+    def flat(found: Floats) -> tuple[Floats, Truth]:
+        return flattened(found, labels[rows], np.arange(len(known), len(rows)))
+
+    found = scores(attack, evidence.steps, evidence.rows)
+    values, truth = flat(found)
+    return Outcome(
+        values,
+        truth,
+        without=None if own is None else flat(scores("completion", (), own))[0],
+        pooled=None if pooled is None else flat(scores("completion", (), pooled))[0],
+        accuracy=accuracy(found, labels[rows], np.arange(len(known), len(rows))),
+        note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class are known. "
+        "Pooled: the same from all holders' features.",
+    )
+
+
+def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
+    """A few nodes of every class, whose labels the adversary knows.
+
+    Raises:
+        DataError: a class has too few.
+    """
+    random, found = np.random.default_rng(seed), list[Nodes]()
+    for label in range(classes):
+        some = nodes[labels[nodes] == label]
+        if len(some) <= _KNOWN_PER_CLASS:
+            raise DataError(
+                f"class {label} has {len(some)} training nodes; the attack knows {_KNOWN_PER_CLASS} of each and asks "
+                "for the rest"
+            )
+        found.append(random.choice(some, size=_KNOWN_PER_CLASS, replace=False))
+    return np.sort(np.concatenate(found))

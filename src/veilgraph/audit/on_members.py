@@ -1,0 +1,90 @@
+"""Which nodes the model was trained on: from gradients, or from what it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from veilgraph.audit.case import Case, Nodes
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.label_gradients import membership_scores
+from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.roc import Floats
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import PartyId
+
+_MOST: Final = 2000
+_STEPS: Final = 50
+"""Gradients of later steps are smaller, and turn."""
+
+
+def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Rows of a gradient are larger where the loss is: at training nodes."""
+    members = np.zeros(case.graph(target).num_nodes, dtype=np.bool_)
+    members[case.labels(target)[1]] = True
+    scores = membership_scores(np.stack(evidence.steps[:_STEPS]))
+    return Outcome(scores, members, note="Members: training nodes; all others are not.")
+
+
+def from_confidence(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Models are surer of what they were trained on (Duddu et al. 2020)."""
+    return _compared(evidence, case, target, lambda rows, nodes: confidence_scores(rows[nodes]))
+
+
+def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
+    shadow, free = case.shadow_models[0], case.free_nodes()
+    members, posteriors = shadow[0][free], shadow[1][free]
+    return _compared(
+        evidence,
+        case,
+        target,
+        lambda rows, nodes: shadow_scores(rows[nodes], posteriors, members),
+        threshold=SHADOW_THRESHOLD,
+        note=" The shadow model: a pooled network of the same settings on other nodes of the graph.",
+    )
+
+
+def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
+    labels, outs = case.labels(target)[0], np.stack([posteriors for _, posteriors in case.shadow_models])
+    return _compared(
+        evidence,
+        case,
+        target,
+        lambda rows, nodes: lira_scores(rows[nodes], labels[nodes], outs[:, nodes]),
+        note=f" {len(outs)} pooled networks that were trained without these nodes; the adversary knows their classes.",
+    )
+
+
+def _compared(
+    evidence: Evidence,
+    case: Case,
+    target: PartyId,
+    attack: Callable[[Floats, Nodes], Floats],
+    *,
+    threshold: float | None = None,
+    note: str = "",
+) -> Outcome:
+    if evidence.rows is None:
+        raise DataError(f"{evidence.words}: there are no rows")
+    labels, training, test, _ = case.labels(target)
+    random = np.random.default_rng(case.seed)
+    chosen = [_some(nodes[labels[nodes] >= 0], random) for nodes in (training, test)]
+    nodes = np.concatenate(chosen)
+    truth = np.arange(len(nodes)) < len(chosen[0])
+    pooled = case.pooled_posteriors if case.is_aligned else None
+    return Outcome(
+        attack(evidence.rows, nodes),
+        truth,
+        pooled=None if pooled is None else attack(pooled, nodes),
+        threshold=threshold,
+        note=f"Training against test nodes.{note} Pooled: the same on a network trained on everybody's plaintext.",
+    )
+
+
+def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:
+    return nodes if len(nodes) <= _MOST else random.choice(nodes, size=_MOST, replace=False)

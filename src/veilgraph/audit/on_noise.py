@@ -1,0 +1,90 @@
+"""How much privacy a run's noise gives at most: what the server's guesses about canaries prove, against the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.audit.case import Case
+from veilgraph.audit.epsilon import canary_scores, one_run_epsilon
+from veilgraph.audit.finding import Finding, Skipped
+from veilgraph.audit.statistics import Interval
+from veilgraph.audit.view import View, load_view
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.view import Seen
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
+
+_CONFIDENCE: Final = 0.95
+_CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
+
+
+def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
+    """A lower bound on the ε of every holder whose run has canaries, from what the server received.
+
+    Args:
+        case: of the run.
+        adversary: nothing is found but of the server, which gets all releases.
+    """
+    privacy = case.settings.privacy
+    if adversary != SERVER or privacy is None or not privacy.canaries:
+        return
+    view = load_view(case.run, SERVER)
+    for holder in case.settings.publishing:
+        canaries = case.run.party(holder).canaries()
+        if canaries is None:
+            yield Skipped(SERVER, f"epsilon of {holder}", "its canaries are not here")
+            continue
+        released, directions = [], []
+        for step, matrix in _released(view, holder):
+            released.append(matrix.double().numpy())
+            directions.append(canaries.directions(matrix.shape[1], step, privacy.order).numpy())
+        if not released:
+            yield Skipped(SERVER, f"epsilon of {holder}", "the server's view has none of its releases")
+            continue
+        scores = canary_scores(released, canaries.rows.numpy(), directions)
+        bound = one_run_epsilon(
+            scores, canaries.coins.numpy(), privacy.delta, _CONFIDENCE, gaussian=privacy.mechanism != "laplace"
+        )
+        yield Finding(
+            SERVER,
+            holder,
+            "noise",
+            "epsilon",
+            f"{len(released)} releases with {canaries.count} canaries in each",
+            permitted=True,
+            measure="epsilon",
+            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
+            accuracy=bound.correct / bound.guesses,
+            limit=_claimed(case, holder),
+            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
+            f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
+        )
+
+
+def _released(view: View, holder: PartyId) -> Iterator[tuple[int, Tensor]]:
+    """(step, what the server has) of every release of a holder: by itself, or in the sum over all that publish."""
+    publishing = view.settings.publishing
+    for masked, clear in _CLEAR_OF.items():
+        for seen in view.received(clear, holder):
+            if clear is Kind.GRADIENT or seen.tag.round > 0:
+                yield seen.tag.step, seen.tensor()
+        pieces = [_by_tag(view.received(masked, name)) for name in publishing]
+        for key, own in _by_tag(view.received(masked, holder)).items():
+            if own.tag.round > 0 and all(key in piece for piece in pieces):
+                total = torch.stack([piece[key].tensor() for piece in pieces]).sum(dim=0)
+                yield own.tag.step, total.double() / 2.0**40
+
+
+def _by_tag(messages: list[Seen]) -> dict[tuple[int, int, int], Seen]:
+    return {(seen.session, seen.tag.step, seen.tag.round): seen for seen in messages}
+
+
+def _claimed(case: Case, holder: PartyId) -> float | None:
+    """The ledger's total; None where that is infinite."""
+    path = case.run.party_path(holder) / LEDGER_SUMMARY
+    total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total") if path.is_file() else None
+    return None if total is None else float(total)

@@ -1,0 +1,79 @@
+"""A party's view of a run: its own data, the job, and all messages that it sent or received. Nothing else.
+
+An attack is given a view and not the run, so that it cannot use what its adversary does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import RunError
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.link.view import Seen, read_view
+from veilgraph.paradigms.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What an honest-but-curious party could keep.
+
+    Attributes:
+        party: whose.
+        settings: of the job, which all parties know.
+        messages: in the order in which it sent or received them, over all sessions of the run.
+        graph: its own data; None at the server.
+    """
+
+    party: PartyId
+    settings: JobSettings
+    messages: tuple[Seen, ...]
+    graph: PartyGraph | None
+
+    @cached_property
+    def others(self) -> tuple[PartyId, ...]:
+        """The other holders."""
+        return tuple(name for name in self.settings.data.names if name != self.party)
+
+    def received(self, kind: Kind, sender: PartyId, round_: int | None = None) -> list[Seen]:
+        """What came from one party under a kind of tag, of one round or of all, oldest first."""
+        return list(self._matching(kind, sender, self.party, round_))
+
+    def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
+        """What it sent to one party."""
+        return list(self._matching(kind, self.party, receiver, round_))
+
+    def last(self, kind: Kind, sender: PartyId, round_: int) -> Tensor | None:
+        """The newest message that came so; None where none did."""
+        found = self.received(kind, sender, round_)
+        return found[-1].tensor() if found else None
+
+    def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> Iterator[Seen]:
+        for seen in self.messages:
+            if (seen.sender, seen.receiver, seen.tag.kind) == (sender, receiver, kind) and (
+                round_ is None or seen.tag.round == round_
+            ):
+                yield seen
+
+
+def load_view(run: RunDirectory, party: PartyId) -> View:
+    """Reads a party's view; of the run's files only the job's and the party's own are opened.
+
+    Raises:
+        RunError: no view of the party was recorded, or it cannot be read.
+    """
+    store = run.party(party)
+    files = store.views()
+    if not files:
+        raise RunError(
+            f"{run.path} has no recorded view of {party}; train the job again with: veilgraph train JOB.yaml "
+            "--record-views"
+        )
+    messages = tuple(seen for number, path in enumerate(files) for seen in read_view(path, number))
+    graph = None if party == SERVER else load_party(store.graph_path)
+    return View(party, run.settings, messages, graph)

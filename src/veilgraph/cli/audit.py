@@ -1,0 +1,77 @@
+"""The command that attacks a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from veilgraph.cli.app import command, messages, results, say
+from veilgraph.core.audit_settings import ATTACK_NAMES, AttackName
+
+FAILED: Final = 3
+
+
+@command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9")
+def audit_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of a complete run that was trained with --record-views.")
+    ],
+    adversaries: Annotated[
+        list[str] | None,
+        typer.Option("--adversary", metavar="NAME", help="server, a holder, or client. Default: all of them."),
+    ] = None,
+    attacks: Annotated[
+        list[str] | None, typer.Option("--attack", metavar="NAME", help=f"Of {', '.join(ATTACK_NAMES)}. Default: all.")
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="ATTACK=AUC", help="Fail where an attack finds more; over the job's limits."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
+    shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
+) -> None:
+    """Attack what each party of a run saw, measure what it learns, and compare that with limits.
+
+    Every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
+    that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of the
+    job or of --limit is exceeded, where a message that must say nothing says something, or where canaries prove a
+    larger ε than the ledger has.
+    """
+    from veilgraph.audit.audit import AUDIT_FILE, Plan, audit  # noqa: PLC0415
+    from veilgraph.report.audit import audit_table, skipped_lines  # noqa: PLC0415
+
+    plan = Plan(
+        adversaries=tuple(adversaries) if adversaries else None,
+        attacks=tuple(attacks) if attacks else None,
+        limits=dict(map(_limit, limits or [])),
+        seed=seed,
+        shadows=shadows,
+    )
+    with messages().status("auditing") as status:
+        result = audit(run, plan, lambda words: status.update(f"auditing · {words}"))
+    results().print(audit_table(result))
+    for line in skipped_lines(result.skipped):
+        say(line)
+    typer.echo(f"audit   {run / AUDIT_FILE}\nreport  veilgraph report {run}")
+    if result.failed:
+        results().print(audit_table(result, result.failed, title="Failed"))
+        say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
+        raise typer.Exit(FAILED)
+
+
+def _limit(text: str) -> tuple[AttackName, float]:
+    name, equals, value = text.partition("=")
+    known = {each: each for each in ATTACK_NAMES}
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not equals or name not in known or not 0.5 <= number <= 1:
+        raise typer.BadParameter(
+            f"{text!r} is not ATTACK=AUC with one of {', '.join(ATTACK_NAMES)} and an AUC from 0.5 to 1, as in "
+            "link-similarity=0.9",
+            param_hint="--limit",
+        )
+    return known[name], number

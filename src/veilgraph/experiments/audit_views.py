@@ -1,0 +1,187 @@
+"""Accuracy against leakage: what each setting of a job lets each party find out, by the audit of its real views."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.finding import CLIENT
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import SERVER
+from veilgraph.experiments.grid import GridProgress
+from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.experiments.store import package_version
+from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.run_directory import Record
+
+EXPERIMENT: Final = "audit-views"
+"""Its name at the command line."""
+
+DATASETS: Final = ("cora", "citeseer")
+
+_ONCE: Final = "-private-once"
+_VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+    "2 holders, collaborative, masked": ("", {}),
+    "2 holders, embeddings in the clear": ("", {"model.combine.masked": False}),
+    "2 holders, secure-sum": ("", {"model.initial.method": "secure-sum"}),
+    "2 holders, individual": ("", {"model.initial.method": "individual"}),
+    "3 holders, collaborative, masked": ("", {"data.holders": 3}),
+    "3 holders, secure-sum": ("", {"data.holders": 3, "model.initial.method": "secure-sum"}),
+    "4 holders, collaborative, masked": ("", {"data.holders": 4}),
+    "2 holders, R = 2": ("-rounds", {"model.rounds": 2, "model.local.hops": 5}),
+    "2 holders, R = 10": ("-rounds", {}),
+    "3 holders, R = 10": ("-rounds", {"data.holders": 3}),
+    "2 holders, DP once, total ε = 1": (_ONCE, {"privacy.epsilon_total": 1}),
+    "2 holders, DP once, total ε = 8": (_ONCE, {"privacy.epsilon_total": 8}),
+    "2 holders, DP once, total ε = 64": (_ONCE, {"privacy.epsilon_total": 64}),
+    "2 holders, DP every step, per-step ε = 4": ("-private", {"privacy.epsilon_step": 4}),
+    "2 holders, DP every step, per-step ε = 16": ("-private", {}),
+}
+"""Row → the shipped job's name after the data set's, and what is changed in it."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The strongest of some attacks by some adversaries, on any holder."""
+
+    heading: str
+    attacks: tuple[str, ...]
+    by: Callable[[str, JobSettings], bool]
+
+
+def _server(adversary: str, job: JobSettings) -> bool:
+    return adversary == SERVER
+
+
+def _holder(adversary: str, job: JobSettings) -> bool:
+    return adversary in job.data.names
+
+
+def _client(adversary: str, job: JobSettings) -> bool:
+    return adversary == CLIENT
+
+
+_COLUMNS: Final = (
+    _Column("server: edges", ("link-similarity",), _server),
+    _Column("server: features", ("attribute",), _server),
+    _Column("server: training nodes", ("membership-gradient",), _server),
+    _Column("server: labels", ("label-gradient",), _server),
+    _Column("holder: edges", ("link-similarity",), _holder),
+    _Column("holder: features", ("attribute", "reconstruction"), _holder),
+    _Column("holder: labels", ("label-gradient",), _holder),
+    _Column("client: edges", ("link-similarity",), _client),
+    _Column("client: training nodes", ("membership-confidence", "membership-lira"), _client),
+    _Column("masked messages", ("uniformity",), lambda adversary, job: True),
+)
+_ATTACKS: Final = tuple(dict.fromkeys(attack for column in _COLUMNS for attack in column.attacks))
+
+
+def audit_views(
+    *, seeds: int, datasets: Sequence[str], rows: str | None, out: Path, progress: GridProgress, command: str
+) -> str:
+    """Trains every variant with views recorded, audits them, and writes ``audit-views.md``.
+
+    What was found is kept in ``audit-views/<data set>-<row>-<seed>.json``, so that only what is missing is done again;
+    the runs themselves, gigabytes of messages, are removed.
+
+    Args:
+        seeds: trainings and audits of each row; seeds 0, 1, ….
+        datasets: of ``DATASETS``.
+        rows: only rows with this text in their name; None: all.
+        out: folder, made if absent.
+        progress: called with (what is being done, audits done, audits in all).
+        command: that makes the page.
+
+    Returns:
+        Markdown: test accuracy and, for each kind of adversary and secret, the highest AUC.
+
+    Raises:
+        ConfigError: no row has that name.
+        VeilgraphError: ``out`` cannot be used, or a data set cannot be read.
+    """
+    names = [name for name in _VARIANTS if rows is None or rows in name]
+    if not names:
+        raise ConfigError(f"rows={rows!r} is part of no row's name; they are {', '.join(map(repr, _VARIANTS))}")
+    cells = [(dataset, name, seed) for dataset in datasets for name in names for seed in range(seeds)]
+    kept: dict[tuple[str, str], list[Record]] = {}
+    for done, (dataset, name, seed) in enumerate(cells):
+        progress(f"{dataset}, {name}, seed {seed}", done, len(cells))
+        kept.setdefault((dataset, name), []).append(_audited(dataset, name, seed, out / EXPERIMENT))
+    progress("done", len(cells), len(cells))
+    text = _page(kept, seeds, command)
+    try:
+        write_whole(out / f"{EXPERIMENT}.md", text.encode())
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    return text
+
+
+def _job(dataset: str, name: str, seed: int) -> JobSettings:
+    suffix, changes = _VARIANTS[name]
+    job = shipped_job(f"cora{suffix}" if suffix else dataset)
+    return with_overrides(job, {"data.dataset": dataset, **changes, "seed": seed})
+
+
+def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
+    job = _job(dataset, name, seed)
+    slug = "".join(letter if letter.isalnum() else "-" for letter in f"{dataset}-{name}-{seed}")
+    path, run = folder / f"{slug}.json", folder / f"{slug}.run"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            found: Record = json.loads(path.read_text(encoding="utf-8"))
+            if found["hash"] == job.hash() and found["version"] == package_version():
+                return found
+        shutil.rmtree(run, ignore_errors=True)
+        try:
+            summary = train(job, run, record_views=True).summary
+            result = audit(run, Plan(attacks=_ATTACKS, seed=seed))
+        finally:
+            shutil.rmtree(run, ignore_errors=True)
+        found = {"hash": job.hash(), "version": package_version(), "summary": summary, "audit": result.record()}
+        write_whole(path, json.dumps(found, default=str).encode())
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written ({error}); choose another --out") from error
+    return found
+
+
+def _page(kept: Mapping[tuple[str, str], Sequence[Record]], seeds: int, command: str) -> str:
+    headings = ("data set", "setting", "test accuracy", *(column.heading for column in _COLUMNS))
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * 2}{'---:|' * (len(headings) - 2)}"]
+    for (dataset, name), records in kept.items():
+        job = _job(dataset, name, 0)
+        accuracy = fmean(record["summary"]["test_accuracy"] for record in records)
+        cells = [_cell(column, job, records) for column in _COLUMNS]
+        lines.append(f"| {dataset} | {name} | {accuracy:.3f} | {' | '.join(cells)} |")
+    notes = [
+        f"Mean over {seeds} seeds." if seeds > 1 else "One seed.",
+        "A figure is the AUC of the strongest of the attacks in its column, over all adversaries of the kind and all "
+        "targets: 0.5 is guessing, 1 certainty; in brackets the same adversary without what it saw. –: it has nothing "
+        "to attack. masked messages: how well they can be told from noise.",
+        f"Made with `{command}`.",
+    ]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
+
+
+def _cell(column: _Column, job: JobSettings, records: Sequence[Record]) -> str:
+    strongest = [_strongest(column, job, record["audit"]["findings"]) for record in records]
+    found = [each for each in strongest if each is not None]
+    if len(found) < len(records):
+        return "–"
+    value = fmean(each["value"]["value"] for each in found)
+    without = [each["without"]["value"] for each in found if each["without"] is not None]
+    return f"{value:.3f}" + (f" ({fmean(without):.3f})" if len(without) == len(found) else "")
+
+
+def _strongest(column: _Column, job: JobSettings, findings: Sequence[Record]) -> Record | None:
+    fitting = [each for each in findings if each["attack"] in column.attacks and column.by(each["adversary"], job)]
+    values: list[tuple[float, Any]] = [(each["value"]["value"], each) for each in fitting]
+    return max(values, key=lambda pair: pair[0])[1] if values else None

@@ -1,0 +1,131 @@
+"""A party's view of a session in a file: every message that it sent or received, in its order.
+
+The file is a sequence of entries, each of them
+
+    names        u16, then so many bytes   sender and receiver, UTF-8, parted by a zero byte
+    message      as on the wire            (link.codec): the header says how long it is
+
+It grows while the session runs. A kill leaves at most its last entry torn, which is not read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.types import PartyId, Tag
+from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode
+from veilgraph.link.message import Message
+
+_NAMES: Final = struct.Struct("<H")
+_BUFFER_BYTES: Final = 1 << 20
+
+
+class ViewFile:
+    """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``.
+
+    Args:
+        path: must not exist; its folder must.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("xb", buffering=_BUFFER_BYTES)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error}); free some space, or train without views") from error
+
+    def append(self, message: Message) -> None:
+        """Adds a message; callers take turns.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        names = b"\0".join((message.sender.encode(), message.receiver.encode()))
+        header, data = encode(message.tag, message.tensor)
+        try:
+            self._file.writelines((_NAMES.pack(len(names)), names, header, data))
+        except OSError as error:
+            raise RunError(
+                f"{self._path}: cannot be written ({error}); free some space, or train without views"
+            ) from error
+
+    def close(self) -> None:
+        """Writes what is left to the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One message of a view; its tensor is read when asked for."""
+
+    sender: PartyId
+    receiver: PartyId
+    tag: Tag
+    shape: tuple[int, ...]
+    session: int
+    """Counts the sessions of a run: a tag is used once in each."""
+    _path: Path
+    _header: Header
+    _start: int
+
+    def tensor(self) -> Tensor:
+        """What was sent.
+
+        Raises:
+            RunError: the file changed since.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._start)
+                data = torch.empty(self._header.payload_bytes, dtype=torch.uint8)
+                file.readinto(data.numpy().data)
+            return build_tensor(self._header, data)
+        except (OSError, ProtocolError) as error:
+            raise RunError(f"{self._path}: cannot be read ({error}); record the view again") from error
+
+
+def read_view(path: Path, session: int = 0) -> list[Seen]:
+    """The messages of a view, without their tensors.
+
+    Args:
+        path: as ``ViewFile`` wrote it.
+        session: to be noted in each.
+
+    Raises:
+        RunError: the file cannot be read, or is no view.
+    """
+    found: list[Seen] = []
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            return found
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            place = 0
+            while place + _NAMES.size <= size:
+                (length,) = _NAMES.unpack_from(view, place)
+                start = place + _NAMES.size + length
+                if start + HEADER_BYTES > size:
+                    break
+                names = view[place + _NAMES.size : start].split(b"\0")
+                header = decode_header(view[start : start + HEADER_BYTES])
+                place = start + HEADER_BYTES + header.payload_bytes
+                if place > size:
+                    break
+                sender, receiver = (name.decode() for name in names)
+                found.append(
+                    Seen(sender, receiver, header.tag, header.shape, session, path, header, start + HEADER_BYTES)
+                )
+    except (OSError, ProtocolError, ValueError) as error:
+        raise RunError(f"{path}: no readable view ({error}); record it again") from error
+    return found

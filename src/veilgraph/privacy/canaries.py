@@ -1,0 +1,112 @@
+"""Canaries: rows that a holder publishes in place of its own, so that an audit can hold a run against its ledger.
+
+A secret fair coin says of each whether it is *in* or *out*. The two are neighbours under the job's relation, as far
+apart as it allows: with zero-out +C·u and the zero row, with replacement +C·u and -C·u, u a direction of the row's own.
+So whoever sees the releases may tell the coins only as well as the ledger's total ε allows (``audit.epsilon``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.privacy_settings import Neighbours
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.privacy import noise
+
+_LENGTH = 10.0
+"""Of a canary over the clip, so that clipping too has to do its part."""
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """One holder's, for all releases of a run.
+
+    Attributes:
+        count: m.
+        nodes: N, rows of each release.
+        key: 32 secret bytes, from which places, coins and directions are expanded.
+    """
+
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def draw(cls, count: int, nodes: int, source: SecretSource) -> Self:
+        """Fresh ones.
+
+        Args:
+            count: m ≥ 1.
+            nodes: N.
+            source: of the key.
+
+        Raises:
+            ConfigError: there are fewer rows than canaries.
+        """
+        if count > nodes:
+            raise ConfigError(
+                f"privacy.canaries={count} must be at most the number of common nodes, {nodes}: each takes the place "
+                "of a row; choose fewer"
+            )
+        return cls(count, nodes, source(SEED_BYTES))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Their places, different ones: Tensor[m] int64."""
+        return expand(self.key, "canaries/rows", (self.nodes,)).argsort()[: self.count]
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """What the audit guesses, True for in: Tensor[m] bool."""
+        return expand(self.key, "canaries/coins", (self.count,)) < 0
+
+    def directions(self, width: int, step: int, order: int = 2) -> Tensor:
+        """The directions u of one release.
+
+        They turn round from step to step, so that noise that comes twice, or what is added to all releases alike,
+        cancels in a sum along them.
+
+        Args:
+            width: d, columns of what is released.
+            step: of the release, as in its message.
+            order: of the norm that is clipped; for 1 a direction is that of one column, where ℓ1 noise hides least.
+
+        Returns:
+            Tensor[m, d] float64, rows of norm 1 in both orders where ``order`` is 1, else in ℓ2.
+        """
+        drawn = noise.gaussian((self.count, width), 1.0, lambda _: self.key)
+        if order == 1:
+            drawn *= drawn.abs() == drawn.abs().amax(dim=1, keepdim=True)
+        lengths: Tensor = torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
+        return drawn / (lengths if step % 2 == 0 else -lengths)
+
+    def plant(self, rows: Tensor, clip: float, step: int, order: int, relation: Neighbours) -> Tensor:
+        """Puts them in place of rows that are to be released; no gradient flows to what was there.
+
+        Args:
+            rows: Tensor[N, d], not yet clipped; not changed.
+            clip: C, that the rows will be clipped to; a canary that is not zero is ten times as long.
+            step: as for ``directions``.
+            order: as for ``directions``.
+            relation: what in and out differ by.
+
+        Returns:
+            Tensor[N, d] of the same dtype, differentiable.
+
+        Raises:
+            RunError: they were drawn for another number of rows.
+        """
+        if len(rows) != self.nodes:
+            raise RunError(
+                f"privacy.canaries: drawn for {self.nodes} common nodes, and now there are {len(rows)}; an audited "
+                "run goes on with its own nodes only, so begin a new one"
+            )
+        signs = torch.where(self.coins, 1.0, 0.0 if relation == "zero-out" else -1.0)
+        values = _LENGTH * clip * signs.unsqueeze(1) * self.directions(rows.shape[1], step, order)
+        return rows.index_copy(0, self.rows, values.to(rows.dtype))

@@ -1,0 +1,73 @@
+"""The page: every section filled in and put into one HTML file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from veilgraph import __version__
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.report.page.audit import audit
+from veilgraph.report.page.confusion import confusion
+from veilgraph.report.page.found import find
+from veilgraph.report.page.head import head
+from veilgraph.report.page.learned import learned
+from veilgraph.report.page.privacy import privacy
+from veilgraph.report.page.traffic import traffic
+from veilgraph.report.page.training import training
+from veilgraph.report.page.words import job
+
+PAGE: Final = "report.html"
+_TEMPLATE: Final = "page.html.j2"
+
+
+def page_html(run: RunDirectory) -> str:
+    """A run as one HTML page; the same files give the same page.
+
+    Everything that comes from files, names of classes and words of other parties among it, is escaped.
+
+    Raises:
+        VeilgraphError: a file of the run is damaged. What is missing is said in the page.
+    """
+    found = find(run)
+    sections = {
+        "head": head(found),
+        "job": job(found),
+        "learned": learned(found),
+        "training": training(found),
+        "confusion": confusion(found),
+        "traffic": traffic(found),
+        "privacy": privacy(found),
+        "audit": audit(found),
+    }
+    return _environment().get_template(_TEMPLATE).render(**sections, found=found, version=__version__)
+
+
+def write_page(run: RunDirectory, path: Path) -> None:
+    """Writes the page, whole or not at all.
+
+    Raises:
+        VeilgraphError: a file of the run is damaged, or the page cannot be written.
+    """
+    content = page_html(run).encode()
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise RunError(f"{path}: the page cannot be written ({error}); choose another --out") from error
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("veilgraph.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

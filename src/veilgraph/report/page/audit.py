@@ -1,0 +1,115 @@
+"""What an audit found: who attacks whose secret with what, how well, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from veilgraph.audit.finding import Finding
+from veilgraph.audit.statistics import Interval
+from veilgraph.report.page.audit_file import read_audit
+from veilgraph.report.page.audit_rows import WIDTH, Row, row_of
+from veilgraph.report.page.charts import Axis, Tick, axis_ticks
+from veilgraph.report.page.found import Found
+from veilgraph.report.page.text import counted
+
+_INSET: Final = 8.0
+_FEW: Final = 8
+"""With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
+_TONES: Final = ("good", "leak", "bad")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Findings with one measure: its name, the ticks of the common axis, rows."""
+
+    name: str
+    ticks: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The section.
+
+    Attributes:
+        verdict: passed, failed or not audited.
+        tone: of the verdict: ``bad``, ``good`` or ``plain``.
+        summary: a sentence on all findings together.
+        strongest: of many findings the strongest of each adversary on each secret.
+        tables: all, AUC first; none where there is nothing.
+        skipped: who, which attack, why.
+        notes: what must be said beside the figures.
+    """
+
+    verdict: str
+    tone: str
+    summary: str
+    strongest: tuple[Row, ...]
+    tables: tuple[Table, ...]
+    skipped: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+
+
+def audit(found: Found) -> Audit:
+    """The audit of a run, if there is one.
+
+    Raises:
+        RunError: its file is damaged.
+    """
+    report = read_audit(found.path)
+    if report is None:
+        return Audit("not audited", "plain", f"Not audited: run veilgraph audit {found.path.name}.", (), (), (), ())
+    failed = [finding for finding in report.findings if finding.passed is False]
+    held = [finding for finding in report.findings if finding.passed is not None]
+    aucs, epsilons = (
+        [finding for finding in report.findings if finding.measure == measure] for measure in ("auc", "epsilon")
+    )
+    tables = []
+    if aucs:
+        lowest = min(0.45, *(interval.low for finding in aucs for interval in _intervals(finding)))
+        tables.append(_table("AUC", aucs, (max(lowest - 0.02, 0.0), 1.0)))
+    if epsilons:
+        highest = max(max(finding.value.high, finding.limit or 0.0) for finding in epsilons)
+        tables.append(_table("ε, a lower bound from the attack", epsilons, (0.0, 1.1 * highest or 1.0)))
+    notes = []
+    if (report.job, report.paradigm) != (found.settings.name, found.settings.paradigm):
+        notes.append(f"This audit is of another job, {report.job} ({report.paradigm}): audit the run again.")
+    if any(not finding.permitted for finding in aucs):
+        notes.append(
+            "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
+            f"reported in at most {100 * report.false_alarm_rate:g} % of audits."
+        )
+    return Audit(
+        "failed" if failed else "passed",
+        "bad" if failed else "good",
+        f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
+        f"nothing, {len(failed)} did not.",
+        _strongest(tables[0].rows) if len(aucs) > _FEW else (),
+        tuple(tables),
+        tuple((skipped.adversary, skipped.attack, skipped.why) for skipped in report.skipped),
+        tuple(notes),
+    )
+
+
+def _strongest(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Of each adversary on each secret the worst verdict and, of several, the attack that got furthest; worst first."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if row.who not in best or _rank(row) > _rank(best[row.who]):
+            best[row.who] = row
+    return tuple(sorted(best.values(), key=lambda row: _rank(row)[:2], reverse=True))
+
+
+def _rank(row: Row) -> tuple[bool, int, float]:
+    return row.gate_tone == "bad", _TONES.index(row.tone), row.chart.value.value
+
+
+def _table(name: str, findings: Sequence[Finding], limits: tuple[float, float]) -> Table:
+    axis = Axis(*limits, _INSET, WIDTH - _INSET)
+    return Table(name, axis_ticks(axis, 6), tuple(row_of(finding, axis) for finding in findings))
+
+
+def _intervals(finding: Finding) -> list[Interval]:
+    return [each for each in (finding.value, finding.without, finding.pooled) if each is not None]

@@ -1,0 +1,171 @@
+"""Where the marks of a chart go: data to coordinates of an SVG drawing, which the templates draw.
+
+Coordinates are in the drawing's own units, x to the right and y down, rounded to tenths. What is not
+finite is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Point = tuple[float, float]
+
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear scale from data to a drawing: ``low`` goes to ``start`` and ``high`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """Where a value goes; values outside of the axis go to its ends."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    place: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series: its name, the points of its polyline as SVG has them, and where it ends."""
+
+    name: str
+    points: str
+    end: Point
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Series over a common x; the plot's area is from (left, top) to (right, bottom)."""
+
+    title: str
+    description: str
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    x_label: str
+    lines: tuple[Line, ...]
+    mark: Tick | None
+
+
+def line_chart(
+    title: str,
+    description: str,
+    series: Sequence[tuple[str, Sequence[Point]]],
+    *,
+    x_label: str,
+    x_range: Point,
+    y_range: Point,
+    mark: tuple[float, str] | None = None,
+    size: tuple[float, float] = (400, 240),
+    ticks: int = 6,
+) -> LineChart:
+    """Draws series as polylines.
+
+    Args:
+        title: of the chart.
+        description: what it shows, in words, for who cannot see it.
+        series: name and points of each; those without points are left out.
+        x_label: below the axis.
+        x_range: lowest and highest x.
+        y_range: the same of y.
+        mark: an x to be marked with a vertical line, and its label.
+        size: width and height of the drawing.
+        ticks: about how many an axis gets.
+    """
+    width, height = size
+    left, right, top, bottom = 44.0, width - 12, 12.0, height - 38
+    x, y = Axis(*_widened(x_range), left, right), Axis(*_widened(y_range), bottom, top)
+    lines = []
+    for name, points in series:
+        placed = [(x.place(a), y.place(b)) for a, b in points if math.isfinite(a) and math.isfinite(b)]
+        if placed:
+            lines.append(Line(name, " ".join(f"{a:g},{b:g}" for a, b in placed), placed[-1]))
+    return LineChart(
+        title,
+        description,
+        *(width, height, left, right, top, bottom),
+        x_ticks=_ticks(x, ticks),
+        y_ticks=_ticks(y, ticks),
+        x_label=x_label,
+        lines=tuple(lines),
+        mark=None if mark is None else Tick(x.place(mark[0]), mark[1]),
+    )
+
+
+@dataclass(frozen=True)
+class Span:
+    """A figure with its interval on an axis."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """One attack's figure and what it is held against, each on a line of its own."""
+
+    description: str
+    width: float
+    value: Span
+    without: Span | None
+    pooled: Span | None
+    chance: float | None
+    limit: float | None
+
+
+def span(axis: Axis, figures: tuple[float, float, float]) -> Span:
+    """Where a value, its lower and its upper bound go."""
+    value, low, high = map(axis.place, figures)
+    return Span(value, low, high)
+
+
+def axis_ticks(axis: Axis, count: int) -> tuple[Tick, ...]:
+    """Round numbers along an axis."""
+    return _ticks(axis, count)
+
+
+def bar(value: float, whole: float, width: float = 100.0) -> float:
+    """Length of a bar: ``width`` where the value is the whole, or more; 0 where there is no whole."""
+    return 0.0 if whole <= 0 else round(width * min(value / whole, 1.0), 1)
+
+
+def _ticks(axis: Axis, count: int) -> tuple[Tick, ...]:
+    step = _step(axis.high - axis.low, count)
+    first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9) + (step * 10 ** -math.floor(math.log10(step)) % 1 > 1e-9))
+    return tuple(
+        Tick(axis.place(number * step), f"{number * step + 0.0:,.{digits}f}") for number in range(first, last + 1)
+    )
+
+
+def _step(length: float, count: int) -> float:
+    """1, 2, 2.5 or 5 times a power of ten, so that a length has at most ``count`` steps."""
+    rough = length / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in _STEPS if step * power >= rough * (1 - 1e-9))
+
+
+def _widened(limits: Point) -> Point:
+    low, high = limits
+    return (low, high) if high > low else (low, low + 1)

@@ -1,0 +1,120 @@
+"""What a job's differential privacy says, what it is about and what it is not about, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.privacy_settings import PrivacySettings
+from veilgraph.core.release_settings import FeatureReleaseSettings
+from veilgraph.report.budget import holds_against
+from veilgraph.report.page.text import listed
+
+_UNITS: Final = MappingProxyType(
+    {
+        "row": "one row of one published matrix: what one message says of one node",
+        "edge": "one edge: everything that a holder records between one pair of nodes",
+        "node": "one node's features at one holder, all columns together",
+    }
+)
+_RELATIONS: Final = MappingProxyType(
+    {"zero-out": "as it is, or empty", "replacement": "as it is, or replaced by any other"}
+)
+_NOT: Final = MappingProxyType(
+    {
+        "row": "It is not about a person's whole record, nor about a relation between two: both reach many rows.",
+        "edge": "It is not about a node's features, nor about labels.",
+        "node": "It is not about edges, nor about labels.",
+    }
+)
+_BOUND: Final = (
+    "Whatever a receiver knows besides and computes from what it got, it can hardly tell two data sets apart that "
+    "differ in one unit: the odds of any conclusion differ by a factor of at most e to the power of the total ε, but "
+    "for a probability δ. Small is strong: below 1 says much, above about 16 says little."
+)
+_NOISELESS: Final = (
+    "Clipping without noise protects nothing: noise_multiplier is 0, and ε is infinite, as without differential "
+    "privacy."
+)
+_NONE: Final = (
+    "This job has no differential privacy. What parties receive is not noised, and no number bounds what they can "
+    "infer from it: per-release ε and total ε are infinite for every holder."
+)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What an ε of the job means.
+
+    Attributes:
+        scope: in a few words; empty where there is no differential privacy.
+        statement: what is guaranteed, or that nothing is.
+        about: what the guarantee is about, by name.
+        limits: what it is not about.
+    """
+
+    scope: str
+    statement: str
+    about: tuple[tuple[str, str], ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+def guarantee(job: JobSettings) -> Guarantee:
+    """The guarantee of a job, in words."""
+    if job.privacy is not None:
+        return _published(job, job.privacy)
+    if job.feature_release is not None:
+        return _perturbed(job, job.feature_release)
+    return Guarantee("", _NONE)
+
+
+def _published(job: JobSettings, settings: PrivacySettings) -> Guarantee:
+    against = holds_against(job)
+    about = (
+        ("unit", _UNITS[settings.unit]),
+        ("neighbouring relation", f"{settings.relation}: the unit {_RELATIONS[settings.relation]}"),
+        ("δ", f"{settings.delta:g}"),
+        ("mechanism", f"{settings.mechanism}, {'one release' if settings.once else 'a release in every step'}"),
+        ("holds against", against),
+    )
+    limits = [_NOT[settings.unit]]
+    if job.model.initial.method != "individual":
+        limits.append(
+            "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
+            "against them per-release ε and total ε are infinite."
+        )
+    if settings.once:
+        limits.append(f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions.")
+    limits += [
+        "Each holder's ε is about its own data; where a person is in the data of several, their ε add up.",
+        "Not counted: how many nodes and columns there are, which nodes are common, sizes and times of messages, "
+        "choices made by looking at data, and predictions and scores that the label holder hands on.",
+    ]
+    scope = f"of every holder's {settings.unit}s, at δ = {settings.delta:g}, against {against}"
+    return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else _BOUND, about, tuple(limits))
+
+
+def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
+    labels = job.local.labels
+    about = [
+        ("unit", "what one node releases at one holder, all its features together"),
+        ("neighbouring relation", "replacement: the node's own values, or any others in the declared range"),
+        ("δ", "0: the bound always holds" if release.delta is None else f"{release.delta:g}"),
+        ("features", f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.releasing)}"),
+    ]
+    if labels is not None:
+        about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
+    about.append(("holds against", "everybody, all parties together"))
+    if job.paradigm == "vertical":
+        edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
+    else:
+        edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
+    limits = (
+        edges,
+        "Which nodes there are, and which have a label for training, is not hidden.",
+        "Where a person's values are at several holders, their ε add up.",
+        "Changed data are released anew, which costs as much again.",
+    )
+    return Guarantee("of what one node releases at one holder, against everybody", _BOUND, tuple(about), limits)

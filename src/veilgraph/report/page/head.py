@@ -1,0 +1,98 @@
+"""The head of the page: what was trained by whom and when, and the verdict in a few words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from veilgraph.report.page.found import Found
+from veilgraph.report.page.text import counted, listed
+from veilgraph.report.page.training import progress
+from veilgraph.report.tables import percent
+
+_PARADIGMS: Final = {
+    "vertical": "vertical: the same nodes, different columns",
+    "horizontal": "horizontal: the same columns, different nodes",
+    "local": "local: nodes perturb their own values",
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head.
+
+    Attributes:
+        name: of the job.
+        paradigm: with its meaning.
+        when: the date of the run, or that it is not on record.
+        where: on one machine, or whose part of a run across organisations.
+        verdict: who trained what together, in one sentence.
+        accuracy: on the test nodes; or why there is none.
+    """
+
+    name: str
+    paradigm: str
+    when: str
+    where: str
+    verdict: str
+    accuracy: str
+
+
+def head(found: Found) -> Head:
+    """The head of a run's page."""
+    settings = found.settings
+    return Head(
+        settings.name,
+        _PARADIGMS[settings.paradigm],
+        _when(found),
+        _where(found),
+        _verdict(found),
+        _accuracy(found),
+    )
+
+
+def _when(found: Found) -> str:
+    times = [record.time for record in found.sent if record.work == "train"] or [record.time for record in found.sent]
+    if not times:
+        return "date not on record"
+    first, last = min(times), max(times)
+    text = f"{last:%Y-%m-%d %H:%M} UTC"
+    return text if first.date() == last.date() else f"{first:%Y-%m-%d} to {text}"
+
+
+def _where(found: Found) -> str:
+    if found.is_part:
+        return f"the part of {listed(found.here)} in a run across organisations"
+    return "all parties on one machine: a simulation, which protects nobody from whoever runs it"
+
+
+def _verdict(found: Found) -> str:
+    settings = found.settings
+    holders = settings.data.names
+    both = "both" if len(holders) == 2 else "all"
+    if found.summary is None:
+        return f"{listed(holders)} train one model together. {progress(found)}"
+    nodes = counted(int(found.summary["nodes"]), "node")
+    classes = next((facts.classes for facts in found.holders.values() if facts.classes is not None), None)
+    what = "the class of a node" if classes is None else f"which of {classes} classes a node is of"
+    if settings.paradigm == "horizontal":
+        scored = settings.data.label_party
+        return f"{listed(holders)} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
+    if settings.paradigm == "local":
+        return (
+            f"{listed(settings.learning)} trained a model that predicts {what}, from what {nodes} had perturbed of "
+            f"themselves at {listed(settings.releasing)}."
+        )
+    return (
+        f"{listed(holders)} trained one model together that predicts {what}, on the {nodes} that {both} of them have."
+    )
+
+
+def _accuracy(found: Found) -> str:
+    if found.summary is None:
+        return "not complete" if found.metrics or not found.trained else "not known here"
+    value = found.summary.get("test_accuracy")
+    if value is not None:
+        return percent(value)
+    private = found.settings.local.labels
+    return "no test nodes" if private is None else f"known to {private.holder} alone"

@@ -1,0 +1,215 @@
+"""The audit of whole runs: attacks see a view and nothing else, limits gate, and a planted leak is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.catalogue import ATTACKS
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import CLIENT, AuditResult, Finding
+from veilgraph.core.audit_settings import ATTACK_NAMES
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.types import SERVER
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import save_party
+from veilgraph.mpc import ring
+from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.run_directory import RunDirectory
+
+NODES = 240
+
+
+def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
+    data = synthetic_data(NODES, 12, 3, seed)
+    names = ["A", "B"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for graph in split_vertically(data, names=names, label_holder="A", seed=seed):
+        save_party(graph, folder / f"{graph.party}.safetensors")
+    content: dict[str, object] = {
+        "name": "audited",
+        "seed": seed,
+        "data": {"parties": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+        "model": {"dim": 8, "local": {"model": "sage-mean", "hops": 2}},
+        "train": {"epochs": 4, "patience": None},
+    }
+    return parse_job({**content, **changes})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited")
+    train(job_in(folder / "data"), folder / "run", record_views=True)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def result(run: Path) -> AuditResult:
+    return audit(run, Plan(shadows=2))
+
+
+def of(result: AuditResult, adversary: str, attack: str, target: str | None = None) -> list[Finding]:
+    return [
+        each
+        for each in result.findings
+        if (each.adversary, each.attack) == (adversary, attack) and target in (None, each.target)
+    ]
+
+
+def test_every_attack_of_the_catalogue_has_a_name_for_limits() -> None:
+    assert {*ATTACKS, "uniformity", "epsilon"} == set(ATTACK_NAMES)
+
+
+@pytest.mark.parametrize("party", [SERVER, "A", "B"])
+def test_what_an_adversary_has_is_in_its_own_part_of_the_run(run: Path, party: str, tmp_path: Path) -> None:
+    alone = tmp_path / "run"
+    (alone / "parties").mkdir(parents=True)
+    shutil.copy(run / "job.yaml", alone)
+    shutil.copytree(run / "parties" / party, alone / "parties" / party)
+    ours, all_there = (evidence_for(RunDirectory.open(path), party) for path in (alone, run))
+    assert ours
+    assert [values(each) for each in ours] == [values(each) for each in all_there]
+
+
+def values(evidence: Evidence) -> tuple[object, ...]:
+    rows = None if evidence.rows is None else evidence.rows.tobytes()
+    parts = [*evidence.steps, *evidence.updates, *(each.tensor().numpy() for each in evidence.messages)]
+    return evidence.sort, evidence.words, evidence.about, rows, [part.tobytes() for part in parts]
+
+
+def test_h0_and_the_own_updates_are_what_the_holder_computed(run: Path) -> None:
+    """h^0 changes by −X·XᵀΣB: with all holders' B, and all features, exactly."""
+    found = {
+        party: next(each for each in evidence_for(RunDirectory.open(run), party) if each.sort == "initial")
+        for party in ("A", "B")
+    }
+    assert all((each.steps[0] == found["A"].steps[0]).all() for each in found.values())
+    total = sum(each.updates[0] for each in found.values())
+    graphs = [RunDirectory.open(run).party(party).graph_path for party in found]
+    features = torch.cat([_features(path) for path in graphs], dim=1).double().numpy()
+    change = found["A"].steps[1] - found["A"].steps[0]
+    expected = -features @ (features.T @ total)
+    scale = (change * expected).sum() / (expected**2).sum()
+    assert scale > 0
+    assert abs(change - scale * expected).max() < 1e-4 * abs(change).max()
+
+
+def _features(path: Path) -> Tensor:
+    from veilgraph.graph.party import load_party  # noqa: PLC0415
+
+    return load_party(path).features.to_dense()
+
+
+def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result: AuditResult) -> None:
+    hidden = [finding for finding in result.findings if not finding.permitted]
+    kinds = {(finding.adversary, finding.target) for finding in hidden}
+    assert {(SERVER, "A"), (SERVER, "B"), ("A", "B"), ("B", "A")} == kinds
+    assert all(finding.passed for finding in hidden)
+    assert all(abs(finding.value.value - 0.5) < 0.03 for finding in hidden)
+    (members,) = of(result, SERVER, "membership-gradient")
+    assert members.value.value == 1
+    assert members.verdict is not None
+    assert members.verdict.found
+    (labels,) = of(result, "B", "label-gradient")
+    assert labels.value.value > 0.9
+    reconstructed = of(result, "B", "reconstruction", "A")[0]
+    assert reconstructed.without is not None
+    assert reconstructed.value.value > reconstructed.without.value + 0.1
+
+
+def test_an_audit_without_limits_passes_and_is_written(run: Path, result: AuditResult) -> None:
+    assert not result.failed
+    assert json.loads((run / "audit.json").read_text())["findings"]
+    assert result.record()["version"] == 1
+
+
+def test_the_same_seed_gives_the_same_audit(run: Path) -> None:
+    plan = Plan(adversaries=(CLIENT,), attacks=("link-similarity", "membership-lira"), seed=3, shadows=2)
+    assert audit(run, plan).record() == audit(run, plan).record()
+
+
+def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:
+    settings = job_in(tmp_path / "data", limits={"membership-gradient": 0.9, "label-gradient": 1.0})
+    train(settings, tmp_path / "run", record_views=True)
+    plan = Plan(adversaries=(SERVER,), attacks=("membership-gradient", "label-gradient"))
+    assert [finding.attack for finding in audit(tmp_path / "run", plan).failed] == ["membership-gradient"]
+    looser = Plan(plan.adversaries, plan.attacks, limits={"membership-gradient": 1.0})
+    assert not audit(tmp_path / "run", looser).failed
+
+
+def without_mask(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+    return ring.encode(values, bits, purpose, remedy)
+
+
+def same_mask(self: PairwiseMasks, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
+    return _mask(self, purpose.split("/", maxsplit=1)[0], 0, shape)
+
+
+_mask = PairwiseMasks.mask
+_MUTANTS: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "no mask": ("hide", without_mask),
+    "one mask for all steps": ("mask", same_mask),
+}
+
+
+@pytest.mark.parametrize("mutant", _MUTANTS)
+def test_a_planted_leak_is_found(mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PairwiseMasks, *_MUTANTS[mutant])
+    train(job_in(tmp_path / "data"), tmp_path / "run", record_views=True)
+    found = audit(tmp_path / "run", Plan(adversaries=(SERVER,), attacks=("uniformity",)))
+    assert {finding.target for finding in found.failed} == {"A", "B"}
+
+
+def test_twenty_runs_without_a_leak_raise_no_alarm(tmp_path: Path) -> None:
+    """At a rate of 1 % an audit, more than two alarms in twenty have a probability of 0.001."""
+    alarms = 0
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        settings = job_in(path / "data", seed=seed, train={"epochs": 2, "patience": None})
+        train(settings, path / "run", record_views=True)
+        alarms += bool(audit(path / "run", Plan(attacks=("uniformity",), seed=seed)).failed)
+        shutil.rmtree(path)
+    assert alarms <= 2
+
+
+def test_a_view_that_was_not_recorded_is_asked_for(tmp_path: Path) -> None:
+    train(job_in(tmp_path / "data"), tmp_path / "run")
+    assert "--record-views" in one_error(veilgraph("audit", tmp_path / "run", "--adversary", "server"))
+    assert veilgraph("audit", tmp_path / "run", "--adversary", "client", "--attack", "attribute").exit_code == 0
+
+
+def test_the_command_fails_with_3_and_says_what_failed(run: Path) -> None:
+    arguments = ("audit", run, "--adversary", "server", "--attack", "membership-gradient")
+    passed = veilgraph(*arguments)
+    assert passed.exit_code == 0
+    failed = veilgraph(*arguments, "--limit", "membership-gradient=0.9")
+    assert failed.exit_code == 3
+    assert "1 of 1 findings do not pass" in failed.stderr
+    assert "Failed" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--limit", "membership=0.9"), "link-similarity"),
+        (("--limit", "attribute=0.3"), "from 0.5 to 1"),
+        (("--limit", "attribute"), "ATTACK=AUC"),
+    ],
+)
+def test_a_malformed_limit_is_a_usage_error(run: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in usage_error(veilgraph("audit", run, *arguments))
+
+
+@pytest.mark.parametrize("arguments", [("--adversary", "Z"), ("--attack", "guessing")])
+def test_unknown_adversaries_and_attacks_are_refused(run: Path, arguments: tuple[str, ...]) -> None:
+    assert "is not one of" in one_error(veilgraph("audit", run, *arguments))

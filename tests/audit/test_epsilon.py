@@ -1,0 +1,194 @@
+"""The bound from one run: against closed forms, exact tails, and simulated runs of known privacy."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from veilgraph.audit.epsilon import canary_scores, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.roc import Floats, Truth
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.privacy.accountant import gaussian_epsilon
+
+DELTA = 1e-4
+
+
+def gaussian_run(m: int, mu: float, seed: int) -> tuple[Floats, Truth]:
+    random = np.random.default_rng(seed)
+    coins = random.random(m) < 0.5
+    return mu * coins + random.standard_normal(m), coins
+
+
+# The two p-values
+
+
+def test_p_value_is_theorem_5_2():
+    m, r, v, epsilon, delta = 40, 30, 25, 0.7, 0.003
+    q = math.exp(epsilon) / (1 + math.exp(epsilon))
+
+    def f(least):
+        return sum(math.comb(r, k) * q**k * (1 - q) ** (r - k) for k in range(max(0, least), r + 1))
+
+    expected = f(v) + 2 * m * delta * max((f(v - i) - f(v)) / i for i in range(1, m + 1))
+    assert p_value(m, r, v, epsilon, delta) == pytest.approx(expected, rel=1e-9)
+    assert p_value(m, r, 0, epsilon, delta) == 1
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("m", "r"), [(1, 1), (2, 2), (30, 30), (200, 200)])
+def test_what_independent_gaussian_canaries_do_is_not_called_impossible(m, r, mu):
+    for correct in range(r + 1):
+        tail = binom.sf(correct - 1, r, ndtr(mu / 2))
+        assert least_probability(m, r, correct, mu, tail) <= 1 + 1e-9
+
+
+def test_one_gaussian_canary_is_guessed_right_as_often_as_its_error_allows_and_no_more():
+    for mu in (0.1, 1.0, 3.0):
+        best = float(ndtr(mu / 2))
+        assert least_probability(1, 1, 1, mu, best) == pytest.approx(1)
+        assert least_probability(1, 1, 1, mu, best + 0.01) > 1
+
+
+def test_the_recursion_finds_the_largest_tail_of_all_distributions_that_keep_to_the_inequalities():
+    """m = r = 2 and v = 2, where a fine grid over (p_0, p_1, p_2) can be searched."""
+    mu = 0.8
+    grid = np.linspace(0, 1, 401)
+    p1, p2 = (values.ravel() for values in np.meshgrid(grid, grid))
+    p0 = 1 - p1 - p2
+    h1, h0 = p1 / 2, p1 / 2 + p0
+    fits = (p0 >= 0) & (p2 <= power(h1, mu) + 1e-12) & (p2 + p1 / 2 <= power(h0, mu) + 1e-12)
+    most = p2[fits].max()
+    assert least_probability(2, 2, 2, mu, most) <= 1 + 1e-9
+    assert least_probability(2, 2, 2, mu, most + 0.005) > 1
+
+
+def power(level, mu):
+    return ndtr(ndtri(np.clip(level, 0, 1)) + mu)
+
+
+# Runs of known privacy
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("mu", [0.3, 1.0])
+def test_the_bound_is_below_the_truth_in_95_percent_of_runs(mu, gaussian):
+    truth = gaussian_epsilon(mu, DELTA)
+    runs = [one_run_epsilon(*gaussian_run(150, mu, seed), DELTA, gaussian=gaussian) for seed in range(60)]
+    assert sum(run.epsilon <= truth for run in runs) >= 57
+
+
+def test_randomised_response_with_a_failure_is_bounded_in_95_percent_of_runs():
+    """The worst (ε, δ)-private run: a coin shows with probability δ, else it comes out right with e^ε/(1 + e^ε)."""
+    epsilon, m = 1.0, 300
+    for delta, guesses in ((0.0, m), (0.01, m), (0.01, 10)):
+        bounds = []
+        for seed in range(100):
+            random = np.random.default_rng(seed)
+            coins, shown = random.random(m) < 0.5, random.random(m) < delta
+            right = shown | (random.random(m) < 1 / (1 + math.exp(-epsilon)))
+            scores = np.where(coins == right, 1.0, -1.0) * (1.0 + shown)
+            bounds.append(one_run_epsilon(scores, coins, delta, guesses=[guesses]).epsilon)
+        assert sum(bound <= epsilon for bound in bounds) >= 95
+        if delta == 0:
+            assert np.median(bounds) > 0.6 * epsilon
+
+
+@pytest.mark.parametrize(("mu", "least"), [(1.0, 0.4), (2.0, 0.4)])
+def test_the_bound_is_not_far_below_the_truth(mu, least):
+    found = np.mean([one_run_epsilon(*gaussian_run(1000, mu, seed), DELTA, gaussian=True).epsilon for seed in range(5)])
+    assert least * gaussian_epsilon(mu, DELTA) < found < gaussian_epsilon(mu, DELTA)
+
+
+def test_without_noise_the_bound_is_its_ceiling():
+    m, level = 500, 0.05
+    coins = np.random.default_rng(0).random(m) < 0.5
+    halves = m // 2
+    assert halves - 30 < coins.sum() < halves + 30
+    found = one_run_epsilon(coins.astype(float), coins, 0.0, guesses=[300])
+    q = level ** (1 / 300)
+    assert found.correct == found.guesses == 300
+    assert found.epsilon == found.ceiling == pytest.approx(math.log(q / (1 - q)), abs=2e-3)
+    more = one_run_epsilon(coins.astype(float), coins, DELTA, gaussian=True)
+    assert 4 < more.epsilon <= more.ceiling
+
+
+def test_scores_that_know_nothing_prove_nothing():
+    found = [one_run_epsilon(*gaussian_run(400, 0.0, seed), 1e-5) for seed in range(20)]
+    assert sum(one.epsilon == 0 for one in found) >= 18
+    alike = one_run_epsilon(np.zeros(400), gaussian_run(400, 0, 1)[1], 1e-5)
+    assert alike.epsilon == 0
+
+
+def test_half_of_the_noise_is_more_than_was_claimed():
+    claim = gaussian_epsilon(1.0, DELTA)
+    assert one_run_epsilon(*gaussian_run(4000, 1.0, 1), DELTA, gaussian=True).epsilon < claim
+    assert one_run_epsilon(*gaussian_run(4000, 2.0, 1), DELTA, gaussian=True).epsilon > claim
+
+
+def test_more_confidence_and_more_tries_prove_less():
+    scores, coins = gaussian_run(600, 1.5, 3)
+    bounds = [one_run_epsilon(scores, coins, 1e-6, confidence, [300]).epsilon for confidence in (0.5, 0.95, 0.999)]
+    assert all(one > other for one, other in pairwise(bounds))
+    assert one_run_epsilon(scores, coins, 1e-6, guesses=[300, 600]).epsilon < bounds[1]
+
+
+# Scores
+
+
+def test_scores_add_up_releases_of_any_clip_and_factor():
+    """Eight releases of multiplier σ order canaries as one of μ = √8/σ does, though their scales are far apart."""
+    random = np.random.default_rng(5)
+    m, n, d, sigma = 2000, 2100, 6, 4.0
+    coins, rows = random.random(m) < 0.5, random.permutation(n)[:m]
+    released, directions = [], []
+    for scale in (1, 1e-2, 1, 1e-2, 5, 1e3, 1, 1):
+        u = random.standard_normal((m, d))
+        directions.append(u / np.linalg.norm(u, axis=1, keepdims=True))
+        released.append(sigma * scale * random.standard_normal((n, d)))
+        released[-1][rows] += scale * coins[:, None] * directions[-1]
+    scores = canary_scores(released, rows, directions)
+    gap = scores[coins].mean() - scores[~coins].mean()
+    assert gap / scores[coins].std() == pytest.approx(math.sqrt(8) / sigma, abs=0.15)
+
+
+def test_a_release_without_noise_decides():
+    random = np.random.default_rng(6)
+    coins, rows = random.random(300) < 0.5, np.arange(300)
+    u = np.eye(4)[random.integers(4, size=300)]
+    noisy = [10 * random.standard_normal((300, 4)) for _ in range(5)]
+    scores = canary_scores([*noisy, coins[:, None] * u], rows, [u] * 6)
+    assert scores[coins].min() > scores[~coins].max()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"scores": np.zeros(3)}, DataError, r"scores \(3,\) and coins \(20,\)"),
+        ({"scores": np.full(20, np.nan)}, DataError, "scores must be finite"),
+        ({"coins": np.full(20, 2)}, DataError, "coins True or False"),
+        ({"delta": 1.0}, ConfigError, "delta=1.0"),
+        ({"delta": 0.0, "gaussian": True}, ConfigError, "delta=0"),
+        ({"confidence": 1.0}, ConfigError, "confidence=1.0"),
+        ({"guesses": [21]}, ConfigError, r"guesses=\[21\] must be numbers from 1 to 20"),
+        ({"guesses": []}, ConfigError, r"guesses=\[\]"),
+    ],
+)
+def test_refusals(change, error, says):
+    scores, coins = gaussian_run(20, 1.0, 0)
+    with pytest.raises(error, match=says):
+        one_run_epsilon(**{"scores": scores, "coins": coins, "delta": 0.01, **change})
+
+
+def test_releases_need_their_directions():
+    with pytest.raises(DataError, match="released has 0 matrices"):
+        canary_scores([], np.arange(3), [])
+    with pytest.raises(DataError, match="do not fit 3 canaries"):
+        canary_scores([np.zeros((9, 4))], np.arange(3), [np.zeros((3, 5))])

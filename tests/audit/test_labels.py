@@ -1,0 +1,257 @@
+"""Label inference: what is found in gradients whose labels are known, and nothing where there is nothing."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from veilgraph.audit.label_attacks import ATTACKS
+from veilgraph.audit.label_gradients import UNASSIGNED, cluster_labels, matched, membership_scores
+from veilgraph.audit.labels import accuracy, flattened, label_scores
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+
+NODES, WIDTH = 300, 16
+Labels = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def labels_of(classes: int) -> Labels:
+    return np.arange(NODES) % classes
+
+
+def training_steps(labels: Labels, steps: int, *, spread: float = 0.3, rate: float = 3.0) -> Floats:
+    """Gradients [S, N, d] of a softmax layer on embeddings that say nothing of the labels, as it learns.
+
+    The first half are the training nodes; the first column is a bias; ``spread`` is of the initial weights.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(labels), WIDTH, generator=generator, dtype=torch.float64)
+    rows[:, 0] = 1
+    weight = spread * torch.randn(int(labels.max()) + 1, WIDTH, generator=generator, dtype=torch.float64)
+    truth, training, found = torch.from_numpy(labels), len(labels) // 2, []
+    for _ in range(steps):
+        z, w = rows.clone().requires_grad_(True), weight.clone().requires_grad_(True)
+        torch.nn.functional.cross_entropy((z @ w.T)[:training], truth[:training]).backward()
+        assert z.grad is not None
+        assert w.grad is not None
+        found.append(z.grad.numpy())
+        weight = weight - rate * w.grad
+    return np.stack(found)
+
+
+def one_of_each(labels: Labels) -> Labels:
+    return np.array([np.flatnonzero(labels == label)[0] for label in np.unique(labels)])
+
+
+def attacked(known: Labels, stop: int = NODES // 2) -> Labels:
+    return np.setdiff1d(np.arange(stop), known)
+
+
+def found_by(attack: str, gradients: Floats | None, labels: Labels, known: Labels, **more: Floats) -> Floats:
+    classes = int(labels.max()) + 1
+    return label_scores(
+        attack, gradients, known_nodes=known, known_labels=labels[known], classes=classes, seed=0, **more
+    )
+
+
+class TestLinearHead:
+    """Gradients are Wᵀ(p − y)/n: their closed form gives everything away."""
+
+    @pytest.mark.parametrize("attack", ["cosine", "clusters", "completion"])
+    @pytest.mark.parametrize("steps", [1, 20])
+    def test_one_known_node_a_class_gives_all_training_labels(self, attack, steps):
+        for classes in (2, 5):
+            labels = labels_of(classes)
+            known = one_of_each(labels)
+            small = training_steps(labels, steps) * 1e-12  # the scale does not matter
+            scores = found_by(attack, small.astype(np.float32), labels, known)
+            assert accuracy(scores, labels, attacked(known)) > 0.99
+            assert measure(*flattened(scores, labels, attacked(known))).auc > 0.99
+
+    def test_two_classes_point_in_opposite_directions_exactly(self):
+        labels = labels_of(2)
+        scores = found_by("cosine", training_steps(labels, 1), labels, one_of_each(labels))
+        expected = np.where(labels[:, None] == np.arange(2), 1.0, -1.0)
+        assert scores[: NODES // 2] == pytest.approx(expected[: NODES // 2])
+
+    @pytest.mark.parametrize("attack", ["norm", "cosine", "clusters", "completion"])
+    def test_nothing_is_said_of_nodes_without_a_gradient(self, attack):
+        labels = labels_of(2)
+        known = one_of_each(labels)
+        scores = found_by(attack, training_steps(labels, 3), labels, known)[NODES // 2 :]
+        assert (scores == scores[0, 0]).all()
+        assert accuracy(scores, labels[NODES // 2 :], np.arange(NODES // 2)) == 0.5
+        assert measure(*flattened(scores, labels[NODES // 2 :], np.arange(NODES // 2))).auc == 0.5
+
+    def test_exactly_the_training_nodes_have_a_gradient(self):
+        assert measure(membership_scores(training_steps(labels_of(3), 2)), np.arange(NODES) < NODES // 2).auc == 1
+
+    def test_clusters_are_classes_and_need_no_label(self):
+        labels = labels_of(4)
+        assignment = cluster_labels(training_steps(labels, 3), 4, seed=0)
+        assert (assignment[NODES // 2 :] == UNASSIGNED).all()
+        assert (matched(assignment, labels)[: NODES // 2] == labels[: NODES // 2]).mean() > 0.99
+
+    def test_a_rarer_class_has_longer_gradients_once_its_frequency_is_learned(self):
+        labels = (np.arange(NODES) % 10 == 0).astype(np.int64)
+        for truth in (labels, 1 - labels):  # whichever number the rarer class has
+            steps, known = training_steps(truth, 30, spread=0.1, rate=0.3)[20:], np.arange(1, 21)
+            scores = found_by("norm", steps, truth, known)
+            assert measure(*flattened(scores, truth, attacked(known))).auc > 0.95
+            even = found_by("norm", steps, truth, one_of_each(truth))  # as many of both are known
+            assert (even.argmax(axis=1) == scores.argmax(axis=1)).mean() > 0.8
+
+
+class TestNoise:
+    @pytest.mark.parametrize(
+        ("attack", "classes"),
+        [(attack, classes) for attack in ATTACKS for classes in (2, 5) if (attack, classes) != ("norm", 5)],
+    )
+    def test_pure_noise_gives_nothing_away(self, attack, classes):
+        labels, aucs, shares = labels_of(classes), [], []
+        known = np.arange(3 * classes)
+        for seed in range(6):
+            noise = np.random.default_rng(seed).normal(size=(2, NODES, WIDTH))
+            scores = found_by(attack, noise, labels, known)
+            aucs.append(measure(*flattened(scores, labels, attacked(known, NODES))).auc)
+            shares.append(accuracy(scores, labels, attacked(known, NODES)))
+        # one AUC's standard deviation is at most √((P + N + 1)/(12·P·N)) ≈ 0.034, the mean's 0.014
+        assert np.mean(aucs) == pytest.approx(0.5, abs=0.05)
+        assert np.mean(shares) == pytest.approx(1 / classes, abs=0.05)
+
+    def test_many_steps_average_noise_out(self):
+        labels, steps = labels_of(3), 60
+        clean = training_steps(labels, steps, rate=0.3)
+        length = np.linalg.norm(clean[:, : NODES // 2], axis=2).mean()
+        noisy = clean + np.random.default_rng(0).normal(size=clean.shape) * 5 * length / np.sqrt(WIDTH)
+        members, known = np.arange(NODES) < NODES // 2, np.arange(9)
+        assert measure(membership_scores(noisy), members).auc > 0.9 > measure(membership_scores(noisy[:1]), members).auc
+        for attack in ("cosine", "clusters", "completion"):
+            many = accuracy(found_by(attack, noisy, labels, known), labels, attacked(known))
+            one = accuracy(found_by(attack, noisy[:1], labels, known), labels, attacked(known))
+            assert many > 0.95 > one + 0.1
+
+    def test_unknown_nodes_improve_on_a_few_known_ones(self):
+        random, labels = np.random.default_rng(2), labels_of(4)
+        rows = 4 * np.eye(4, WIDTH)[labels] + random.normal(size=(NODES, WIDTH)) * 1.5
+        known = one_of_each(labels)
+        scores = {
+            attack: found_by(attack, rows[None], labels, known) for attack in ("cosine", "clusters", "completion")
+        }
+        right = {attack: accuracy(found, labels, attacked(known, NODES)) for attack, found in scores.items()}
+        assert min(right["clusters"], right["completion"]) > max(0.9, right["cosine"] + 0.2)
+
+
+class TestCompletion:
+    def test_embeddings_alone_tell_labels(self):
+        random, labels = np.random.default_rng(0), labels_of(3)
+        rows = 1e-3 * np.eye(3, 5)[labels] + random.normal(size=(NODES, 5)) * 2e-4 + 7
+        known = np.arange(9)
+        scores = found_by("completion", None, labels, known, embeddings=rows)
+        assert accuracy(scores, labels, attacked(known, NODES)) > 0.95
+
+    def test_gradients_and_embeddings_complement_each_other(self):
+        labels = labels_of(4)
+        gradients = np.where(labels[:, None] < 2, [1.0, 0.0], [-1.0, 0.1])  # tell two pairs of classes apart
+        embeddings = np.where(labels[:, None] % 2 == 0, [3.0, 1.0], [5.0, 1.0])  # tell within the pairs
+        known = np.arange(4)
+        both = found_by("completion", gradients[None], labels, known, embeddings=embeddings)
+        assert accuracy(both, labels, attacked(known, NODES)) == 1
+        single = found_by("completion", gradients[None], labels, known)
+        assert accuracy(single, labels, attacked(known, NODES)) == pytest.approx(0.5, abs=0.01)
+
+    def test_the_attacked_labels_are_not_read_and_known_order_does_not_matter(self):
+        labels, known = labels_of(3), np.arange(6)
+        gradients = training_steps(labels, 2)
+        others = np.where(np.arange(NODES) < 6, labels, 2 - labels)
+        for attack in ("cosine", "clusters", "completion"):
+            scores = found_by(attack, gradients, labels, known)
+            assert found_by(attack, gradients, others, known).tolist() == scores.tolist()
+            assert found_by(attack, gradients, labels, known[::-1]) == pytest.approx(scores, abs=1e-3)
+
+
+class TestTargets:
+    def test_pairs_of_node_and_class(self):
+        scores = np.arange(12.0).reshape(4, 3)
+        values, truth = flattened(scores, np.array([2, 0, -1, 1]), np.array([3, 0]))
+        assert values.tolist() == [9, 10, 11, 0, 1, 2]
+        assert truth.tolist() == [False, True, False, False, False, True]
+
+    def test_two_classes_are_one_pair(self):
+        values, truth = flattened(np.array([[1.0, 4.0], [2.0, 2.0]]), np.array([1, 0]), np.array([1, 0]))
+        assert values.tolist() == [0, 3]
+        assert truth.tolist() == [False, True]
+
+    def test_equal_scores_are_guessed(self):
+        scores = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 2.0], [5.0, 0.0, 0.0]])
+        assert accuracy(scores, np.array([0, 1, 0, 0]), np.arange(4)) == pytest.approx((1 / 2 + 1 / 3 + 0 + 1) / 4)
+
+    def test_the_best_matching(self):
+        assert matched(np.array([1, 1, 0, 0, 0, -1]), np.array([0, 0, 1, 1, 0, 1])).tolist() == [0, 0, 1, 1, 1, -1]
+        three = matched(np.array([0, 0, 1, 2, 2, 2]), np.array([0, 0, 0, 0, 0, 0]))
+        assert sorted(set(three.tolist())) == [0, 1, 2]  # one class a cluster
+        assert three[3] == 0
+
+
+ROWS = np.ones((1, 6, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"attack": "guess"},
+            ConfigError,
+            "attack='guess' is unknown; choose one of norm, cosine, clusters, completion",
+        ),
+        ({"classes": 1}, ConfigError, "classes=1 must be at least 2"),
+        ({"attack": "norm"}, ConfigError, "attack='norm' is for 2 classes, not 3"),
+        ({"gradients": None}, ConfigError, "attack='cosine' was given neither gradients nor embeddings"),
+        ({"gradients": None, "embeddings": ROWS[0]}, ConfigError, "attack='cosine' needs gradients"),
+        ({"gradients": ROWS[0]}, DataError, r"gradients \(6, 2\) must be \[steps, nodes, columns\]"),
+        ({"gradients": ROWS[:0]}, DataError, "at least one of each"),
+        ({"gradients": ROWS * np.nan}, DataError, "gradients has values that are not finite"),
+        ({"embeddings": ROWS[0, :5]}, DataError, "embeddings has 5 rows for 6 nodes"),
+        ({"known_nodes": np.array([0, 1, 6])}, DataError, r"known_nodes must be distinct numbers in 0\.\.5"),
+        ({"known_nodes": np.array([0, 1, 1])}, DataError, "known_nodes must be distinct"),
+        ({"known_nodes": np.ones(3, dtype=np.bool_)}, DataError, "known_nodes .* must be integers"),
+        ({"known_labels": np.array([0, 1])}, DataError, r"known_labels \(2,\) of int64 must be \[3\] integers"),
+        ({"known_labels": np.array([0, 1, 3])}, DataError, r"known_labels must lie in 0\.\.2"),
+        ({"known_labels": np.array([0, 2, 2])}, DataError, "known_labels has none of class 1"),
+        (
+            {"gradients": ROWS * np.array([1, 0, 1, 1, 1, 1])[:, None]},
+            DataError,
+            "known_nodes of class 1 have no gradient: they are zero",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked(change, error, message):
+    whole = {
+        "attack": "cosine",
+        "gradients": ROWS,
+        "known_nodes": np.arange(3),
+        "known_labels": np.arange(3),
+        "classes": 3,
+        "seed": 0,
+    }
+    with pytest.raises(error, match=message):
+        label_scores(**{**whole, **change})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cluster_labels(np.zeros((1, 6, 2)), 2, seed=0), "gradients of 0 nodes are not zero, and classes=2"),
+        (lambda: matched(np.arange(3), np.arange(4)), "must both be"),
+        (lambda: matched(np.array([-2]), np.array([0])), "assignment must be integers of at least -1"),
+        (lambda: flattened(np.ones((3, 2)), np.arange(3), np.arange(3)), r"labels must lie in 0\.\.1"),
+        (lambda: accuracy(np.ones((3, 2)), np.zeros(4, dtype=np.int64), np.arange(3)), "scores has 3 rows for 4"),
+        (lambda: accuracy(np.ones((3, 2)), np.zeros(3, dtype=np.int64), np.array([3])), "nodes must be distinct"),
+    ],
+)
+def test_arrays_that_do_not_fit(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        call()

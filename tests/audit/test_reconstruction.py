@@ -1,0 +1,232 @@
+"""Reconstruction from opened h^0: exact where the sequence decides it, chance where it says nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from veilgraph.audit import reconstruction
+from veilgraph.audit.reconstruction import (
+    alike_pairs,
+    complete_columns,
+    gram_estimate,
+    gram_scores,
+    projected_gram,
+    sequence_basis,
+)
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.model_settings import InitialSettings
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.mpc.embed import init_std
+from veilgraph.mpc.plain import PlainCollaborative
+
+NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4
+RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.4
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+@pytest.fixture
+def known() -> np.ndarray:
+    return np.arange(NODES) < 40
+
+
+class Opened:
+    """What PlainCollaborative opens over some steps with random gradients, and B_t of each holder."""
+
+    def __init__(self, steps: int) -> None:
+        random = torch.Generator().manual_seed(2)
+        x = {
+            "A": torch.randn(NODES, OWN, generator=random).double(),
+            "B": (torch.rand(NODES, PRIVATE, generator=random) < 0.3).double(),
+        }
+        settings = InitialSettings(learning_rate=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+        streams = {name: LearningStreams(1, name) for name in x}
+        twin = PlainCollaborative(settings, x, streams, 40, WIDTH, torch.float64)
+        self.own, self.private = x["A"].numpy(), x["B"].numpy()
+        self.weight_std = init_std(settings, OWN + PRIVATE, WIDTH)
+        momentum, scale = {name: torch.zeros(NODES, WIDTH).double() for name in x}, 1.0
+        h0 = [twin.embed()["A"]]
+        raw, updates = [h0[0]], {name: list[Tensor]() for name in x}
+        for _ in range(steps):
+            gradients = {name: torch.randn(NODES, WIDTH, generator=random).double() for name in x}
+            twin.learn(gradients)
+            scale *= 1 - RATE * DECAY
+            for name, gradient in gradients.items():
+                momentum[name] = MOMENTUM * momentum[name] + gradient
+                updates[name].append(momentum[name] * RATE / scale)
+            h0.append(twin.embed()["A"])
+            raw.append(h0[-1] / scale)
+        self.h0, self.raw = torch.stack(h0).numpy(), torch.stack(raw).numpy()
+        self.updates = {name: torch.stack(each).numpy() for name, each in updates.items()}
+
+
+class TestSpan:
+    def test_steps_enough_for_the_rank_complete_a_private_column_exactly(self, known):
+        opened = Opened(steps=3)  # 4·4 columns of h0 and 6 own ones for a rank of 20
+        for power in (0.0, 0.5, 1.0):
+            basis = sequence_basis(opened.h0, opened.own, power=power)
+            assert basis.shape == (NODES, OWN + PRIVATE)
+            assert complete_columns(basis, opened.private, known) == pytest.approx(opened.private, abs=1e-4)
+
+    def test_fewer_steps_or_no_view_leave_it_open(self, known):
+        opened = Opened(steps=1)
+        basis = sequence_basis(opened.h0, opened.own)
+        assert basis.shape == (NODES, OWN + 2 * WIDTH)
+        errors = [
+            np.abs(complete_columns(rows, opened.private, known) - opened.private)[~known].mean()
+            for rows in (basis, opened.own)
+        ]
+        assert 0.1 < errors[0] < errors[1]
+
+    def test_another_holders_part_is_enough_where_ones_own_is_subtracted(self, random, known):
+        weights = random.normal(size=(5, PRIVATE, WIDTH))
+        private = random.normal(size=(NODES, PRIVATE))
+        basis = sequence_basis(np.stack([private @ weight for weight in weights]))
+        assert basis.shape == (NODES, PRIVATE)
+        assert complete_columns(basis, private, known, ridge=1e-12) == pytest.approx(private, abs=1e-6)
+
+    def test_the_basis_has_the_singular_values_of_the_changes(self, random):
+        h0 = random.normal(size=(3, 7, 2))
+        parts = [h0[0], h0[1] - h0[0], h0[2] - h0[1]]
+        stacked = np.concatenate([part / np.linalg.norm(part) for part in parts], axis=1)
+        left, values, _ = np.linalg.svd(stacked, full_matrices=False)
+        for power in (0, 0.5, 1):
+            basis = sequence_basis(h0, power=power)
+            assert basis @ basis.T == pytest.approx((left * values ** (2 * power)) @ left.T, abs=1e-8)
+            more = sequence_basis(h0, h0[0], power=power)  # more columns than nodes: the other square, the same span
+            assert more.shape == basis.shape
+
+    def test_of_a_long_sequence_evenly_spaced_steps_are_enough(self, random, monkeypatch):
+        monkeypatch.setattr(reconstruction, "MAX_COLUMNS", 6)
+        h0 = random.normal(size=(9, 30, 2))
+        assert sequence_basis(h0) == pytest.approx(sequence_basis(h0[[0, 4, 8]]))
+
+    def test_an_unrelated_sequence_says_nothing(self, random):
+        basis = sequence_basis(random.normal(size=(3, 2000, 8)))
+        truth, known = random.random((2000, 4)) < 0.5, np.arange(2000) < 1000
+        scores = complete_columns(basis, truth.astype(np.float64), known)
+        assert measure(scores[~known].ravel(), truth[~known].ravel()).auc == pytest.approx(0.5, abs=0.03)
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("width", [8, 25])
+    def test_the_chosen_ridge_has_the_smallest_error_when_each_node_is_left_out(self, width, random):
+        basis, known = random.normal(size=(30, width)), np.arange(30) < 20
+        column = basis[:, :1] + random.normal(size=(30, 1))
+        strongest = np.linalg.svd(basis[known] - basis[known].mean(axis=0), compute_uv=False)[0]
+
+        def fitted(rows, ridge):
+            middle, mean = basis[rows].mean(axis=0), column[rows].mean()
+            inner = basis[rows] - middle
+            weights = np.linalg.solve(inner.T @ inner + ridge * strongest**2 * np.eye(width), inner.T @ column[rows])
+            return ((basis - middle) @ weights + mean)[:, 0]
+
+        def left_out(ridge):
+            rows = np.flatnonzero(known)
+            return sum((fitted(rows[rows != one], ridge)[one] - column[one, 0]) ** 2 for one in rows)
+
+        ridges = np.logspace(-12, 2, 29)
+        best = min(ridges, key=left_out)
+        assert 1e-3 < best < 100
+        assert complete_columns(basis, column, known)[:, 0] == pytest.approx(fitted(known, best))
+        assert complete_columns(basis, column, known, ridge=0.3)[:, 0] == pytest.approx(fitted(known, 0.3))
+
+    def test_the_other_nodes_values_are_not_read(self, random, known):
+        basis, columns = random.normal(size=(NODES, 5)), random.normal(size=(NODES, 3))
+        hidden = np.where(known[:, None], columns, np.nan)
+        assert np.array_equal(complete_columns(basis, columns, known), complete_columns(basis, hidden, known))
+
+    def test_nothing_but_a_constant_gives_the_mean(self, random, known):
+        columns = random.normal(size=(NODES, 2))
+        found = complete_columns(np.ones((NODES, 1)), columns, known)
+        assert found == pytest.approx(np.broadcast_to(columns[known].mean(axis=0), (NODES, 2)))
+
+
+class TestInnerProducts:
+    def test_who_knows_all_updates_has_them_exactly_with_steps_enough(self):
+        opened = Opened(steps=40)
+        updates = opened.updates["A"] + opened.updates["B"]
+        found = gram_estimate(opened.raw, updates, ridge=1e-12)
+        assert found == pytest.approx(opened.own @ opened.own.T + opened.private @ opened.private.T, abs=1e-5)
+
+    def test_the_right_prior_stays_and_a_strong_penalty_returns_any(self, random):
+        opened = Opened(steps=3)
+        updates = opened.updates["A"] + opened.updates["B"]
+        truth = opened.own @ opened.own.T + opened.private @ opened.private.T
+        assert gram_estimate(opened.raw, updates, ridge=1e-3, prior=truth) == pytest.approx(truth, abs=1e-9)
+        other = random.normal(size=truth.shape)
+        found = gram_estimate(opened.raw, updates, ridge=1e12, prior=other)
+        assert found == pytest.approx((other + other.T) / 2, abs=1e-6)
+
+    def test_own_updates_alone_improve_on_the_projection(self):
+        opened = Opened(steps=40)
+        truth = opened.own @ opened.own.T + opened.private @ opened.private.T
+        first = projected_gram(opened.h0[0], opened.weight_std)
+        found = gram_estimate(opened.raw, opened.updates["A"], ridge=0.3, prior=first)
+        assert np.abs(found - truth).mean() < 0.8 * np.abs(first - truth).mean()
+
+    def test_a_projection_keeps_them_to_the_stated_variance(self, random):
+        features, width, std = random.normal(size=(12, 30)), 5, 0.3
+        products = features @ features.T
+        drawn = np.stack([projected_gram(features @ random.normal(size=(30, width)) * std, std) for _ in range(2000)])
+        sizes = np.diag(products)
+        variance = (np.outer(sizes, sizes) + products**2) / width
+        assert drawn.mean(axis=0) == pytest.approx(products, abs=4 * np.sqrt(variance.max() / 2000))
+        assert drawn.var(axis=0) == pytest.approx(variance, rel=0.3)
+
+    def test_pairs_are_told_apart_by_an_opened_h0_and_not_by_another(self, random):
+        private, own = random.normal(size=(300, 10)), random.normal(size=(300, 10))
+        attacked = alike_pairs(private, 4000, share=0.05, seed=0)
+        assert attacked.truth.mean() == pytest.approx(0.05, abs=0.001)
+        slow = np.array([private[first] @ private[second] for first, second in attacked.pairs])
+        assert slow[attacked.truth].min() > slow[~attacked.truth].max()
+        exact = own @ own.T + private @ private.T
+        assert gram_scores(exact, attacked.pairs, own) == pytest.approx(slow)
+
+        opened = projected_gram(np.hstack([own, private]) @ random.normal(size=(20, 40)), 1.0)
+        unrelated = projected_gram(random.normal(size=(300, 40)), 1.0)
+        assert measure(gram_scores(opened, attacked.pairs, own), attacked.truth).auc > 0.85
+        assert measure(gram_scores(unrelated, attacked.pairs), attacked.truth).auc == pytest.approx(0.5, abs=0.1)
+
+
+ROWS, STEPS = np.eye(4), np.ones((3, 4, 2))
+SOME = np.arange(4) < 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: sequence_basis(ROWS), DataError, r"h0 has the shape \(4, 4\); give steps of one row per node"),
+        (lambda: sequence_basis(STEPS * np.inf), DataError, "h0 has values that are not finite"),
+        (lambda: sequence_basis(STEPS, ROWS[:3]), DataError, "own has 3 rows for 4 nodes"),
+        (lambda: sequence_basis(STEPS * 0), DataError, "h0 and own are zero everywhere"),
+        (lambda: sequence_basis(STEPS, tolerance=1e-8), ConfigError, "tolerance=1e-08 must be at least 1e-7"),
+        (lambda: sequence_basis(STEPS, power=2), ConfigError, "power=2 must lie from 0 to 1"),
+        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), DataError, r"known is bool \(3,\); give one of 4 bools"),
+        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), DataError, "two or more True"),
+        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), DataError, r"columns has the shape \(4,\) for 4 nodes"),
+        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), DataError, "columns has values that are not finite"),
+        (lambda: complete_columns(ROWS, ROWS, SOME, ridge=0), ConfigError, "ridge=0 must be positive"),
+        (lambda: projected_gram(ROWS, 0), ConfigError, "weight_std=0 must be positive"),
+        (lambda: projected_gram(np.ones((5001, 1)), 1), DataError, "5001 nodes are too many"),
+        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), DataError, "give 5000 of them or fewer"),
+        (lambda: gram_estimate(STEPS, STEPS), DataError, r"updates \(3, 4, 2\); give one step more"),
+        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), DataError, "updates are zero wherever h0 changes"),
+        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), DataError, r"prior has the shape \(4, 2\)"),
+        (lambda: gram_estimate(STEPS, STEPS[:2], ridge=-1), ConfigError, "ridge=-1 must be positive"),
+        (lambda: alike_pairs(ROWS[:1], 3, seed=0), DataError, "features has a single row"),
+        (lambda: alike_pairs(ROWS, 3, share=1, seed=0), ConfigError, "share=1 strictly between 0 and 1"),
+        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), DataError, r"gram has the shape \(4, 2\)"),
+        (lambda: gram_scores(ROWS, np.array([[0, 4]])), DataError, "pairs name nodes 0 to 4"),
+    ],
+)
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

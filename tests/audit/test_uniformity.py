@@ -1,0 +1,58 @@
+"""Messages under masks are noise; without their mask, or with one used twice, they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.statistics import measure
+from veilgraph.audit.uniformity import Words, noise_scores, uniformity_p_value
+from veilgraph.core.errors import DataError
+
+_SHAPE = (200, 32)
+
+
+def _uniform(seed: int, count: int = 4) -> list[Words]:
+    random = np.random.default_rng(seed)
+    return [random.integers(-(2**63), 2**63, size=_SHAPE) for _ in range(count)]
+
+
+def _values(seed: int, count: int = 4) -> list[Words]:
+    """Embeddings in fixed point of 40 bits."""
+    random = np.random.default_rng(seed)
+    return [np.rint(random.normal(size=_SHAPE) * 2.0**40).astype(np.int64) for _ in range(count)]
+
+
+def test_noise_is_called_noise_at_the_stated_rate() -> None:
+    p_values = np.array([uniformity_p_value(_uniform(seed)) for seed in range(200)])
+    assert (p_values <= 0.1).mean() <= 0.2  # P[more than 40 of 200 at rate 0.1] < 1e-5
+    assert (p_values <= 0.001).sum() <= 3
+
+
+def test_values_without_a_mask_are_found() -> None:
+    assert uniformity_p_value(_values(0)) < 1e-12
+    assert measure(*noise_scores(_values(0), seed=0)).auc > 0.95
+
+
+def test_one_message_without_a_mask_among_many_is_found() -> None:
+    assert uniformity_p_value([*_uniform(0, 30), *_values(0, 1)]) < 1e-12
+
+
+def test_a_mask_that_is_used_twice_is_found() -> None:
+    (mask,) = _uniform(0, 1)
+    assert uniformity_p_value([mask + value for value in _values(0, 2)]) < 1e-12
+
+
+def test_low_bits_alone_are_found() -> None:
+    """A mask that misses the low half of the word."""
+    masked = [mask << 32 | value >> 8 & 0xFF for mask, value in zip(_uniform(0), _values(0), strict=True)]
+    assert uniformity_p_value(masked) < 1e-12
+
+
+def test_noise_cannot_be_told_from_noise() -> None:
+    assert abs(measure(*noise_scores(_uniform(0), seed=1)).auc - 0.5) < 0.02
+
+
+def test_too_few_words_are_refused() -> None:
+    with pytest.raises(DataError, match="fewer than"):
+        uniformity_p_value([np.zeros((2, 2), dtype=np.int64)])

@@ -1,0 +1,45 @@
+"""Accuracy against leakage: a page from real runs and audits, kept so that nothing is done twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.experiments import audit_views as module
+from veilgraph.experiments.audit_views import audit_views
+from veilgraph.experiments.paper_tables import reproduce
+
+SMALL = {"data.dataset": "digits", "train.epochs": 2, "train.patience": None, "model.dim": 8}
+
+
+def test_every_variant_is_a_job() -> None:
+    for dataset in module.DATASETS:
+        for name in module._VARIANTS:
+            assert module._job(dataset, name, 3).seed == 3
+
+
+def test_a_page_is_made_and_its_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_VARIANTS", {"tiny": ("", SMALL)})
+    monkeypatch.setattr(module, "_ATTACKS", ("uniformity", "membership-gradient", "attribute"))
+    said: list[tuple[str, int, int]] = []
+    text = reproduce(
+        "audit-views", seeds=1, datasets=["cora"], out=tmp_path, progress=lambda *words: said.append(words)
+    )
+    assert said[-1][1:] == (1, 1)
+    row = next(line for line in text.splitlines() if line.startswith("| cora | tiny |"))
+    heading = text.splitlines()[0].split(" | ")
+    cells = dict(zip(heading, row.split(" | "), strict=True))
+    assert float(cells["server: training nodes"]) > 0.9
+    assert cells["server: edges"] == "–"
+    assert (tmp_path / "audit-views.md").read_text() == text
+    assert [path.suffix for path in (tmp_path / "audit-views").iterdir()] == [".json"]
+    monkeypatch.setattr(module, "train", None)  # what is kept is not done again
+    again = audit_views(seeds=1, datasets=["cora"], rows=None, out=tmp_path, command="x", progress=lambda *words: None)
+    assert again.splitlines()[:3] == text.splitlines()[:3]
+
+
+def test_rows_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="2 holders, R = 2"):
+        reproduce("audit-views", seeds=1, datasets=["cora"], rows="Z", out=tmp_path, progress=lambda *words: None)

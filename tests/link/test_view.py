@@ -1,0 +1,56 @@
+"""Views in files: what a link saw comes back, a torn end is left out, and rubbish is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.memory import MemoryHub
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import ViewFile, read_view
+
+
+def _recorded(path: Path) -> None:
+    hub = MemoryHub(["A", "B"], 1.0)
+    file = ViewFile(path)
+    one, other = RecordedLink(hub.link("A"), keep=file.append), hub.link("B")
+    one.send("B", Tag(Kind.SHARE, 3, 1), torch.arange(6).reshape(2, 3))
+    other.send("A", Tag(Kind.EMBEDDING, 4), torch.tensor([[0.5]]))
+    one.receive("B", Tag(Kind.EMBEDDING, 4))
+    file.close()
+
+
+def test_a_view_is_what_crossed_the_link_in_its_order(tmp_path: Path) -> None:
+    _recorded(tmp_path / "a")
+    first, second = read_view(tmp_path / "a", session=7)
+    assert (first.sender, first.receiver, first.tag, first.session) == ("A", "B", Tag(Kind.SHARE, 3, 1), 7)
+    assert (second.sender, second.receiver, second.tag) == ("B", "A", Tag(Kind.EMBEDDING, 4))
+    assert torch.equal(first.tensor(), torch.arange(6).reshape(2, 3))
+    assert torch.equal(second.tensor(), torch.tensor([[0.5]]))
+
+
+def test_a_view_that_was_cut_off_ends_with_its_last_whole_message(tmp_path: Path) -> None:
+    _recorded(tmp_path / "a")
+    whole = (tmp_path / "a").read_bytes()
+    counts = []
+    for length in range(len(whole)):
+        (tmp_path / "b").write_bytes(whole[:length])
+        counts.append(len(read_view(tmp_path / "b")))
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 1}
+
+
+def test_rubbish_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(1000))
+    with pytest.raises(RunError, match="record it again"):
+        read_view(tmp_path / "a")
+
+
+def test_a_view_is_never_written_over(tmp_path: Path) -> None:
+    _recorded(tmp_path / "a")
+    with pytest.raises(RunError, match="cannot be written"):
+        ViewFile(tmp_path / "a")

@@ -1,0 +1,207 @@
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from tests.report.conftest import Copy, page_of, part_of
+from tests.report.findings import audit, finding
+from tests.report.markup import Page
+from tests.roles.federation import merge
+from veilgraph.core.errors import RunError
+from veilgraph.paradigms.predictions import load_predictions, save_predictions
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.report.page.assemble import page_html
+from veilgraph.report.tables import percent
+
+HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
+SECTIONS = [
+    "The job in words",
+    "Who learned what",
+    "Training",
+    "Traffic",
+    "Privacy ledger",
+    "Audit",
+    "Glossary",
+]
+
+
+@pytest.mark.parametrize("name", ["plain", "private", "horizontal", "local"])
+def test_a_page_is_whole_loads_nothing_and_can_be_read_aloud(name: str, runs: dict[str, Path]) -> None:
+    source = page_html(RunDirectory.open(runs[name]))
+    page = Page(source)
+    assert [text.strip() for text in page.within["h2"]] == SECTIONS
+    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
+    for tag, attributes in page.elements:
+        for key in ("src", "href", "xlink:href", "srcset", "data", "poster", "action"):
+            assert (attributes.get(key) or "#").startswith("#"), (tag, attributes)
+        assert not any(key.startswith("on") for key in attributes), (tag, attributes)
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", source)
+    policies = [meta["content"] for meta in page.attributes("meta") if "http-equiv" in meta]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert len(page.within["table"]) == len(page.within["caption"])
+    assert all(cell["scope"] in ("row", "col") for cell in page.attributes("th"))
+    drawings = [svg for svg in page.attributes("svg") if svg.get("aria-hidden") != "true"]
+    assert len(drawings) == len(page.within["title"]) - 1 > 0
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
+    targets = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    assert {link["href"].removeprefix("#") for link in page.attributes("a")} <= targets
+
+
+def test_the_same_files_give_the_same_page(runs: dict[str, Path]) -> None:
+    run = RunDirectory.open(runs["plain"])
+    assert page_html(run) == page_html(run)
+
+
+def test_the_head_says_who_trained_what_together_and_how_it_went(runs: dict[str, Path]) -> None:
+    page = page_of(runs["plain"])
+    summary = json.loads((runs["plain"] / "summary.json").read_text())
+    assert page.within["h1"] == ["plain"]
+    assert (
+        "A and B trained one model together that predicts which of 3 classes a node is of, on the 60 nodes" in page.text
+    )
+    accuracy, privacy, verdict, clear = page.within["dd"][:4]
+    assert accuracy.startswith(percent(summary["test_accuracy"]))
+    assert (privacy, verdict) == ("none", "failed")
+    assert clear.startswith("5 of 13 things")
+
+
+def test_words_of_others_are_text(copy: Copy) -> None:
+    run = copy("plain")
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"data": {"root": f"/{HOSTILE}/"}})))
+    store = RunDirectory.open(run).party("A")
+    held = load_predictions(store)
+    save_predictions(store, held.probabilities, held.ids, [HOSTILE, "b", "c"])
+    report = audit(
+        job="plain", more=(finding(HOSTILE, HOSTILE, "edges", "attribute", 0.6, evidence=HOSTILE, note=HOSTILE),)
+    )
+    report["skipped"][0]["why"] = HOSTILE
+    (run / "audit.json").write_text(json.dumps(report))
+    records = run / "parties" / "A" / "disclosures.jsonl"
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    records.write_text("".join(json.dumps({**line, "what": HOSTILE, "why": HOSTILE}) + "\n" for line in lines))
+    page = page_of(run)
+    tags = [tag for tag, _ in page.elements]
+    assert "script" not in tags
+    assert "img" not in tags
+    for place in ("pre", "th", "td"):
+        assert any(HOSTILE in text for text in page.within[place]), place
+    assert [name for name in page.within["th"] if name == HOSTILE]
+
+
+def test_a_name_with_markup_is_no_name_of_a_job(copy: Copy) -> None:
+    run = copy("plain")
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    (run / "job.yaml").write_text(yaml.safe_dump({**job, "name": HOSTILE}))
+    with pytest.raises(RunError, match="name="):
+        page_of(run)
+
+
+def test_the_ledger_shows_both_epsilons_a_budget_and_what_they_are_about(runs: dict[str, Path]) -> None:
+    page = page_of(runs["private"])
+    ledger = json.loads((runs["private"] / "parties" / "A" / "ledger.json").read_text())
+    (row,) = [text for text in page.within["tr"] if text.startswith("Aembeddings")]
+    assert ledger["releases"] == {"embeddings": 5, "gradients": 4}
+    # 9 releases of σ = 5 at δ = 1e-4, one of which has ε = 0.60157: docs/privacy.md
+    assert row.startswith("Aembeddings 5, gradients 40.60162.094")
+    assert row.endswith(f"{100 * ledger['epsilon_total'] / 20:.1f} %")
+    assert "total ε 2.094" in page.within["dd"][1]
+    for words in (
+        "against the server only",
+        "per-release ε and total ε are infinite",
+        "one row of one published matrix",
+    ):
+        assert words in page.text
+    assert "This job has no differential privacy" in page_of(runs["plain"]).text
+
+
+def test_what_left_in_the_clear_comes_first_and_says_what_follows(runs: dict[str, Path]) -> None:
+    page = page_of(runs["plain"])
+    (everything,) = [text for text in page.within["table"] if "The least protected first" in text]
+    assert everything.index("gradient of z_L in the clear") < everything.index("masked embeddings")
+    assert "Not protected: the receiver can infer training nodes" in everything
+    (follows,) = [text for text in page.within["table"] if "What came true" in text]
+    assert "training-rows" in follows
+    assert "single-embeddings" not in follows
+
+
+def test_an_organisations_part_says_what_is_elsewhere(copy: Copy) -> None:
+    page = page_of(part_of(copy("plain"), "B"))
+    for words in (
+        "the part of B in a run across organisations",
+        "This organisation's part of the training is done; the scores are at A.",
+        "Only what B sent is on record here. What A and server sent is on record there.",
+        "Not audited: run veilgraph audit plain.",
+    ):
+        assert words in page.text
+    assert page.within["dd"][0] == "not known here"
+    (parties,) = [text for text in page.within["table"] if "Who brings what" in text]
+    assert "B" in parties
+
+
+def test_an_unfinished_run_says_how_far_it_is(copy: Copy) -> None:
+    run = copy("plain")
+    (run / "summary.json").unlink()
+    assert "The training is not complete: 6 epochs of at most 6 are done." in page_of(run).text
+    for path in [path for path in run.iterdir() if path.name != "job.yaml"]:
+        path.rename(run.parent / path.name)
+    text = page_of(run).text
+    assert "Nothing has been trained in this run yet." in text
+    assert "Nothing is on record as sent yet" in text
+    assert "none has ended here yet" in text
+
+
+def test_other_paradigms_are_put_into_words(runs: dict[str, Path]) -> None:
+    text = page_of(runs["horizontal"]).text
+    assert "have the same columns of different nodes" in text
+    assert "With two holders each can subtract its own from a sum" in text
+    text = page_of(runs["local"]).text
+    assert "by multi-bit with ε = 1.5, before anybody sees them" in text
+    assert "total ε 3.5" in text
+    assert "No confusion matrix: the true labels are B's, and A never learns them." in text
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"initial": {"method": "secure-sum"}}, "With two holders each can subtract its own part"),
+        ({"initial": {"method": "individual"}}, "from its own columns alone, and shows nothing of it"),
+        ({"combine": {"strategy": "concat"}}, "That is not masked: the server sees every holder's embedding"),
+        ({"rounds": 3}, "That happens in 3 rounds"),
+        ({"local": {"hops": 0}}, "No edges are used."),
+    ],
+)
+def test_what_a_setting_shows_to_whom_is_said(model: dict[str, Any], words: str, copy: Copy) -> None:
+    run = copy("plain")
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"model": model})))
+    assert words in page_of(run).text
+
+
+def test_the_command_writes_the_page_and_prints_where(copy: Copy, tmp_path: Path) -> None:
+    run, elsewhere = copy("plain"), tmp_path / "page.html"
+    result = veilgraph("report", run)
+    assert result.exit_code == 0, result.output
+    assert f"page    {run / 'report.html'}" in result.stdout
+    assert "Disclosures" in result.stdout
+    assert veilgraph("report", run, "--out", elsewhere).exit_code == 0
+    assert elsewhere.read_bytes() == (run / "report.html").read_bytes()
+    assert "must end in .html" in usage_error(veilgraph("report", run, "--out", run / "job.yaml"))
+    assert "choose another --out" in one_error(veilgraph("report", run, "--out", tmp_path / "none" / "page.html"))
+
+
+def test_templates_are_package_data() -> None:
+    root = Path(__file__).parents[2]
+    patterns = re.findall(r'"(report/[^"]+)"', (root / "pyproject.toml").read_text())
+    package = root / "src" / "veilgraph"
+    shipped = {path for pattern in patterns for path in package.glob(pattern)}
+    assert shipped == set((package / "report" / "templates").iterdir())
+    assert len(shipped) > 8

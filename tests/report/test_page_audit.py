@@ -1,0 +1,92 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.conftest import Copy, page_of
+from tests.report.findings import audit, finding, interval, leak
+from veilgraph.core.errors import RunError
+
+NOT_FOUND = {"found": False, "auc": 0.7, "p_value": 0.002, "level": 0.001, "against": 0.5}
+
+
+def test_every_finding_has_a_verdict_in_words(runs: dict[str, Path]) -> None:
+    page = page_of(runs["plain"])
+    *rows, epsilon = (text for text in page.within["tr"] if " against B: " in text or " against A: " in text)
+    verdicts = [
+        "better than without: a disclosed leak",
+        "says no more than it knew before",
+        "no better than guessing",
+        "better than guessing: a disclosed leak",
+        "no better than guessing",
+    ]
+    assert len(rows) == len(verdicts)
+    assert [verdict for row, verdict in zip(rows, verdicts, strict=True) if verdict in row] == verdicts
+    assert "above its limit of 0.6" in rows[1]
+    assert "within its limit of 0.9" in rows[0]
+    assert "no more than the ledger's ε allows" in epsilon
+    assert "C receives no gradient in this job" in page.text
+    assert len([svg for svg in page.attributes("svg") if svg.get("class") == "roc"]) == 5
+
+
+def test_a_leak_fails_the_audit_and_none_passes_it(copy: Copy) -> None:
+    run = copy("plain")
+    for more, verdict in (((), "passed"), ((leak(),), "failed")):
+        report = audit(job="plain", more=more)
+        report["findings"] = [each for each in report["findings"] if each["limit"] != 0.6]
+        (run / "audit.json").write_text(json.dumps(report))
+        page = page_of(run)
+        assert page.within["dd"][2] == verdict
+        assert ("LEAK: masked evidence tells something" in page.text) == bool(more)
+
+
+def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: Copy) -> None:
+    run = copy("plain")
+    more = tuple(finding("server", "B", "edges", "link-supervised", value) for value in (0.6, 0.95, 0.7, 0.65))
+    (run / "audit.json").write_text(json.dumps(audit(job="plain", more=more)))
+    (table,) = [text for text in page_of(run).within["table"] if "The strongest attack" in text]
+    assert table.count("server against B: edges") == 1
+    assert "link-supervised" in table
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "damaged"),
+        ("[]", "not an audit of version 1"),
+        (json.dumps({**audit(job="plain"), "version": 2}), "not an audit of version 1"),
+        (json.dumps({**audit(job="plain"), "findings": [{}]}), r"not an audit \(findings"),
+    ],
+)
+def test_a_damaged_audit_is_named(content: str, says: str, copy: Copy) -> None:
+    run = copy("plain")
+    (run / "audit.json").write_text(content)
+    with pytest.raises(RunError, match=rf"audit\.json: {says}"):
+        page_of(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"value": interval(0.7), "verdict": NOT_FOUND}, "better than guessing: a disclosed leak"),
+        ({"value": interval(0.51), "verdict": NOT_FOUND}, "no better than guessing"),
+        (
+            {"value": interval(0.7), "verdict": NOT_FOUND, "without": interval(0.6), "gain": interval(0.1)},
+            "better than without",
+        ),
+        (
+            {"value": interval(0.7), "verdict": None, "without": interval(0.7), "gain": interval(0)},
+            "says no more than it knew",
+        ),
+    ],
+)
+def test_words_never_say_less_than_the_interval_that_is_drawn(changes: dict[str, Any], words: str, copy: Copy) -> None:
+    run = copy("plain")
+    content = {
+        **audit(job="plain"),
+        "findings": [{**finding("server", "B", "edges", "link-similarity", 0.7), **changes}],
+    }
+    (run / "audit.json").write_text(json.dumps(content))
+    (row,) = [text for text in page_of(run).within["tr"] if " against B: " in text]
+    assert words in row
