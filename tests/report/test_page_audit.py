@@ -41,6 +41,13 @@ def test_a_leak_fails_the_audit_and_none_passes_it(copy: Copy) -> None:
         assert ("LEAK: masked evidence tells something" in page.text) == bool(more)
 
 
+def test_an_audit_without_limits_is_not_called_passed(copy: Copy) -> None:
+    run, report = copy("plain"), audit(job="plain")
+    report["findings"] = [{**each, "limit": None, "passed": None} for each in report["findings"]]
+    (run / "audit.json").write_text(json.dumps(report))
+    assert page_of(run).within["dd"][2] == "no limits set"
+
+
 def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: Copy) -> None:
     run = copy("plain")
     more = tuple(finding("server", "B", "edges", "link-supervised", value) for value in (0.6, 0.95, 0.7, 0.65))

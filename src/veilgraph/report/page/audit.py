@@ -34,7 +34,7 @@ class Audit:
     """The section.
 
     Attributes:
-        verdict: passed, failed or not audited.
+        verdict: passed, failed, no limits set or not audited.
         tone: of the verdict: ``bad``, ``good`` or ``plain``.
         summary: a sentence on all findings together.
         strongest: of many findings the strongest of each adversary on each secret.
@@ -81,11 +81,13 @@ def audit(found: Found) -> Audit:
             "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
             f"reported in at most {100 * report.false_alarm_rate:g} % of audits."
         )
+    limited = any(finding.limit is not None for finding in held)
+    summary = "" if limited else " No limit was set for what parties are meant to see: whether it is too much is open."
     return Audit(
-        "failed" if failed else "passed",
-        "bad" if failed else "good",
+        "failed" if failed else "passed" if limited else "no limits set",
+        "bad" if failed else "good" if limited else "plain",
         f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
-        f"nothing, {len(failed)} did not.",
+        f"nothing, {len(failed)} did not.{summary}",
         _strongest(tables[0].rows) if len(aucs) > _FEW else (),
         tuple(tables),
         tuple((skipped.adversary, skipped.attack, skipped.why) for skipped in report.skipped),

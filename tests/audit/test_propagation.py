@@ -1,0 +1,60 @@
+"""Edges from inputs and outputs of propagation: exact where equations suffice, chance where they are unrelated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.pairs import sample_pairs
+from veilgraph.audit.propagation import neighbour_weights, weight_scores
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+
+NODES, WIDTH = 60, 8
+
+
+def weights(seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    links = np.triu(random.random((NODES, NODES)) < 0.08, 1)
+    linked = (links | links.T).astype(np.float64)
+    return linked / np.maximum(linked.sum(axis=1, keepdims=True), 1)
+
+
+def inputs(seed: int, steps: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(steps, NODES, WIDTH))
+
+
+def test_enough_equations_give_all_weights() -> None:
+    true, given = weights(0), inputs(1, 20)
+    assert np.allclose(neighbour_weights(given, true @ given, ridge=1e-10), true, atol=1e-6)
+
+
+def test_a_constant_part_of_the_own_row_does_not_disturb() -> None:
+    true, given = weights(0) + 0.1 * np.eye(NODES), inputs(1, 20)
+    assert np.allclose(neighbour_weights(given, true @ given, ridge=1e-10), true, atol=1e-6)
+
+
+def test_links_are_found_from_too_few_equations_and_in_noise() -> None:
+    true, given = weights(0), inputs(1, 5)
+    noise = 0.1 * np.random.default_rng(2).normal(size=given.shape)
+    asked = sample_pairs(np.stack(np.nonzero(true)), NODES, seed=0)
+    scores = weight_scores(neighbour_weights(given, true @ given + noise), asked.pairs)
+    assert measure(scores, asked.truth).auc > 0.9
+
+
+def test_outputs_of_other_inputs_tell_nothing() -> None:
+    true, given = weights(0), inputs(1, 20)
+    asked = sample_pairs(np.stack(np.nonzero(true)), NODES, seed=0)
+    scores = weight_scores(neighbour_weights(given, true @ inputs(3, 20)), asked.pairs)
+    assert abs(measure(scores, asked.truth).auc - 0.5) < 0.12  # 2.5 standard deviations of an AUC of 130 and 130
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match="steps, nodes, width"):
+        neighbour_weights(inputs(0, 2), inputs(0, 3))
+    with pytest.raises(DataError, match="not zero everywhere"):
+        neighbour_weights(np.zeros((1, NODES, 2)), np.zeros((1, NODES, 2)))
+    with pytest.raises(DataError, match="at most 5000"):
+        neighbour_weights(np.zeros((1, 5001, 1)), np.zeros((1, 5001, 1)))
+    with pytest.raises(ConfigError, match="ridge"):
+        neighbour_weights(inputs(0, 2), inputs(0, 2), ridge=0)
