@@ -33,7 +33,8 @@ def test_yaml_blocks_are_jobs(block):
 
 def test_the_first_job_names_every_setting_but_those_of_other_purposes():
     named = set(keys(yaml.safe_load(blocks("yaml")[0])))
-    other = {"paradigm", "data.root", "data.parties", "privacy", "data.parts", "horizontal", "local", "limits"}
+    other = {"paradigm", "data.root", "data.parties", "data.block_model", "data.parts"}
+    other |= {"privacy", "horizontal", "local", "limits"}
     nested = ("data.parts.", "horizontal.", "local.")
     left = {key for key in keys(JobSettings().model_dump()) if not key.startswith(nested)} - named
     assert left == other

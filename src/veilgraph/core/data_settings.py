@@ -41,6 +41,43 @@ class PartSettings(Settings):
         return self
 
 
+class BlockModelSettings(Settings):
+    """The size and shape of a synthetic graph; see ``veilgraph.graph.block_model``."""
+
+    nodes: int = Field(10_000, ge=8, le=10**9, description="N")
+    classes: int = Field(8, ge=2, description="C blocks of N/C nodes each")
+    features: int = Field(64, ge=1, description="F columns")
+    mean_degree: float = Field(10.0, gt=0, description="neighbours of a node on average: N·mean_degree/2 edges")
+    homophily: float = Field(0.8, ge=0, le=1, description="share of the edges that are inside a block")
+    degree_exponent: float | None = Field(
+        2.5, ge=2.1, description="γ of the expected degrees' density, d^-γ; null: all nodes expect the same degree"
+    )
+    signal: float = Field(
+        1.0, ge=0, description="length of a class's mean feature vector; the noise has variance 1 in every column"
+    )
+
+    @property
+    def density(self) -> float:
+        """Share of the pairs of nodes that have an edge, inside blocks or between them, whichever is denser."""
+        inside, between = self.homophily * self.classes, (1 - self.homophily) * self.classes / (self.classes - 1)
+        return self.mean_degree * max(inside, between) / self.nodes
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if 4 * self.classes > self.nodes:
+            raise ValueError(
+                f"classes={self.classes} leaves a block under 4 of the nodes={self.nodes}; take fewer classes or more "
+                "nodes"
+            )
+        if self.density > 1 / 4:
+            raise ValueError(
+                f"mean_degree={self.mean_degree:g} with nodes={self.nodes}, classes={self.classes} and homophily="
+                f"{self.homophily:g} asks for {self.density:.0%} of the pairs inside blocks, or between them, and at "
+                f"most 25% may have an edge; take at most {self.mean_degree / (4 * self.density):.4g}, or more nodes"
+            )
+        return self
+
+
 class DataSettings(Settings):
     """Which graph, and how it is divided among the holders.
 
@@ -49,8 +86,21 @@ class DataSettings(Settings):
     """
 
     dataset: Literal[
-        "digits", "synthetic", "cora", "citeseer", "pubmed", "acm", "amazon", "facebook", "github", "ogbn-arxiv"
+        "digits",
+        "synthetic",
+        "block-model",
+        "cora",
+        "citeseer",
+        "pubmed",
+        "acm",
+        "amazon",
+        "facebook",
+        "github",
+        "ogbn-arxiv",
     ] = "digits"
+    block_model: BlockModelSettings | None = Field(
+        None, description="dataset block-model: the graph's size and shape; null: its defaults, and null for the others"
+    )
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: int = Field(2, ge=2, le=26, description="how many data holders")
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
@@ -83,6 +133,14 @@ class DataSettings(Settings):
             return {**data, "holders": max(2, len(data["parties"]))} if isinstance(data["parties"], Sized) else data
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out_the_block_model(cls, data: object) -> object:
+        """A block model's defaults are part of the job, so that it stays the same graph."""
+        if isinstance(data, dict) and data.get("dataset") == "block-model" and data.get("parties") is None:
+            return data if data.get("block_model") is not None else {**data, "block_model": {}}
+        return data
+
     @field_validator("parties", mode="before")
     @classmethod
     def _names_only(cls, value: object) -> object:
@@ -107,6 +165,11 @@ class DataSettings(Settings):
                 f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no parties, "
                 "which bring their own split; mend it, or leave it out"
             )
+        if self.block_model is not None and (self.dataset != "block-model" or self.parties is not None):
+            instead = f"dataset is {self.dataset!r}; leave block_model out"
+            if self.parties is not None:
+                instead = "parties bring their own graphs; leave block_model and dataset out"
+            raise ValueError(f"block_model describes the graph of dataset='block-model', and {instead}")
         if self.parties is not None:
             self._check_parties(self.parties)
         if SERVER in self.names:

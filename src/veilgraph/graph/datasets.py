@@ -10,6 +10,7 @@ from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.party_settings import SplitFractions
 from veilgraph.core.types import PartyId
+from veilgraph.graph.block_model import block_model_data, block_model_of, load_block_model_parties
 from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.horizontal import split_by_label, split_horizontally
@@ -40,6 +41,7 @@ Loader = Callable[[DataSettings, int], list[PartyGraph]]
 DATASETS: dict[str, Loader] = {
     "digits": load_digits_parties,
     "synthetic": load_synthetic_parties,
+    "block-model": load_block_model_parties,
     "cora": load_planetoid_parties,
     "citeseer": load_planetoid_parties,
     "pubmed": load_planetoid_parties,
@@ -55,6 +57,7 @@ DATASETS: dict[str, Loader] = {
 WHOLE: dict[str, Callable[[DataSettings, int], Data]] = {
     "digits": lambda settings, seed: digits_data(seed),
     "synthetic": lambda settings, seed: synthetic_data(seed=seed),
+    "block-model": lambda settings, seed: block_model_data(block_model_of(settings), seed),
     "cora": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
     "citeseer": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
     "pubmed": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
