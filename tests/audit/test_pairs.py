@@ -53,3 +53,11 @@ class TestPairs:
     def test_truth_that_does_not_fit(self):
         with pytest.raises(DataError, match=r"truth is bool \(3,\) for 2 pairs"):
             KnownPairs(np.array([[0, 1], [1, 2]]), np.ones(3, dtype=np.bool_))
+
+
+def test_pairs_that_are_left_out_are_not_drawn_as_unlinked_ones():
+    edges, known = np.array([[0, 1], [1, 2]]), np.array([[0, 4, 3], [2, 3, 3]])
+    for seed in range(20):
+        found = sample_pairs(edges, 5, seed=seed, left_out=known)
+        others = {tuple(pair) for pair in found.pairs[~found.truth].tolist()}
+        assert not others & {(0, 2), (3, 4), (0, 1), (1, 2)}

@@ -17,7 +17,7 @@ def weights(seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     links = np.triu(random.random((NODES, NODES)) < 0.08, 1)
     linked = (links | links.T).astype(np.float64)
-    return linked / np.maximum(linked.sum(axis=1, keepdims=True), 1)
+    return np.asarray(linked / np.maximum(linked.sum(axis=1, keepdims=True), 1))
 
 
 def inputs(seed: int, steps: int) -> np.ndarray:

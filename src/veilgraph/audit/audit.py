@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torch import Tensor
+
 from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
-from veilgraph.audit.evidence import Evidence, evidence_of, posteriors
+from veilgraph.audit.evidence import Evidence, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, measured
 from veilgraph.audit.on_masks import told_from_noise
 from veilgraph.audit.on_noise import empirical_epsilon
@@ -24,8 +26,9 @@ from veilgraph.core.audit_settings import ATTACK_NAMES, AttackName
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import load_party
 from veilgraph.paradigms.predictions import load_predictions, scoring
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
 
 AUDIT_FILE: Final = "audit.json"
 FALSE_ALARM_RATE: Final = 0.01
@@ -64,24 +67,39 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
 
     Raises:
         RunError: the run is not complete, or a view was not recorded.
-        ConfigError: the plan names what there is not.
+        ConfigError: the plan or the job names what there is not, or a holder has the name of an adversary.
     """
     asked = plan or Plan()
     run = RunDirectory.open(path)
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
     settings = run.settings
+    if CLIENT in settings.data.names:
+        raise ConfigError(
+            f"data.parties: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
+            "an audit needs another name for it"
+        )
     everybody = (SERVER, *settings.data.names, CLIENT)
     adversaries = _chosen("adversaries", asked.adversaries, everybody)
     attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
+    limits: dict[AttackName, float] = {**settings.limits, **(asked.limits or {})}
+    unlimited = sorted({"epsilon", "uniformity"} & limits.keys())
+    if unlimited:
+        raise ConfigError(
+            f"limits: {unlimited[0]!r} has a limit of its own (epsilon the ledger's total, uniformity chance); leave "
+            "it out"
+        )
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for adversary in adversaries:
-        for mounted in _mounted(case, adversary, attacks, progress):
-            (findings if isinstance(mounted, Finding) else skipped).append(mounted)  # type: ignore[arg-type]
-    limits: dict[AttackName, float] = {**settings.limits, **(asked.limits or {})}
+        mounted = list(_mounted(case, adversary, attacks, progress))
+        findings += [each for each in mounted if isinstance(each, Finding)]
+        skipped += [each for each in mounted if isinstance(each, Skipped)]
+        if asked.attacks is not None:
+            tried = " ".join(each.attack for each in mounted)
+            skipped += [Skipped(adversary, name, "it has nothing for that") for name in attacks if name not in tried]
     tests = sum(not finding.permitted for finding in findings)
     level = FALSE_ALARM_RATE / max(1, tests)
     judged = tuple(_judged(finding, limits, level) for finding in findings)
@@ -99,16 +117,38 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     if adversary != CLIENT:
         return evidence_of(load_view(run, adversary))
     settings = run.settings
+    aligned = settings.paradigm != "horizontal"
     return [
-        posteriors(holder, settings.data.names if settings.paradigm != "horizontal" else (holder,), each.probabilities)
+        posteriors(holder, settings.data.names if aligned else (holder,), _predicted(run.party(holder)))
         for holder in scoring(settings)
-        for each in [load_predictions(run.party(holder))]
     ]
+
+
+def _predicted(store: PartyStore) -> Tensor:
+    """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
+
+    Raises:
+        RunError: there are none.
+        DataError: they are about other nodes.
+    """
+    found, ids = load_predictions(store), store.ids()
+    if found.ids is None or ids is None:
+        return found.probabilities
+    places, common = {name: row for row, name in enumerate(found.ids)}, ids[: load_party(store.graph_path).common]
+    missing = sum(name not in places for name in common)
+    if missing:
+        raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
+    return found.probabilities[[places[name] for name in common]]
 
 
 def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress) -> Iterator[Finding | Skipped]:
     progress(f"reading what {adversary} has")
-    for evidence in evidence_for(case.run, adversary):
+    try:
+        found = evidence_for(case.run, adversary)
+    except DataError as error:
+        yield Skipped(adversary, "any attack", str(error))
+        return
+    for evidence in found:
         if evidence.sort == "hidden":
             if "uniformity" in attacks:
                 progress(f"{adversary}: {evidence.words}")
@@ -122,6 +162,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     continue
                 progress(f"{adversary}: {name} on {target}, from {evidence.words}")
                 try:
+                    _check_rows(evidence, case.graph(target).num_nodes)
                     outcome = attack.mount(evidence, case, adversary, target)
                     yield Finding(
                         adversary,
@@ -134,9 +175,18 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     )
                 except DataError as error:
                     yield Skipped(adversary, f"{name} on {target}", str(error))
+    if adversary != CLIENT:
+        for names, what in unused(load_view(case.run, adversary), found):
+            yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
         yield from empirical_epsilon(case, adversary)
+
+
+def _check_rows(evidence: Evidence, nodes: int) -> None:
+    rows = evidence.rows if evidence.rows is not None else evidence.steps[0] if evidence.steps else None
+    if rows is not None and len(rows) != nodes:
+        raise DataError(f"{evidence.words}: {len(rows)} rows, and the data that the run was trained on have {nodes}")
 
 
 def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.run_directory import RunDirectory
 
 Nodes = NDArray[np.int64]
+Shadow = tuple[NDArray[np.bool_], Floats]
 
 _WIDTH: Final = 128
 _MOST_LINKS: Final = 1000
@@ -47,7 +47,10 @@ class Case:
 
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
         self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
-        missing = [name for name in self.settings.data.names if not run.party(name).graph_path.is_file()]
+        names = self.settings.data.names
+        missing = [
+            name for name in names if not (run.party_path(name).is_dir() and run.party(name).graph_path.is_file())
+        ]
         if missing:
             raise RunError(
                 f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; "
@@ -55,6 +58,8 @@ class Case:
             )
         self._graphs: dict[PartyId, PartyGraph] = {}
         self._kept: dict[tuple[str, ...], Floats | None] = {}
+        self._pooled: dict[PartyId, Floats] = {}
+        self._shadows: dict[PartyId, list[Shadow]] = {}
 
     def once(self, key: tuple[str, ...], make: Callable[[], Floats | None]) -> Floats | None:
         """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
@@ -79,14 +84,18 @@ class Case:
         Raises:
             DataError: the target has too few links.
         """
-        edges = self.graph(target).edge_index.numpy()
+        edges, others = self.graph(target).edge_index.numpy(), np.empty((2, 0), dtype=np.int64)
         if self.is_aligned and adversary in self.settings.data.names:
-            own, count = self.graph(adversary).edge_index.numpy(), self.graph(target).num_nodes
-            known = np.concatenate([own[0] * count + own[1], own[1] * count + own[0]])
+            others, count = self.graph(adversary).edge_index.numpy(), self.graph(target).num_nodes
+            known = np.concatenate([others[0] * count + others[1], others[1] * count + others[0]])
             edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
         distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
         return sample_pairs(
-            edges, self.graph(target).num_nodes, seed=self.seed, links=min(distinct, _MOST_LINKS) or None
+            edges,
+            self.graph(target).num_nodes,
+            seed=self.seed,
+            links=min(distinct, _MOST_LINKS) or None,
+            left_out=others,
         )
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
@@ -122,19 +131,24 @@ class Case:
         test = graph.test_mask if graph.test_mask is not None else ~graph.train_mask & (graph.labels >= 0)
         return graph.labels.numpy(), _where(graph.train_mask), _where(test), graph.num_classes
 
-    @cached_property
-    def pooled_posteriors(self) -> Floats:
-        """Of a model trained on everybody's plaintext, [N, C]."""
-        return self._posteriors(self.graph(self.settings.data.label_party).train_mask)
+    def pooled_posteriors(self, holder: PartyId) -> Floats:
+        """Of a model trained on everybody's plaintext and a holder's labels, [N, C]."""
+        if holder not in self._pooled:
+            self._pooled[holder] = self._posteriors(holder, self.graph(holder).train_mask)
+        return self._pooled[holder]
 
-    @cached_property
-    def shadow_models(self) -> list[tuple[NDArray[np.bool_], Floats]]:
+    def shadow_models(self, holder: PartyId) -> list[Shadow]:
         """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes.
 
         Raises:
             DataError: there are too few such nodes with a label.
         """
-        labels, training, test, _ = self.labels(self.settings.data.label_party)
+        if holder not in self._shadows:
+            self._shadows[holder] = self._shadow_models(holder)
+        return self._shadows[holder]
+
+    def _shadow_models(self, holder: PartyId) -> list[Shadow]:
+        labels, training, test, _ = self.labels(holder)
         free = np.setdiff1d(np.flatnonzero(labels >= 0), np.concatenate([training, test]))
         size = min(len(training), len(free) // 2)
         if size < _FEWEST:
@@ -145,22 +159,23 @@ class Case:
         for _ in range(self.shadows):
             members = np.zeros(len(labels), dtype=np.bool_)
             members[random.choice(free, size=size, replace=False)] = True
-            models.append((members, self._posteriors(torch.from_numpy(members), seed=int(random.integers(2**31)))))
+            models.append(
+                (members, self._posteriors(holder, torch.from_numpy(members), seed=int(random.integers(2**31))))
+            )
         return models
 
-    def free_nodes(self) -> NDArray[np.bool_]:
+    def free_nodes(self, holder: PartyId) -> NDArray[np.bool_]:
         """Nodes with a label that are neither training nor test nodes, [N] bool."""
-        labels, training, test, _ = self.labels(self.settings.data.label_party)
+        labels, training, test, _ = self.labels(holder)
         free = labels >= 0
         free[training] = free[test] = False
         return free
 
-    def _posteriors(self, train_mask: Tensor | None, seed: int | None = None) -> Floats:
+    def _posteriors(self, holder: PartyId, train_mask: Tensor | None, seed: int | None = None) -> Floats:
         """Of a network like the run's, trained as long as that was, on all holders' plaintext."""
         settings, summary = self.settings, self.run.summary or {}
-        label_party = settings.data.label_party
-        graphs = [self.graph(name) for name in (settings.data.names if self.is_aligned else (label_party,))]
-        everything = pool(graphs, label_party)
+        graphs = [self.graph(name) for name in (settings.data.names if self.is_aligned else (holder,))]
+        everything = pool(graphs, holder)
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
         epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))

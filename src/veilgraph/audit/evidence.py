@@ -10,23 +10,21 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from veilgraph.audit.passes import Passes, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import View
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.mpc.dealer import Direction, operand_mask_name
-from veilgraph.roles.disclosure_rows import TABLE
+from veilgraph.roles.disclosure_rows import TABLE, Row
 from veilgraph.roles.disclosures import direction_of, facts_of
 
 Sort = Literal["embedding", "initial", "gradients", "posteriors", "hidden", "releases"]
 
-_MOST_STEPS: Final = 200
-"""Passes of a sequence that attacks use: the first ones, in which weights change most."""
-_UNIT: Final = 2.0**40
+_MOST_UPDATES: Final = 10
 _HIDDEN: Final = frozenset({"mask", "share"})
 
 
@@ -40,10 +38,10 @@ class Evidence:
         about: the holders whose secrets may be in it. Rows are the common nodes or, in paradigm horizontal, those of
             the one holder.
         permitted: whether the adversary is meant to have it; if not, it must tell nothing.
-        rows: [N, d] the newest.
-        steps: the passes of which there are rows, oldest first; their tensors are read when asked for.
-        updates: with ``initial``: the adversary's own share of what changed between them, where it is known.
-        messages: with ``hidden``.
+        rows: [N, d] the newest; None where it is its steps that count.
+        steps: the passes.
+        updates: with ``initial``: the adversary's own share of what changed between the first of them.
+        messages: where it was taken from.
     """
 
     sort: Sort
@@ -51,7 +49,7 @@ class Evidence:
     about: tuple[PartyId, ...]
     permitted: bool = True
     rows: Floats | None = None
-    steps: tuple[Floats, ...] = ()
+    steps: Passes = field(default_factory=Passes)
     updates: tuple[Floats, ...] = ()
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
@@ -62,30 +60,57 @@ def evidence_of(view: View) -> list[Evidence]:
     Raises:
         RunError: a message cannot be read.
     """
-    found = [*_hidden(view)]
+    found, trained = [*_hidden(view)], view.of_training
     if view.party == SERVER:
-        found += [*_from_holders(view), *_sums(view)]
-        if view.settings.paradigm == "vertical":
-            found += _gradients(view, view.settings.data.label_party)
-    else:
-        found += [*_initial(view), *_combined(view), *_perturbed(view)]
-        if view.settings.paradigm == "vertical" and view.party != view.settings.data.label_party:
-            found += _gradients(view, SERVER)
+        return [*found, *_at_server(trained)]
+    found += [*_initial(trained), *_perturbed(trained)]
+    if view.settings.paradigm == "vertical":
+        found += [*_combined(trained)]
+        if view.party != view.settings.data.label_party:
+            found += [*_returned(trained), *_initial_gradients(trained)]
     return found
 
 
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:
     """What a client gets who asks for the predictions of all nodes."""
-    return Evidence("posteriors", f"predicted probabilities at {holder}", tuple(about), rows=_numbers(probabilities))
+    return Evidence("posteriors", f"predicted probabilities at {holder}", tuple(about), rows=numbers(probabilities))
+
+
+def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
+    """(revelations, what) of everything that reveals something to a party, and is in none of its evidence."""
+    used = {_key(seen) for each in found if each.permitted for seen in each.messages}
+    left: dict[tuple[str, str], list[PartyId]] = {}
+    for key in dict.fromkeys(_key(seen) for seen in view.messages if seen.receiver == view.party):
+        if key in used:
+            continue
+        kind, sender, round_ = key
+        for row in _rows_of(view, kind, sender):
+            if row.reveals and _is_of(row, round_):
+                left.setdefault((", ".join(row.reveals), row.what), []).append(sender)
+    return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
+
+
+def _key(seen: Seen) -> tuple[Kind, PartyId, int]:
+    return seen.tag.kind, seen.sender, seen.tag.round
+
+
+def _rows_of(view: View, kind: Kind, sender: PartyId) -> list[Row]:
+    """What the job's messages of a kind from a party carry."""
+    facts, direction = facts_of(view.settings, sender, view.party), direction_of(sender, view.party)
+    return [row for row in TABLE if (row.kind, row.direction) == (kind, direction) and facts >= set(row.when)]
+
+
+def _is_of(row: Row, round_: int) -> bool:
+    """Whether messages of that round carry it: under the tags of embeddings, round 0 is that of the degrees."""
+    is_embedding = row.direction == "holder to server" and row.kind in (Kind.MASKED, Kind.EMBEDDING)
+    return not is_embedding or ("degrees" in row.what) == (round_ == 0)
 
 
 def _hidden(view: View) -> Iterator[Evidence]:
     """Messages that are uniform by themselves, whatever the sender's data are."""
-    settings = view.settings
-    for sender in (*settings.data.names, SERVER):
-        facts, direction = facts_of(settings, sender, view.party), direction_of(sender, view.party)
+    for sender in (*view.settings.data.names, SERVER):
         for kind in Kind:
-            rows = [row for row in TABLE if (row.kind, row.direction) == (kind, direction) and facts >= set(row.when)]
+            rows = _rows_of(view, kind, sender)
             if rows and all(row.protection in _HIDDEN for row in rows):
                 seen = view.received(kind, sender)
                 if seen:
@@ -93,85 +118,91 @@ def _hidden(view: View) -> Iterator[Evidence]:
                     yield Evidence("hidden", words, (sender,), permitted=False, messages=tuple(seen))
 
 
-def _from_holders(view: View) -> Iterator[Evidence]:
-    """At the server: every holder's own embedding, where it is in the clear."""
-    for holder in view.others:
-        for round_ in sorted({seen.tag.round for seen in view.received(Kind.EMBEDDING, holder)}):
-            rows = view.last(Kind.EMBEDDING, holder, round_)
-            if rows is not None and (round_ > 0 or view.settings.paradigm == "horizontal"):
-                what = "layer" if view.settings.paradigm == "horizontal" else "round"
-                yield Evidence("embedding", f"{holder}'s embedding of {what} {round_}", (holder,), rows=_numbers(rows))
-
-
-def _sums(view: View) -> Iterator[Evidence]:
-    """At the server: the sum of the masked embeddings, which it opens."""
-    if view.settings.paradigm != "vertical" or not view.settings.is_masked:
+def _at_server(view: View) -> Iterator[Evidence]:
+    settings = view.settings
+    if settings.paradigm == "horizontal":
+        for holder in view.others:
+            for layer in _rounds(view, Kind.EMBEDDING, holder):
+                yield from _embedding(view, Kind.EMBEDDING, layer, f"{holder}'s embedding of layer {layer}", [holder])
+            for layer in _rounds(view, Kind.GRADIENT, holder):
+                words = f"{holder}'s gradients of the global embedding of layer {layer}"
+                yield from _gradients(view, Kind.GRADIENT, layer, words, [holder], (holder,))
+    if settings.paradigm != "vertical":
         return
-    holders = view.settings.publishing
-    for round_ in range(1, view.settings.model.rounds + 1):
-        pieces = [view.last(Kind.MASKED, holder, round_) for holder in holders]
-        present = [piece for piece in pieces if piece is not None]
-        if len(present) == len(holders):
-            words = f"the sum of all embeddings of round {round_}"
-            yield Evidence("embedding", words, holders, rows=_opened(present))
+    holders, label_party = settings.publishing, settings.data.label_party
+    kind = Kind.MASKED if settings.is_masked else Kind.EMBEDDING
+    for round_ in range(1, settings.model.rounds + 1):
+        if not settings.is_masked:
+            for holder in holders:
+                yield from _embedding(view, kind, round_, f"{holder}'s embedding of round {round_}", [holder])
+        if len(holders) > 1:
+            what = "the sum of all embeddings" if settings.is_masked else "all embeddings side by side"
+            yield from _embedding(view, kind, round_, f"{what} of round {round_}", holders)
+    yield from _gradients(view, Kind.GRADIENT, 0, "gradients of the output z_L", [label_party], (label_party,))
+    kind = Kind.MASKED_GRADIENT if settings.is_masked else Kind.GRADIENT
+    for round_ in range(1, settings.model.rounds):
+        words = f"gradients of the combined embedding of round {round_}"
+        yield from _gradients(view, kind, round_, words, holders, (label_party,))
+
+
+def _returned(view: View) -> Iterator[Evidence]:
+    """At a holder: gradients of what it published, which come from the label holder's loss."""
+    for round_ in _rounds(view, Kind.GRADIENT, SERVER):
+        words = "gradients of its own embedding" + (f" of round {round_}" if view.settings.model.rounds > 1 else "")
+        yield from _gradients(view, Kind.GRADIENT, round_, words, [SERVER], (view.settings.data.label_party,))
 
 
 def _combined(view: View) -> Iterator[Evidence]:
     """At a holder: what the server sent back of all holders' embeddings."""
-    if view.settings.paradigm != "vertical":
-        return
-    rounds = view.settings.model.rounds
-    for round_ in sorted({seen.tag.round for seen in view.received(Kind.COMBINED, SERVER)}):
-        rows = view.last(Kind.COMBINED, SERVER, round_)
-        words = "the network's output z_L" if round_ == rounds else f"the combined embedding of round {round_}"
-        if rows is not None:
-            yield Evidence("embedding", words, view.others, rows=_numbers(rows))
+    for round_ in _rounds(view, Kind.COMBINED, SERVER):
+        is_last = round_ == view.settings.model.rounds
+        words = "the network's output z_L" if is_last else f"the combined embedding of round {round_}"
+        yield from _embedding(view, Kind.COMBINED, round_, words, [SERVER], about=view.others)
 
 
 def _initial(view: View) -> Iterator[Evidence]:
     """At a holder: h^0 of every pass, which all holders open, and its own part of what changes W."""
     method = view.settings.model.initial.method
     kind = {"collaborative": Kind.SHARE, "secure-sum": Kind.MASKED}.get(method)
-    if kind is None or view.settings.paradigm != "vertical" or not view.others:
+    if kind is None or view.settings.paradigm != "vertical":
         return
-    own = {(seen.session, seen.tag): seen for seen in view.sent(kind, view.others[0])}
-    parts = [{(seen.session, seen.tag): seen for seen in view.received(kind, other)} for other in view.others]
-    tags = [tag for tag in own if all(tag in part for part in parts)]
-    chosen = tags[:_MOST_STEPS] + tags[_MOST_STEPS:][-1:]
-    opened = [_opened([own[tag].tensor(), *(part[tag].tensor() for part in parts)]) for tag in chosen]
+    opened = together(view, kind, 0, (view.party, *view.others))
     if opened:
         yield Evidence(
             "initial",
             f"the initial embeddings h0 of {len(opened)} passes, which all holders open",
             view.others,
             rows=opened[-1],
-            steps=tuple(opened),
-            updates=_own_updates(view) if method == "collaborative" else (),
+            steps=opened,
+            updates=_own_updates(view, opened) if method == "collaborative" else (),
+            messages=_all(opened),
         )
 
 
-def _own_updates(view: View) -> tuple[Floats, ...]:
-    """What a holder put into the product that changes W, pass by pass: B = F + V, V from the dealer's seed."""
-    seeds = view.received(Kind.SEED, SERVER)
-    found = []
-    for seen in view.sent(Kind.MASKED_OPERAND, view.others[0], int(Direction.BACKWARD)):
-        seed = next(each for each in seeds if each.session == seen.session).tensor().numpy().tobytes()
-        mask = expand(seed, operand_mask_name(view.party, Direction.BACKWARD, seen.tag.step), seen.shape)
-        found.append((seen.tensor() + mask).double().numpy())
-        if len(found) == _MOST_STEPS:
+def _initial_gradients(view: View) -> Iterator[Evidence]:
+    """At a holder with ``secure-sum``: the gradients of h^0, which all holders open."""
+    words, about = "gradients of the initial embedding h0", (view.settings.data.label_party,)
+    yield from _gradients(view, Kind.MASKED_GRADIENT, 0, words, (view.party, *view.others), about)
+
+
+def _own_updates(view: View, opened: Passes) -> tuple[Floats, ...]:
+    """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
+
+    They end where the next h^0 is not that of the next step: where a session ended, or a view was cut off.
+    """
+    seeds = {seen.session: seen for seen in view.received(Kind.SEED, SERVER)}
+    sent = view.sent(Kind.MASKED_OPERAND, view.others[0], int(Direction.BACKWARD))
+    operands = {(seen.session, seen.tag.step): seen for seen in sent}
+    found = list[Floats]()
+    for before, after in zip(opened.pieces[:_MOST_UPDATES], opened.pieces[1:], strict=False):
+        session, step = before[0].session, before[0].tag.step
+        operand = operands.get((session, step))
+        if operand is None or (after[0].session, after[0].tag.step) != (session, step + 1):
             break
+        seed = seeds[session].tensor().numpy().tobytes()
+        mask = expand(seed, operand_mask_name(view.party, Direction.BACKWARD, step), operand.shape)
+        found.append((operand.tensor() + mask).double().numpy())
     return tuple(found)
-
-
-def _gradients(view: View, sender: PartyId) -> Iterator[Evidence]:
-    """Gradients that come from the label holder's loss, at the server at once and at a holder through it."""
-    rounds = (0,) if view.party == SERVER else (view.settings.model.rounds,)
-    for round_ in rounds:
-        steps = [_numbers(seen.tensor()) for seen in view.received(Kind.GRADIENT, sender, round_)[:_MOST_STEPS]]
-        if steps:
-            what = "the output z_L" if view.party == SERVER else "its own embedding"
-            about = (view.settings.data.label_party,)
-            yield Evidence("gradients", f"gradients of {what} in {len(steps)} steps", about, steps=tuple(steps))
 
 
 def _perturbed(view: View) -> Iterator[Evidence]:
@@ -179,16 +210,31 @@ def _perturbed(view: View) -> Iterator[Evidence]:
     for other in view.others:
         seen = view.received(Kind.PERTURBED_FEATURES, other)
         if seen:
-            yield Evidence("releases", f"features that {other}'s nodes perturbed", (other,), messages=(seen[-1],))
+            yield Evidence("releases", f"features that {other}'s nodes perturbed", (other,), messages=tuple(seen))
 
 
-def _opened(pieces: Sequence[Tensor]) -> Floats:
-    """The sum mod 2^64 as numbers; how many of its bits are fractional does not matter to an attack."""
-    total = pieces[0].clone()
-    for piece in pieces[1:]:
-        total += piece
-    return _numbers(total.double() / _UNIT)
+def _embedding(
+    view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
+) -> Iterator[Evidence]:
+    """The newest rows of one round: sums of masked ones, and those in the clear side by side."""
+    passes = together(view, kind, round_, senders)
+    if passes:
+        newest = [passes[-1]] if kind is Kind.MASKED else [Passes([(seen,)])[0] for seen in passes.pieces[-1]]
+        rows = np.concatenate(newest, axis=1)
+        yield Evidence("embedding", words, about or tuple(senders), rows=rows, messages=_all(passes))
 
 
-def _numbers(values: Tensor) -> Floats:
-    return np.asarray(values.detach().to(torch.float64).numpy())
+def _gradients(
+    view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
+) -> Iterator[Evidence]:
+    steps = together(view, kind, round_, senders)
+    if steps:
+        yield Evidence("gradients", f"{words} in {len(steps)} steps", about, steps=steps, messages=_all(steps))
+
+
+def _rounds(view: View, kind: Kind, sender: PartyId) -> list[int]:
+    return sorted({seen.tag.round for seen in view.received(kind, sender)} - {0})
+
+
+def _all(passes: Passes) -> tuple[Seen, ...]:
+    return tuple(seen for pieces in passes.pieces for seen in pieces)

@@ -27,6 +27,7 @@ from veilgraph.audit.reconstruction import (
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
 
 _KNOWN: Final = 0.3
 _COUNT: Final = 5
@@ -156,9 +157,10 @@ def attacked(case: Case, target: PartyId) -> list[Attribute]:
         DataError: none has enough nodes of either value.
     """
     features = case.graph(target).features
-    if features.shape[1] > _WIDE:
-        features = features.index_select(1, torch.arange(_WIDE)) if features.layout == torch.strided else features
-    dense = features.to_dense().numpy()
+    if features.layout == torch.sparse_csr:
+        dense = to_scipy(features)[:, :_WIDE].toarray()
+    else:
+        dense = features[:, :_WIDE].numpy()
     for share in _SHARES:
         if found := choose_attributes(dense, count=_COUNT, min_share=share):
             return found
@@ -172,7 +174,9 @@ def known_nodes(case: Case, target: PartyId) -> tuple[NDArray[np.bool_], NDArray
     if count > _MOST_NODES:
         chosen[:] = False
         chosen[np.random.default_rng(case.seed).choice(count, size=_MOST_NODES, replace=False)] = True
-    return auxiliary_nodes(count, _KNOWN, seed=case.seed) & chosen, chosen
+    auxiliary = np.zeros(count, dtype=np.bool_)
+    auxiliary[chosen] = auxiliary_nodes(int(chosen.sum()), _KNOWN, seed=case.seed)
+    return auxiliary, chosen
 
 
 def _inferred(

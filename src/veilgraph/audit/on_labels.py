@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -43,7 +44,7 @@ def _inferred(
     rows = np.concatenate([known, nodes])  # with noise, rows of others would blur the classes
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
 
-    def scores(attack: str, steps: tuple[Floats, ...], embeddings: Floats | None) -> Floats:
+    def scores(attack: str, steps: Sequence[Floats], embeddings: Floats | None) -> Floats:
         return label_scores(
             attack,
             np.stack([step[rows] for step in steps[:_STEPS]]) if steps else None,
@@ -55,7 +56,9 @@ def _inferred(
         )
 
     def flat(found: Floats) -> tuple[Floats, Truth]:
-        return flattened(found, labels[rows], np.arange(len(known), len(rows)))
+        asked = np.arange(len(known), len(rows))
+        centred = found - found[asked].mean(axis=0)  # or a class would be ranked high for being frequent
+        return flattened(centred, labels[rows], asked)
 
     found = scores(attack, evidence.steps, evidence.rows)
     values, truth = flat(found)

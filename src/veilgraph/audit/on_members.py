@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.label_gradients import membership_scores
 from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.passes import Passes
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
@@ -25,7 +27,7 @@ def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: P
     """Rows of a gradient are larger where the loss is: at training nodes."""
     members = np.zeros(case.graph(target).num_nodes, dtype=np.bool_)
     members[case.labels(target)[1]] = True
-    scores = membership_scores(np.stack(evidence.steps[:_STEPS]))
+    scores = membership_scores(_mean(evidence.steps[:_STEPS])[None])
     return Outcome(scores, members, note="Members: training nodes; all others are not.")
 
 
@@ -36,7 +38,7 @@ def from_confidence(evidence: Evidence, case: Case, adversary: PartyId, target: 
 
 def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
-    shadow, free = case.shadow_models[0], case.free_nodes()
+    shadow, free = case.shadow_models(target)[0], case.free_nodes(target)
     members, posteriors = shadow[0][free], shadow[1][free]
     return _compared(
         evidence,
@@ -50,7 +52,7 @@ def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: Par
 
 def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
-    labels, outs = case.labels(target)[0], np.stack([posteriors for _, posteriors in case.shadow_models])
+    labels, outs = case.labels(target)[0], np.stack([posteriors for _, posteriors in case.shadow_models(target)])
     return _compared(
         evidence,
         case,
@@ -76,7 +78,7 @@ def _compared(
     chosen = [_some(nodes[labels[nodes] >= 0], random) for nodes in (training, test)]
     nodes = np.concatenate(chosen)
     truth = np.arange(len(nodes)) < len(chosen[0])
-    pooled = case.pooled_posteriors if case.is_aligned else None
+    pooled = case.pooled_posteriors(target) if case.is_aligned else None
     return Outcome(
         attack(evidence.rows, nodes),
         truth,
@@ -84,6 +86,11 @@ def _compared(
         threshold=threshold,
         note=f"Training against test nodes.{note} Pooled: the same on a network trained on everybody's plaintext.",
     )
+
+
+def _mean(steps: Passes) -> Floats:
+    """One at a time: all of them together may be larger than memory."""
+    return functools.reduce(np.add, steps) / len(steps)
 
 
 def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:

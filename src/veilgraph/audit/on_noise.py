@@ -30,7 +30,10 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
         adversary: nothing is found but of the server, which gets all releases.
     """
     privacy = case.settings.privacy
-    if adversary != SERVER or privacy is None or not privacy.canaries:
+    if adversary != SERVER or privacy is None:
+        return
+    if not privacy.canaries:
+        yield Skipped(SERVER, "epsilon", "the job has no canaries; train it again with privacy.canaries")
         return
     view = load_view(case.run, SERVER)
     for holder in case.settings.publishing:
@@ -38,8 +41,13 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
         if canaries is None:
             yield Skipped(SERVER, f"epsilon of {holder}", "its canaries are not here")
             continue
+        if not (case.run.party_path(holder) / LEDGER_SUMMARY).is_file():
+            yield Skipped(SERVER, f"epsilon of {holder}", "its ledger is not here")
+            continue
         released, directions = [], []
         for step, matrix in _released(view, holder):
+            if len(matrix) != canaries.nodes:  # of other nodes: a prediction from changed tables
+                continue
             released.append(matrix.double().numpy())
             directions.append(canaries.directions(matrix.shape[1], step, privacy.order).numpy())
         if not released:
@@ -86,5 +94,5 @@ def _by_tag(messages: list[Seen]) -> dict[tuple[int, int, int], Seen]:
 def _claimed(case: Case, holder: PartyId) -> float | None:
     """The ledger's total; None where that is infinite."""
     path = case.run.party_path(holder) / LEDGER_SUMMARY
-    total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total") if path.is_file() else None
+    total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total")
     return None if total is None else float(total)

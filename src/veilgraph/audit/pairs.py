@@ -66,7 +66,14 @@ def check_pairs(pairs: Pairs, num_nodes: int) -> Pairs:
     return found.astype(np.int64)
 
 
-def sample_pairs(edge_index: NDArray[np.int64], num_nodes: int, *, seed: int, links: int | None = None) -> KnownPairs:
+def sample_pairs(
+    edge_index: NDArray[np.int64],
+    num_nodes: int,
+    *,
+    seed: int,
+    links: int | None = None,
+    left_out: NDArray[np.int64] | None = None,
+) -> KnownPairs:
     """As many linked as unlinked pairs, all different, each pair once, in random order.
 
     Args:
@@ -74,6 +81,7 @@ def sample_pairs(edge_index: NDArray[np.int64], num_nodes: int, *, seed: int, li
         num_nodes: N.
         seed: fixes the draw.
         links: how many linked pairs; None takes all.
+        left_out: [2, E'] int64 as ``edge_index``; these pairs are not drawn as unlinked ones.
 
     Raises:
         DataError: the graph has too few links, or too few pairs that are not linked.
@@ -83,7 +91,10 @@ def sample_pairs(edge_index: NDArray[np.int64], num_nodes: int, *, seed: int, li
         raise DataError("edge_index has no link between two different nodes; there is nothing to attack")
     linked = np.unique(_codes(check_pairs(edges, num_nodes), num_nodes))
     count = len(linked) if links is None else links
-    unlinked = num_nodes * (num_nodes - 1) // 2 - len(linked)
+    excluded = linked
+    if left_out is not None and left_out.shape[1]:
+        excluded = np.union1d(linked, _codes(np.sort(left_out.T[left_out[0] != left_out[1]], axis=1), num_nodes))
+    unlinked = num_nodes * (num_nodes - 1) // 2 - len(excluded)
     if not 1 <= count <= min(len(linked), unlinked):
         raise DataError(
             f"links={count} linked and as many other pairs are asked of a graph with {len(linked)} linked and "
@@ -91,7 +102,7 @@ def sample_pairs(edge_index: NDArray[np.int64], num_nodes: int, *, seed: int, li
         )
     random = np.random.default_rng(seed)
     chosen = random.choice(linked, size=count, replace=False)
-    others = _unlinked(linked, num_nodes, count, random)
+    others = _unlinked(excluded, num_nodes, count, random)
     codes, order = np.concatenate([chosen, others]), random.permutation(2 * count)
     pairs = np.stack(np.divmod(codes, num_nodes), axis=1)
     return KnownPairs(pairs[order], order < count)

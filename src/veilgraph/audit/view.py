@@ -6,10 +6,9 @@ An attack is given a view and not the run, so that it cannot use what its advers
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-
-from torch import Tensor
+from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
@@ -17,6 +16,9 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import Seen, read_view
 from veilgraph.paradigms.run_directory import RunDirectory
+
+_READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
+"""Kinds and rounds of the messages with which parties agree on the rows of their tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +30,26 @@ class View:
         settings: of the job, which all parties know.
         messages: in the order in which it sent or received them, over all sessions of the run.
         graph: its own data; None at the server.
+        works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
     """
 
     party: PartyId
     settings: JobSettings
     messages: tuple[Seen, ...]
     graph: PartyGraph | None
+    works: tuple[str, ...]
+
+    @cached_property
+    def of_training(self) -> View:
+        """The part in which row v is that of the party's data.
+
+        Predictions from tables, and sessions before the tables were last read anew, may have other nodes, in another
+        order.
+        """
+        trained = {number for number, work in enumerate(self.works) if work != "predict"}
+        read = {seen.session for seen in self.messages if (seen.tag.kind, seen.tag.round) in _READ_ANEW} & trained
+        kept = {number for number in trained if number >= max(read, default=0)}
+        return replace(self, messages=tuple(seen for seen in self.messages if seen.session in kept))
 
     @cached_property
     def others(self) -> tuple[PartyId, ...]:
@@ -47,11 +63,6 @@ class View:
     def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
         """What it sent to one party."""
         return list(self._matching(kind, self.party, receiver, round_))
-
-    def last(self, kind: Kind, sender: PartyId, round_: int) -> Tensor | None:
-        """The newest message that came so; None where none did."""
-        found = self.received(kind, sender, round_)
-        return found[-1].tensor() if found else None
 
     def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> Iterator[Seen]:
         for seen in self.messages:
@@ -67,13 +78,15 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
     Raises:
         RunError: no view of the party was recorded, or it cannot be read.
     """
-    store = run.party(party)
-    files = store.views()
+    files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(
             f"{run.path} has no recorded view of {party}; train the job again with: veilgraph train JOB.yaml "
             "--record-views"
         )
     messages = tuple(seen for number, path in enumerate(files) for seen in read_view(path, number))
-    graph = None if party == SERVER else load_party(store.graph_path)
-    return View(party, run.settings, messages, graph)
+    if not messages:
+        raise RunError(f"{run.path}: the view of {party} has no message; record it again")
+    graph = None if party == SERVER else load_party(run.party(party).graph_path)
+    works = tuple(path.stem.partition("-")[2] for path in files)
+    return View(party, run.settings, messages, graph, works)

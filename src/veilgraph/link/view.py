@@ -25,6 +25,7 @@ from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_head
 from veilgraph.link.message import Message
 
 _NAMES: Final = struct.Struct("<H")
+_MOST_NAMES: Final = 256
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -43,7 +44,7 @@ class ViewFile:
         try:
             self._file = path.open("xb", buffering=_BUFFER_BYTES)
         except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); free some space, or train without views") from error
+            raise self._unwritten(error) from error
 
     def append(self, message: Message) -> None:
         """Adds a message; callers take turns.
@@ -56,13 +57,21 @@ class ViewFile:
         try:
             self._file.writelines((_NAMES.pack(len(names)), names, header, data))
         except OSError as error:
-            raise RunError(
-                f"{self._path}: cannot be written ({error}); free some space, or train without views"
-            ) from error
+            raise self._unwritten(error) from error
 
     def close(self) -> None:
-        """Writes what is left to the file."""
-        self._file.close()
+        """Writes what is left to the file.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> RunError:
+        return RunError(f"{self._path}: cannot be written ({error}); free some space, or train without views")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,8 @@ class Seen:
             with self._path.open("rb") as file:
                 file.seek(self._start)
                 data = torch.empty(self._header.payload_bytes, dtype=torch.uint8)
-                file.readinto(data.numpy().data)
+                if file.readinto(data.numpy().data) != len(data):
+                    raise ProtocolError("it is shorter than it was")
             return build_tensor(self._header, data)
         except (OSError, ProtocolError) as error:
             raise RunError(f"{self._path}: cannot be read ({error}); record the view again") from error
@@ -114,6 +124,8 @@ def read_view(path: Path, session: int = 0) -> list[Seen]:
             place = 0
             while place + _NAMES.size <= size:
                 (length,) = _NAMES.unpack_from(view, place)
+                if length > _MOST_NAMES:  # or rubbish would pass for a torn end
+                    raise ProtocolError(f"names of {length} bytes")
                 start = place + _NAMES.size + length
                 if start + HEADER_BYTES > size:
                     break

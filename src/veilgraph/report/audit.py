@@ -52,6 +52,8 @@ def verdict_words(finding: Finding) -> str:
     """What a finding comes to, in a few words."""
     found = finding.verdict
     if finding.measure == "epsilon":
+        if finding.limit is None:
+            return "the ledger has no bound"
         return "above the ledger" if finding.passed is False else "within the ledger"
     if not finding.permitted:
         return "LEAK" if finding.passed is False else "says nothing"

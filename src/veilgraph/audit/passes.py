@@ -1,0 +1,66 @@
+"""What a party has of every node in each pass, out of one message or the sum of several, read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.audit.roc import Floats
+from veilgraph.audit.view import View
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.link.view import Seen
+
+_UNIT: Final = 2.0**40
+"""Of opened sums; how many of their bits are fractional does not matter to an attack."""
+
+
+class Passes(Sequence[Floats]):
+    """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
+
+    Args:
+        pieces: the messages of each pass; those of several parties are added up, int64 mod 2^64.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[Seen, ...]] = ()) -> None:
+        self.pieces = tuple(pieces)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @overload
+    def __getitem__(self, place: int) -> Floats: ...
+    @overload
+    def __getitem__(self, place: slice) -> Passes: ...
+    def __getitem__(self, place: int | slice) -> Floats | Passes:
+        if isinstance(place, slice):
+            return Passes(self.pieces[place])
+        first, *others = (seen.tensor() for seen in self.pieces[place])
+        for other in others:
+            first += other
+        return numbers(first / _UNIT if first.dtype == torch.int64 else first)
+
+
+def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Passes:
+    """The messages of one round, of all senders at a time; what the party sent itself is the same to all holders.
+
+    A pass that not all of them are there of, where a view was cut off, is left out.
+    """
+    parts = [
+        {
+            (seen.session, seen.tag): seen
+            for seen in (
+                view.sent(kind, view.others[0], round_) if sender == view.party else view.received(kind, sender, round_)
+            )
+        }
+        for sender in senders
+    ]
+    return Passes([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
+
+
+def numbers(values: Tensor) -> Floats:
+    """Any values as float64."""
+    return np.asarray(values.detach().to(torch.float64).numpy())

@@ -1,0 +1,185 @@
+"""The audit of runs of all kinds: right rows for every attack, nothing left out without a word, and one clear error."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.cli.commands import one_error, veilgraph
+from tests.paradigms.test_organisation import job, parties
+from tests.roles.federation import Settings, merge
+from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.case import Case
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import AuditResult
+from veilgraph.audit.on_features import known_nodes
+from veilgraph.core.config import parse_job
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import load_party
+from veilgraph.paradigms.jobs import predict, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy.mechanism import Gaussian
+
+assert parties is not None  # a fixture
+
+BASE: Settings = {"seed": 1, "data": {"dataset": "synthetic"}, "train": {"epochs": 2, "patience": None}}
+INDIVIDUAL: Settings = {"model": {"dim": 8, "initial": {"method": "individual"}, "local": {"hops": 1}}}
+HORIZONTAL: Settings = {"paradigm": "horizontal", "data": {"parts": {"overlap": 0.2}}, "horizontal": {"dim": 8}}
+QUICK = ("uniformity", "membership-gradient")
+
+
+def trained(folder: Path, *changes: Settings) -> Path:
+    train(parse_job(merge(BASE, *changes)), folder / "run", record_views=True)
+    return folder / "run"
+
+
+def words(result: AuditResult) -> str:
+    return "\n".join(f"{each.adversary}: {each.attack}: {each.why}" for each in result.skipped)
+
+
+def embeddings(run: Path, party: str) -> list[Evidence]:
+    return [each for each in evidence_for(RunDirectory.open(run), party) if each.sort == "embedding"]
+
+
+@pytest.fixture(scope="module")
+def individual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("individual"), INDIVIDUAL)
+
+
+def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgotten(tmp_path: Path) -> None:
+    run = trained(tmp_path, HORIZONTAL)
+    result = audit(run, Plan(attacks=QUICK))
+    for each in embeddings(run, SERVER):
+        (holder,) = each.about
+        assert each.rows is not None
+        assert len(each.rows) == load_party(RunDirectory.open(run).party(holder).graph_path).num_nodes
+    last = [each.value.value for each in result.findings if "layer 2" in each.evidence]
+    assert last == [1, 1]
+    assert "A: any attack on global-embeddings" in words(result)
+    assert "server: any attack on node-lists" in words(result)
+
+
+def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path) -> None:
+    run = trained(tmp_path, HORIZONTAL, {"data": {"holders": 3}, "horizontal": {"combine": "secure-max"}})
+    result = audit(run, Plan(attacks=QUICK))
+    assert not result.failed
+    assert any("bits" in each.evidence for each in result.findings)
+    assert "server: any attack on embedding-maxima" in words(result)
+
+
+def test_private_labels_are_left_out_with_a_word(tmp_path: Path) -> None:
+    local = {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}}
+    run = trained(tmp_path, {"paradigm": "local", "local": local})
+    result = audit(run, Plan(attacks=("attribute-release", "membership-shadow"), shadows=2))
+    assert {(each.adversary, each.target) for each in result.findings} == {("A", "B"), ("client", "B")}
+    assert "A: any attack on perturbed-labels" in words(result)
+    assert "server: attribute-release: it has nothing for that" in words(result)
+
+
+def test_what_several_rounds_open_is_attacked_or_named(tmp_path: Path) -> None:
+    run = trained(
+        tmp_path, INDIVIDUAL, {"model": {"rounds": 2, "combine": {"strategy": "degree-weighted", "masked": False}}}
+    )
+    found = audit(run, Plan(adversaries=(SERVER, "B"), attacks=QUICK))
+    evidence = [each.evidence for each in found.findings]
+    assert any("combined embedding of round 1" in each for each in evidence)
+    assert any("its own embedding of round 1" in each for each in evidence)
+    assert "server: any attack on pooled-degrees, single-degrees" in words(found)
+    (both,) = [each for each in embeddings(run, SERVER) if each.words == "all embeddings side by side of round 2"]
+    alone = [each.rows for each in embeddings(run, SERVER) if each.words.endswith("'s embedding of round 2")]
+    assert both.rows is not None
+    np.testing.assert_array_equal(both.rows, np.concatenate(cast(Any, alone), axis=1))
+
+
+def test_of_a_view_that_was_cut_off_only_whole_sums_are_opened(individual: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(individual, tmp_path / "run")
+    (file,) = RunDirectory.open(run).party(SERVER).views()
+    whole = file.read_bytes()
+    for length in np.linspace(0.4 * len(whole), len(whole), 40).astype(int):
+        file.write_bytes(whole[:length])
+        (found,) = embeddings(run, SERVER)
+        assert found.rows is not None
+        assert np.abs(found.rows).max() < 1
+
+
+def test_predictions_from_changed_tables_do_not_shift_rows(parties: dict[str, Path], tmp_path: Path) -> None:
+    train(job(parties), tmp_path / "run", record_views=True)
+    before = evidence_for(RunDirectory.open(tmp_path / "run"), SERVER), embeddings(tmp_path / "run", "A")
+    asked = evidence_for(RunDirectory.open(tmp_path / "run"), "client")
+    nodes = parties["B"].parent / "nodes.csv"
+    head, *lines = nodes.read_text(encoding="utf-8").splitlines()
+    nodes.write_text("\n".join([head, *reversed(lines)]) + "\n", encoding="utf-8")
+    predict(tmp_path / "run", [])
+    after = evidence_for(RunDirectory.open(tmp_path / "run"), SERVER), embeddings(tmp_path / "run", "A")
+    for ours, theirs in zip(before, after, strict=True):
+        rows = [(each.words, each.rows.tobytes()) for each in ours if each.rows is not None]
+        assert rows
+        assert rows == [(each.words, each.rows.tobytes()) for each in theirs if each.rows is not None]
+    (again,) = evidence_for(RunDirectory.open(tmp_path / "run"), "client")
+    assert again.rows is not None
+    np.testing.assert_allclose(again.rows, cast(Any, asked[0].rows), atol=1e-5)
+
+
+CANARIES: Settings = {
+    "train": {"epochs": 3, "select_by": "last"},
+    "privacy": {"epsilon_total": 4.0, "canaries": 150},
+    "model": {"combine": {"masked": False}},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_canaries_fail_an_audit_where_noise_is_missing(
+    masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks: Settings = {"model": {"combine": {"masked": masked}}}
+    honest = audit(trained(tmp_path / "honest", INDIVIDUAL, CANARIES, masks), Plan((SERVER,), ("epsilon",)))
+    assert [(each.target, each.passed) for each in honest.findings] == [("A", True), ("B", True)]
+    assert all(each.limit is not None and 3.9 < each.limit <= 4 for each in honest.findings)
+    draw, share = Gaussian.draw, 0.05 if masked else 0.25
+    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: share * draw(self, shape, source))
+    mutant = trained(tmp_path / "mutant", INDIVIDUAL, CANARIES, masks)
+    assert veilgraph("audit", mutant, "--adversary", "server", "--attack", "epsilon").exit_code == 3
+
+
+def test_rubbish_in_a_view_is_an_error(individual: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(individual, tmp_path / "run")
+    (file,) = RunDirectory.open(run).party(SERVER).views()
+    file.write_bytes(b"\xff" * 5000)
+    assert "no readable view" in one_error(veilgraph("audit", run, "--adversary", "server"))
+    file.write_bytes(b"")
+    assert "has no message" in one_error(veilgraph("audit", run, "--adversary", "server"))
+
+
+def test_what_is_no_whole_run_is_an_error_and_stays_as_it_is(individual: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(individual, tmp_path / "run")
+    shutil.rmtree(run / "parties" / "B")
+    assert "no data of B" in one_error(veilgraph("audit", run))
+    assert not (run / "parties" / "B").exists()
+    (run / "summary.json").unlink()
+    assert "not a complete run" in one_error(veilgraph("audit", run))
+    assert "not a run directory" in one_error(veilgraph("audit", tmp_path))
+
+
+def test_names_and_limits_that_an_audit_cannot_have(individual: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(individual, tmp_path / "run")
+    assert "limit of its own" in one_error(veilgraph("audit", run, "--limit", "epsilon=0.9"))
+    text = (run / "job.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    content["data"] |= {"dataset": "digits", "parties": {"A": None, "client": None}}
+    (run / "job.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert "'client'" in one_error(veilgraph("audit", run))
+
+
+def test_of_many_nodes_some_are_known_and_others_asked_for() -> None:
+    graph = SimpleNamespace(num_nodes=20_000)
+    case = cast(Case, SimpleNamespace(seed=0, graph=lambda party: graph))
+    auxiliary, asked = known_nodes(case, "A")
+    assert asked.sum() == 5000
+    assert (auxiliary <= asked).all()
+    assert 1000 < auxiliary.sum() < 2000
