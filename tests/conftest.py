@@ -1,5 +1,13 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.faults.host import Host
 
 
 @pytest.fixture(autouse=True)
@@ -8,3 +16,13 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Host]:
+    """A launcher whose parties start at once, for all tests: it takes seconds to start."""
+    from tests.faults.host import Host  # noqa: PLC0415  (seconds to import)
+
+    started = Host()
+    yield started
+    started.close()

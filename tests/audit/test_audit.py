@@ -133,6 +133,22 @@ def test_an_audit_without_limits_passes_and_is_written(run: Path, result: AuditR
     assert result.record()["version"] == 1
 
 
+def test_a_holder_finds_the_edges_that_rounds_of_propagation_use(tmp_path: Path) -> None:
+    model = {"dim": 8, "rounds": 4, "local": {"model": "appnp", "hops": 1}, "server": {"layers": 0}}
+    train(
+        job_in(tmp_path / "data", model=model, train={"epochs": 12, "patience": None}),
+        tmp_path / "run",
+        record_views=True,
+    )
+    found = audit(tmp_path / "run", Plan(adversaries=(SERVER, "A", "B"), attacks=("link-propagation",)))
+    assert {finding.adversary for finding in found.findings} == {SERVER, "A", "B"}
+    assert all(finding.value.value > 0.85 for finding in found.findings)  # twelve columns give few equations
+    gains = [finding.gain.low for finding in found.findings if finding.gain is not None]
+    assert len(gains) == 2
+    assert min(gains) > 0.1
+    assert not audit(tmp_path / "run", Plan(adversaries=(CLIENT,), attacks=("link-propagation",))).findings
+
+
 def test_the_same_seed_gives_the_same_audit(run: Path) -> None:
     plan = Plan(adversaries=(CLIENT,), attacks=("link-similarity", "membership-lira"), seed=3, shadows=2)
     assert audit(run, plan).record() == audit(run, plan).record()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.cli.commands import one_error, veilgraph
+from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.test_organisation import job, parties
 from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import Plan, audit, evidence_for
@@ -20,6 +20,7 @@ from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.on_features import known_nodes
 from veilgraph.core.config import parse_job
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
 from veilgraph.paradigms.jobs import predict, train
@@ -168,7 +169,9 @@ def test_what_is_no_whole_run_is_an_error_and_stays_as_it_is(individual: Path, t
 
 def test_names_and_limits_that_an_audit_cannot_have(individual: Path, tmp_path: Path) -> None:
     run = shutil.copytree(individual, tmp_path / "run")
-    assert "limit of its own" in one_error(veilgraph("audit", run, "--limit", "epsilon=0.9"))
+    assert "link-similarity" in usage_error(veilgraph("audit", run, "--limit", "epsilon=0.9"))
+    with pytest.raises(ConfigError, match=r"limits.*epsilon"):
+        parse_job({"limits": {"epsilon": 0.9}})
     text = (run / "job.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text)
     content["data"] |= {"dataset": "digits", "parties": {"A": None, "client": None}}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch_geometric.data import Data
 
 from veilgraph.baselines.fitting import fit
@@ -58,26 +59,32 @@ def network(chosen: HorizontalSettings, parts: list[HorizontalPart], seed: int =
     return made
 
 
+def assert_close(mine: Tensor | None, theirs: Tensor | None) -> None:
+    """Up to the rounding of sums in another order, which grows with what is summed up."""
+    largest = 0.0 if theirs is None or theirs.numel() == 0 else float(theirs.detach().abs().max())
+    torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-10 * max(1.0, largest))
+
+
 def assert_equal_training(one: LayeredNetwork, other: LayeredNetwork, steps: int = 4) -> None:
     """Losses, embeddings, gradients, weights and running statistics stay equal."""
     for epoch in range(1, steps + 1):
-        assert one.train_step(epoch) == pytest.approx(other.train_step(epoch), rel=0, abs=1e-10)
+        assert one.train_step(epoch) == pytest.approx(other.train_step(epoch), rel=1e-10, abs=1e-10)
         for mine, theirs in zip(one.embeddings, other.embeddings, strict=True):
-            torch.testing.assert_close(mine, theirs, **TOLERANCE)
+            assert_close(mine, theirs)
         for mine, theirs in zip(one.trained(), other.trained(), strict=True):
-            torch.testing.assert_close(mine.grad, theirs.grad, **TOLERANCE)
+            assert_close(mine.grad, theirs.grad)
     for name, module in one.modules().items():
         saved = other.modules()[name].state_dict()
         for key, value in module.state_dict().items():
-            torch.testing.assert_close(value, saved[key], **TOLERANCE)
-    torch.testing.assert_close(one.infer(), other.infer(), **TOLERANCE)
+            assert_close(value, saved[key])
+    assert_close(one.infer(), other.infer())
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize(("aggregate", "update"), KINDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
+    dropout=st.sampled_from([0.0, 0.5]),
+    batch_norm=st.booleans(),
     holders=st.integers(1, 5),
     edges=st.integers(0, 60),
     overlap=st.sampled_from([0.0, 0.3, 1.0]),

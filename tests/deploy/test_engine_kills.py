@@ -24,10 +24,7 @@ from veilgraph.deploy.demo import join_site
 __all__ = ["consortium"]  # the fixture
 
 KILLS = int(os.environ.get("VEILGRAPH_ENGINE_KILLS", "0"))
-pytestmark = [
-    pytest.mark.xdist_group("network"),
-    pytest.mark.skipif(not KILLS, reason="VEILGRAPH_ENGINE_KILLS is not set: a kill takes about a minute"),
-]
+pytestmark = pytest.mark.skipif(not KILLS, reason="VEILGRAPH_ENGINE_KILLS is not set: a kill takes about a minute")
 LATEST_S = 20.0
 
 

@@ -1,6 +1,7 @@
 """Three organisations with tables of their own over the real engine: separate processes, mutual TLS, on this machine.
 
-Everything here shares one provisioned project whose sites run while the tests do: starting them takes seconds.
+Everything here shares one provisioned project whose sites run while the tests do: starting them takes seconds, and so
+does every job, in a process of its own at every site.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ from veilgraph.graph.ids import unpack_ids
 from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
-pytestmark = pytest.mark.xdist_group("network")  # one worker: starting the sites takes seconds
 HOLDERS = ("A", "B", "C")
 JOB: dict[str, Any] = {
     "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
@@ -150,11 +150,9 @@ def test_a_job_from_tables_over_the_engine_is_the_run_in_one_process(consortium:
     assert after.ids == (before.ids or ())[:5]
     assert torch.equal(after.classes, before.classes[:5])
     assert after.made_at >= before.made_at
-    with pytest.raises(ConfigError, match="a run 'whole' is here"):
-        consortium.submit(job("whole"))
 
 
-def test_a_private_job_spends_at_every_holders_own_site_until_its_budget_is_gone(consortium: Consortium) -> None:
+def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) -> None:
     settings = job(
         "private",
         model={"dim": 8, "initial": {"method": "individual"}},
@@ -166,9 +164,6 @@ def test_a_private_job_spends_at_every_holders_own_site_until_its_budget_is_gone
     assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 1, 4 + 1, 4 + 1]
     assert not (consortium.run(SERVER, "private").party(SERVER).path / "ledger.jsonl").exists()
     consortium.submit(settings, "predict")
-    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
-    with pytest.raises(ConfigError, match=r"B refuses the job: 0 more releases fit the budget of B"):
-        consortium.submit(settings, "predict")
     assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
 
 
@@ -195,17 +190,15 @@ def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
     assert_same_here(consortium, settings, tmp_path)
 
 
-def test_a_horizontal_job_from_tables_is_killed_and_goes_on_to_the_run_in_one_process(
-    consortium: Consortium, tmp_path: Path
-) -> None:
+def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
     """Every organisation has the scores, and its own nodes' predictions."""
     data = {"parties": list(HOLDERS), "feature_scaling": "standard"}
-    train = {**JOB["train"], "epochs": 40}
-    settings = parse_job({"name": "rows", "paradigm": "horizontal", "data": data, "train": train, "timeout_s": 120})
+    changes = {"paradigm": "horizontal", "data": data, "train": JOB["train"], "timeout_s": 120}
+    settings = parse_job({"name": "rows", **changes})
     divided = DataSettings(dataset="synthetic", holders=3, parts=PartSettings(overlap=0.2))
     files = export_parts(divided, tmp_path / "parts", 0, job=settings)
     with other_tables(consortium, files):
-        train_with_a_kill(consortium, settings)
+        consortium.submit(settings)
 
     here = RunDirectory.create(
         tmp_path / "here", settings.model_copy(update={"data": settings.data.model_copy(update={"parties": files})})

@@ -1,7 +1,7 @@
 """A launcher whose parties start at once: forked from a process that has imported everything already.
 
-All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``run_processes``, the worker's own main,
-sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process ids from it.
+All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``predict``, ``run_processes``, the worker's
+own main, sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms import worker
-from veilgraph.paradigms.jobs import resume, train
+from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.roles import launch
 
 LONG_S = 60.0
@@ -42,12 +42,14 @@ class Order:
         run: its directory.
         grace_s: how long the launcher waits for the others when a party has failed; None: as usual.
         dies: party, and in the middle of which write it is killed: the n-th, or the first of a file of that name.
+        predicts: predict with the run, which is complete.
     """
 
     settings: JobSettings | None
     run: Path
     grace_s: float | None = None
     dies: tuple[PartyId, int | str] | None = None
+    predicts: bool = False
 
 
 @dataclass
@@ -238,7 +240,7 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
     try:
         if order.settings is None:
             Forked.parties = len(list((order.run / "parties").iterdir()))
-            resume(order.run, processes=True)
+            (predict if order.predicts else resume)(order.run, processes=True)
         else:
             Forked.parties = len(order.settings.data.names) + 1
             train(order.settings, order.run, processes=True)

@@ -1,12 +1,16 @@
-"""One party of a FLARE network in a process of its own: ``python -m tests.link.cells PARTY PORT KITS OUT``.
+"""A FLARE network whose parties are forks of one process: ``python -m tests.link.cells PORT KITS OUT``.
 
 The server only relays, and keeps what it relays between holders in ``OUT/relayed``. ``bank`` sends ``shop`` a marked
-tensor sealed, and another one in the clear so that a test can tell that what is relayed is kept at all.
+tensor sealed, and another one in the clear so that a test can tell that what is relayed is kept at all. The command
+ends with 0 when both have what was sent.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -45,10 +49,10 @@ def relay(port: int, kits: Path, out: Path) -> None:
     cell._forward = keep
     cell.start()
     (out / "up").touch()
-    sys.stdin.read()
+    threading.Event().wait()
 
 
-def holder(party: str, port: int, kits: Path, out: Path) -> None:
+def holder(party: str, port: int, kits: Path) -> None:
     cell = cell_of(party, port, kits)
     cell.start()
     peer = "shop" if party == "bank" else "bank"
@@ -73,19 +77,24 @@ def holder(party: str, port: int, kits: Path, out: Path) -> None:
         for step in range(20):
             link.send(peer, Tag(Kind.SHARE, 1 + step), link.receive(peer, Tag(Kind.SHARE, 1 + step)))
     link.close()
-    sys.stdout.write("whole\n")
     sys.stdout.flush()
+    os._exit(0)  # FLARE's own threads would keep the process for seconds
 
 
-def main(party: str, port: str, kits: str, out: str) -> None:
-    if party == "server":
-        relay(int(port), Path(kits), Path(out))
-    else:
-        holder(party, int(port), Path(kits), Path(out))
+def main(port: int, kits: Path, out: Path) -> bool:
+    forks = multiprocessing.get_context("fork")
+    server = forks.Process(target=relay, args=(port, kits, out))
+    server.start()
+    while server.is_alive() and not (out / "up").exists():
+        time.sleep(0.05)
+    holders = [forks.Process(target=holder, args=(party, port, kits)) for party in ("bank", "shop")]
+    for process in holders:
+        process.start()
+    for process in holders:
+        process.join()
+    server.kill()
+    return all(process.exitcode == 0 for process in holders)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
-    import os
-
-    os._exit(0)  # FLARE's own threads would keep the process for seconds
+    sys.exit(not main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -31,28 +32,18 @@ def kits(tmp_path_factory):
     return out / "kits"
 
 
-def start(party: str, port: int, kits: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.link.cells", party, str(port), str(kits), str(out)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def test_the_server_relays_ciphertext(kits, tmp_path):
     port, _ = free_ports()
-    server = start("server", port, kits, tmp_path)
-    holders = []
-    try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "up").exists():
-            assert server.poll() is None, server.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        holders = [start(party, port, kits, tmp_path) for party in ("bank", "shop")]
-        said = [holder.communicate(timeout=120)[0] for holder in holders]
-        assert all("whole" in text for text in said), said
-    finally:
-        for process in (server, *holders):
-            process.kill()
-            process.communicate()
+    command = [sys.executable, "-m", "tests.link.cells", str(port), str(kits), str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as network:
+        try:
+            said, _ = network.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(network.pid, signal.SIGKILL)
+    assert network.returncode == 0, said
     relayed = (tmp_path / "relayed").read_bytes()
     assert len(relayed) > SEALED.numel() * 8, "what went between the holders was not relayed through the server"
     assert CLEAR[:4].numpy().tobytes() in relayed, "a message in the clear would be seen"

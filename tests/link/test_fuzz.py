@@ -32,7 +32,7 @@ from veilgraph.link.memory import MemoryHub
 from veilgraph.link.sealed import SealedLink
 from veilgraph.link.sockets import SocketLink, socket_mesh
 
-CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "2000"))
+CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "1000"))
 LIMIT = 1 << 16
 TAG = Tag(Kind.SHARE, 3, 1)
 PROJECT = Project()

@@ -54,3 +54,18 @@ def test_a_view_is_never_written_over(tmp_path: Path) -> None:
     _recorded(tmp_path / "a")
     with pytest.raises(RunError, match="cannot be written"):
         ViewFile(tmp_path / "a")
+
+
+def test_a_short_view_has_the_first_of_each_series_and_the_newest(tmp_path: Path) -> None:
+    hub = MemoryHub(["A", "B"], 1.0)
+    file = ViewFile(tmp_path / "a", first=2)
+    link = RecordedLink(hub.link("A"), keep=file.append)
+    for step in range(6):
+        link.send("B", Tag(Kind.SHARE, step), torch.tensor([step]))
+        link.send("B", Tag(Kind.SHARE, step, 1), torch.tensor([-step]))
+    link.send("B", Tag(Kind.HELLO), torch.tensor([7]))
+    file.close()
+    kept = [(seen.tag.kind, seen.tag.round, int(seen.tensor())) for seen in read_view(tmp_path / "a")]
+    share = Kind.SHARE
+    firsts = [(share, 0, 0), (share, 1, 0), (share, 0, 1), (share, 1, -1), (Kind.HELLO, 0, 7)]
+    assert kept == [*firsts, (share, 0, 5), (share, 1, -5)]

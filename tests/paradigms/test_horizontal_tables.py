@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -326,7 +326,9 @@ def test_all_that_is_sent_is_disclosed_and_no_id_leaves_a_holder(tmp_path: Path)
 # Across organisations
 
 
-def apart(tmp_path: Path, parties: Mapping[str, Path], settings: JobSettings, work: SiteWork) -> dict[str, Path]:
+def apart(
+    tmp_path: Path, parties: Mapping[str, Path], settings: JobSettings, work: SiteWork, *, resume: bool = True
+) -> dict[str, Path]:
     """Every party does its part in a folder of its own; returns where its run is."""
     folders = {party: tmp_path / f"site {party}" for party in (*parties, SERVER)}
 
@@ -334,7 +336,7 @@ def apart(tmp_path: Path, parties: Mapping[str, Path], settings: JobSettings, wo
         def take(link: Link) -> None:
             recorder = RecordedLink(link)
             file = parties.get(party)
-            take_part(folders[party], settings, party, work, recorder, recorder, party_file=file, resume=True)
+            take_part(folders[party], settings, party, work, recorder, recorder, party_file=file, resume=resume)
 
         return take
 
@@ -374,6 +376,15 @@ def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -
     before = {party: load_result(runs[party]).predictions.made_at for party in parties}
     apart(tmp_path, parties, names, "predict")
     assert all(load_result(runs[party]).predictions.made_at >= before[party] for party in parties)
+    for other, work, message in (
+        (names, "train", "a run 'across' is here; submit with --resume"),
+        (names.model_copy(update={"seed": 77}), "train", "a run 'across' of another job is here"),
+        (names.model_copy(update={"seed": 77}), "predict", "no trained run 'across' of this job is here"),
+        (names.model_copy(update={"name": "untrained"}), "predict", "no trained run 'untrained'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            apart(tmp_path, parties, other, cast(SiteWork, work), resume=False)
+    assert not (tmp_path / "site A" / "untrained").exists()
 
 
 # Graphs from Python, and saved

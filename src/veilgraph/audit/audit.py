@@ -22,7 +22,7 @@ from veilgraph.audit.on_masks import told_from_noise
 from veilgraph.audit.on_noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.view import load_view
-from veilgraph.core.audit_settings import ATTACK_NAMES, AttackName
+from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, LimitedAttack
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
@@ -52,7 +52,7 @@ class Plan:
 
     adversaries: tuple[PartyId, ...] | None = None
     attacks: tuple[str, ...] | None = None
-    limits: Mapping[AttackName, float] | None = None
+    limits: Mapping[LimitedAttack, float] | None = None
     seed: int = 0
     shadows: int = 4
 
@@ -84,13 +84,8 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
     attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
-    limits: dict[AttackName, float] = {**settings.limits, **(asked.limits or {})}
-    unlimited = sorted({"epsilon", "uniformity"} & limits.keys())
-    if unlimited:
-        raise ConfigError(
-            f"limits: {unlimited[0]!r} has a limit of its own (epsilon the ledger's total, uniformity chance); leave "
-            "it out"
-        )
+    limits: dict[LimitedAttack, float] = {**settings.limits, **(asked.limits or {})}
+    _chosen("limits", tuple(limits), LIMITED_ATTACKS)
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for adversary in adversaries:
@@ -201,8 +196,11 @@ def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding |
     return Finding(adversary, target, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
-def _judged(finding: Finding, limits: Mapping[AttackName, float], level: float) -> Finding:
-    limit = finding.limit if finding.attack == "epsilon" else limits.get(finding.attack)
+def _judged(finding: Finding, limits: Mapping[LimitedAttack, float], level: float) -> Finding:
+    limit = finding.limit  # the ledger's, of an epsilon
+    for attack, highest in limits.items():
+        if finding.attack == attack:
+            limit = highest
     return finding.judged(limit, FALSE_ALARM_RATE if finding.permitted else level)
 
 

@@ -10,7 +10,7 @@ from veilgraph.audit import on_edges, on_features, on_labels, on_members
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
-from veilgraph.core.audit_settings import AttackName
+from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.types import PartyId
 
 Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
@@ -34,9 +34,10 @@ class Attack:
     of_labels: bool = False
 
 
-ATTACKS: Final[Mapping[AttackName, Attack]] = {
+ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), on_edges.similarity),
     "link-supervised": Attack("edges", ("embedding", "posteriors"), on_edges.supervised),
+    "link-propagation": Attack("edges", ("propagation",), on_edges.propagated),
     "attribute": Attack("features", ("embedding", "initial", "posteriors"), on_features.attribute),
     "attribute-release": Attack("features", ("releases",), on_features.from_release),
     "reconstruction": Attack("features", ("initial",), on_features.reconstruction),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -22,9 +22,10 @@ from veilgraph.mpc.dealer import Direction, operand_mask_name
 from veilgraph.roles.disclosure_rows import TABLE, Row
 from veilgraph.roles.disclosures import direction_of, facts_of
 
-Sort = Literal["embedding", "initial", "gradients", "posteriors", "hidden", "releases"]
+Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases"]
 
 _MOST_UPDATES: Final = 10
+_MOST_HOPS: Final = 80
 _HIDDEN: Final = frozenset({"mask", "share"})
 
 
@@ -41,6 +42,7 @@ class Evidence:
         rows: [N, d] the newest; None where it is its steps that count.
         steps: the passes.
         updates: with ``initial``: the adversary's own share of what changed between the first of them.
+        outputs: with ``propagation``: what the hop made of each step.
         messages: where it was taken from.
     """
 
@@ -51,6 +53,7 @@ class Evidence:
     rows: Floats | None = None
     steps: Passes = field(default_factory=Passes)
     updates: tuple[Floats, ...] = ()
+    outputs: Passes = field(default_factory=Passes)
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
 
@@ -138,6 +141,7 @@ def _at_server(view: View) -> Iterator[Evidence]:
         if len(holders) > 1:
             what = "the sum of all embeddings" if settings.is_masked else "all embeddings side by side"
             yield from _embedding(view, kind, round_, f"{what} of round {round_}", holders)
+    yield from _hops_at_server(view)
     yield from _gradients(view, Kind.GRADIENT, 0, "gradients of the output z_L", [label_party], (label_party,))
     kind = Kind.MASKED_GRADIENT if settings.is_masked else Kind.GRADIENT
     for round_ in range(1, settings.model.rounds):
@@ -158,6 +162,48 @@ def _combined(view: View) -> Iterator[Evidence]:
         is_last = round_ == view.settings.model.rounds
         words = "the network's output z_L" if is_last else f"the combined embedding of round {round_}"
         yield from _embedding(view, Kind.COMBINED, round_, words, [SERVER], about=view.others)
+
+    last = view.settings.model.rounds - (view.settings.model.server.layers > 0)
+    combined = {round_: together(view, Kind.COMBINED, round_, [SERVER]) for round_ in range(1, last + 1)}
+    yield from _hops(combined, combined, view.others, "inputs and outputs of the exchange rounds")
+
+
+def _hops_at_server(view: View) -> Iterator[Evidence]:
+    """What the server sent back and what it got in the next round: a hop of propagation."""
+    settings, holders = view.settings, view.settings.publishing
+    rounds = range(1, settings.model.rounds + 1)
+    sent = {round_: Passes([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds}
+    if settings.is_masked:
+        sums = {round_: together(view, Kind.MASKED, round_, holders) for round_ in rounds}
+        yield from _hops(sent, sums, holders, "what went into the exchange rounds and the sums that came out")
+        return
+    for holder in holders:
+        own = {round_: together(view, Kind.EMBEDDING, round_, [holder]) for round_ in rounds}
+        yield from _hops(sent, own, [holder], f"what went into the exchange rounds and came out at {holder}")
+
+
+def _hops(
+    inputs: Mapping[int, Passes], outputs: Mapping[int, Passes], about: Sequence[PartyId], words: str
+) -> Iterator[Evidence]:
+    """Pairs of what went into a round and what the next made of it, of the same pass; the newest.
+
+    After the last round there may be an activation and more, so it is used where there is no other alone.
+    """
+    pairs = list[tuple[tuple[Seen, ...], tuple[Seen, ...]]]()
+    for round_, given in inputs.items():
+        if pairs and round_ + 1 == max(outputs):
+            break
+        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Passes()).pieces}
+        pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
+    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-_MOST_HOPS:]
+    if newest:
+        steps, made_of_them = (Passes([pair[side] for pair in newest]) for side in (0, 1))
+        messages = (*_all(steps), *_all(made_of_them))
+        yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
+
+
+def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
+    return pieces[0].session, pieces[0].tag.step
 
 
 def _initial(view: View) -> Iterator[Evidence]:

@@ -13,6 +13,7 @@ from veilgraph.audit.finding import Outcome
 from veilgraph.audit.link_features import NodeRows
 from veilgraph.audit.links import Knowledge, link_scores
 from veilgraph.audit.pairs import KnownPairs, Pairs
+from veilgraph.audit.propagation import neighbour_weights, weight_scores
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
@@ -43,6 +44,20 @@ def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: Party
         (evidence, case, adversary, target),
         threshold=0.0,
         note="The adversary knows half of the pairs. Pooled: the same with all holders' features.",
+    )
+
+
+def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Which rows a hop makes of which: least squares over many rounds of known inputs and outputs."""
+    asked = case.links(target, adversary)
+    weights = neighbour_weights(np.stack(evidence.steps), np.stack(evidence.outputs))
+    own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
+    return Outcome(
+        weight_scores(weights, asked.pairs),
+        asked.truth,
+        without=None if own is None else _alike(own, asked.pairs),
+        pooled=None if pooled is None else _alike(pooled, asked.pairs),
+        note=f"From {len(evidence.steps)} hops. Without and pooled: similarity of features.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from veilgraph.cli.app import command, messages, results, say
-from veilgraph.core.audit_settings import ATTACK_NAMES, AttackName
+from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, LimitedAttack
 
 FAILED: Final = 3
 
@@ -61,16 +61,16 @@ def audit_command(
         raise typer.Exit(FAILED)
 
 
-def _limit(text: str) -> tuple[AttackName, float]:
+def _limit(text: str) -> tuple[LimitedAttack, float]:
     name, equals, value = text.partition("=")
-    known = {each: each for each in ATTACK_NAMES}
+    known = {each: each for each in LIMITED_ATTACKS}
     try:
         number = float(value)
     except ValueError:
         number = float("nan")
     if not equals or name not in known or not 0.5 <= number <= 1:
         raise typer.BadParameter(
-            f"{text!r} is not ATTACK=AUC with one of {', '.join(ATTACK_NAMES)} and an AUC from 0.5 to 1, as in "
+            f"{text!r} is not ATTACK=AUC with one of {', '.join(LIMITED_ATTACKS)} and an AUC from 0.5 to 1, as in "
             "link-similarity=0.9",
             param_hint="--limit",
         )

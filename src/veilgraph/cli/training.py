@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from veilgraph.paradigms.jobs import TrainResult
 
 REPRODUCED: Final = Path("runs/reproduce")
+_DEFAULT_VIEWS: Final = 50
 
 
 @command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2")
@@ -53,13 +54,17 @@ def train_command(
         typer.Option(
             "--record-views",
             metavar="",
-            help="Every party keeps all that it sends and receives, for veilgraph audit; as large as the traffic.",
+            help="Every party keeps what it sends and receives, for veilgraph audit; as large as that traffic.",
         ),
     ] = False,
+    view_passes: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --record-views: of how many passes, and the newest; 0: all. Default: 50."),
+    ] = None,
 ) -> None:
     """Train a job with all parties on this machine, or go on with a run that was cut off."""
     if resume is not None and job is None:
-        if out is not None or overrides or private_seeds or record_views:
+        if out is not None or overrides or private_seeds or record_views or view_passes is not None:
             raise typer.BadParameter(
                 "--resume goes on with the run's own job, seeds and directory: no --out, --set, --private-seeds, "
                 "--record-views"
@@ -67,10 +72,17 @@ def train_command(
         with _resumable(resume):
             _resume(resume, processes=processes)
     elif job is not None and resume is None:
+        if view_passes is not None and not record_views:
+            raise typer.BadParameter(
+                "--view-passes is of what --record-views keeps; give both", param_hint="--view-passes"
+            )
+        views = _DEFAULT_VIEWS if view_passes is None else view_passes
         settings = read_settings(job, overrides)
         path = out or fresh_path(settings.name)
         with _resumable(path):
-            _train(settings, path, processes=processes, private_seeds=private_seeds, record_views=record_views)
+            _train(
+                settings, path, processes=processes, private_seeds=private_seeds, views=views if record_views else None
+            )
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
 
@@ -263,7 +275,7 @@ def reproduce_command(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="table2 … table5 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
+            help="table2 … table5, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
             "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals.",
         ),
     ],
@@ -293,7 +305,8 @@ def reproduce_command(
     typer.echo(text)
 
 
-def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool, record_views: bool) -> None:
+def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool, views: int | None) -> None:
+    """``views``: of how many passes every party keeps its view; 0: of all, None: of none."""
     from veilgraph.paradigms.jobs import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
@@ -303,7 +316,8 @@ def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds:
             path,
             processes=processes,
             private_seeds=private_seeds,
-            record_views=record_views,
+            record_views=views is not None,
+            view_passes=views or None,
             progress=progress,
         )
     _show(result)

@@ -70,11 +70,11 @@ def _client(adversary: str, job: JobSettings) -> bool:
 
 
 _COLUMNS: Final = (
-    _Column("server: edges", ("link-similarity",), _server),
+    _Column("server: edges", ("link-similarity", "link-propagation"), _server),
     _Column("server: features", ("attribute",), _server),
     _Column("server: training nodes", ("membership-gradient",), _server),
     _Column("server: labels", ("label-gradient",), _server),
-    _Column("holder: edges", ("link-similarity",), _holder),
+    _Column("holder: edges", ("link-similarity", "link-propagation"), _holder),
     _Column("holder: features", ("attribute", "reconstruction"), _holder),
     _Column("holder: labels", ("label-gradient",), _holder),
     _Column("client: edges", ("link-similarity",), _client),

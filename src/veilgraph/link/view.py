@@ -1,5 +1,7 @@
 """A party's view of a session in a file: every message that it sent or received, in its order.
 
+Of a long session a view may keep the first messages of each kind and the newest alone.
+
 The file is a sequence of entries, each of them
 
     names        u16, then so many bytes   sender and receiver, UTF-8, parted by a zero byte
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.types import PartyId, Tag
+from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode
 from veilgraph.link.message import Message
 
@@ -28,19 +31,26 @@ _NAMES: Final = struct.Struct("<H")
 _MOST_NAMES: Final = 256
 _BUFFER_BYTES: Final = 1 << 20
 
+_Series = tuple[PartyId, PartyId, Kind, int]
+"""Sender, receiver, kind and round of messages that come once a pass."""
+
 
 class ViewFile:
     """Where a recorder puts messages: ``RecordedLink(link, keep=file.append)``.
 
     Args:
         path: must not exist; its folder must.
+        first: how many messages of each sender, receiver, kind and round are kept beside the newest of them, which is
+            written at the end; None keeps all.
 
     Raises:
         RunError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, first: int | None = None) -> None:
+        self._path, self._first = path, first
+        self._kept: Counter[_Series] = Counter()
+        self._newest: dict[_Series, Message] = {}
         try:
             self._file = path.open("xb", buffering=_BUFFER_BYTES)
         except OSError as error:
@@ -52,6 +62,15 @@ class ViewFile:
         Raises:
             RunError: it cannot be written.
         """
+        series = (message.sender, message.receiver, message.tag.kind, message.tag.round)
+        if self._first is not None and self._kept[series] >= self._first:
+            self._newest.pop(series, None)  # so that the newest are written in the order in which they came
+            self._newest[series] = message
+            return
+        self._kept[series] += 1
+        self._write(message)
+
+    def _write(self, message: Message) -> None:
         names = b"\0".join((message.sender.encode(), message.receiver.encode()))
         header, data = encode(message.tag, message.tensor)
         try:
@@ -66,6 +85,9 @@ class ViewFile:
             RunError: it cannot be written.
         """
         try:
+            for message in self._newest.values():
+                self._write(message)
+            self._newest.clear()
             self._file.close()
         except OSError as error:
             raise self._unwritten(error) from error

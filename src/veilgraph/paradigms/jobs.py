@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
@@ -22,6 +23,9 @@ from veilgraph.paradigms.predictions import Predictions, checked_nodes, joined, 
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
+
+VIEW_PASSES: Final = 50
+"""Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
 
 Progress = Callable[[list[Record]], None]
 """Called now and then with all epochs' records so far."""
@@ -54,6 +58,7 @@ def train(
     processes: bool = False,
     private_seeds: bool = False,
     record_views: bool = False,
+    view_passes: int | None = VIEW_PASSES,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -71,13 +76,16 @@ def train(
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
             can compute every party's initial weights, and from them and the first h^0 another's features.
-        record_views: every party keeps all that it sends and receives in its part of the run, for the audit: about the
-            bytes of the traffic, once at either end.
+        record_views: every party keeps what it sends and receives in its part of the run, for the audit: about the
+            bytes of the traffic of the passes that are kept, once at either end.
+        view_passes: of how many passes, beside the newest; None: of all.
         progress: called now and then.
 
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
+    if view_passes is not None and view_passes < 1:
+        raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or None for all passes")
     inputs = gather_inputs(settings, parties, ids, out)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
@@ -86,7 +94,7 @@ def train(
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
-            run.party(party).record_views()
+            run.party(party).record_views(view_passes)
     return _train(run, settings, "train", custom, processes=processes, progress=progress)
 
 

@@ -74,8 +74,8 @@ def run_party(
         organisation: the holder's own tables, where the job is from tables.
     """
     settings, store = run.settings, run.party(party)
-    path = store.new_view(work)
-    view = None if path is None else ViewFile(path)
+    recorded = store.new_view(work)
+    view = None if recorded is None else ViewFile(*recorded)
     if view is not None:
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(settings, store, _PHASES[work], recorder)

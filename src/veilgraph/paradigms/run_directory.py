@@ -18,7 +18,8 @@ parties/<name>/                private to that party
     checkpoints/epoch-*.safetensors   its part of the state, the two newest
     model.safetensors          its part of the best model, once the run is complete
     predictions.csv            at the label holder; horizontal: at every holder
-    view/NNN-<work>.messages   where views are recorded: every message that it sent or received, a file for each session
+    view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
+                               passes.json how many passes' beside the newest
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from veilgraph.privacy.canaries import Canaries
 
 _KEPT_CHECKPOINTS: Final = 2
 _NODES: Final = "nodes.safetensors"
+_PASSES: Final = "passes.json"
 _UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png|html)\.\w+")
 """Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
 Record = dict[str, Any]
@@ -189,13 +191,18 @@ class PartyStore:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
 
-    def record_views(self) -> None:
-        """Has every later session of the party keep what it sends and receives."""
+    def record_views(self, passes: int | None) -> None:
+        """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""
         self._views.mkdir(exist_ok=True)
+        write_whole(self._views / _PASSES, json.dumps(passes).encode())
 
-    def new_view(self, work: str) -> Path | None:
-        """Where this session's view goes; None where views are not recorded."""
-        return self._views / f"{len(self.views()):03d}-{work}.messages" if self._views.is_dir() else None
+    def new_view(self, work: str) -> tuple[Path, int | None] | None:
+        """Where this session's view goes, and of how many passes it is; None where views are not recorded."""
+        kept = self._views / _PASSES
+        if not kept.is_file():
+            return None
+        passes: int | None = json.loads(kept.read_text(encoding="utf-8"))
+        return self._views / f"{len(self.views()):03d}-{work}.messages", passes
 
     def views(self) -> list[Path]:
         """The views of the sessions so far, in their order; none where views are not recorded."""
