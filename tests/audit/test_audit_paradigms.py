@@ -18,7 +18,7 @@ from veilgraph.audit.audit import Plan, audit, evidence_for
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.on_features import known_nodes
+from veilgraph.audit.mounts.features import known_nodes
 from veilgraph.core.config import parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER

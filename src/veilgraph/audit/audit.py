@@ -18,8 +18,8 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, measured
-from veilgraph.audit.on_masks import told_from_noise
-from veilgraph.audit.on_noise import empirical_epsilon
+from veilgraph.audit.mounts.masks import told_from_noise
+from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.view import load_view
 from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, LimitedAttack

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
-from veilgraph.audit.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.roc import Floats
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from veilgraph.audit import on_edges, on_features, on_labels, on_members
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
+from veilgraph.audit.mounts import edges, features, labels, members
 from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.types import PartyId
 
@@ -35,18 +35,18 @@ class Attack:
 
 
 ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
-    "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), on_edges.similarity),
-    "link-supervised": Attack("edges", ("embedding", "posteriors"), on_edges.supervised),
-    "link-propagation": Attack("edges", ("propagation",), on_edges.propagated),
-    "attribute": Attack("features", ("embedding", "initial", "posteriors"), on_features.attribute),
-    "attribute-release": Attack("features", ("releases",), on_features.from_release),
-    "reconstruction": Attack("features", ("initial",), on_features.reconstruction),
-    "feature-similarity": Attack("features", ("initial",), on_features.similarity),
-    "label-gradient": Attack("labels", ("gradients",), on_labels.from_gradients, of_labels=True),
-    "label-completion": Attack("labels", ("gradients", "embedding"), on_labels.completed, of_labels=True),
-    "membership-gradient": Attack("membership", ("gradients",), on_members.from_gradients, of_labels=True),
-    "membership-confidence": Attack("membership", ("posteriors",), on_members.from_confidence, of_labels=True),
-    "membership-shadow": Attack("membership", ("posteriors",), on_members.from_shadows, of_labels=True),
-    "membership-lira": Attack("membership", ("posteriors",), on_members.from_likelihoods, of_labels=True),
+    "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), edges.similarity),
+    "link-supervised": Attack("edges", ("embedding", "posteriors"), edges.supervised),
+    "link-propagation": Attack("edges", ("propagation",), edges.propagated),
+    "attribute": Attack("features", ("embedding", "initial", "posteriors"), features.attribute),
+    "attribute-release": Attack("features", ("releases",), features.from_release),
+    "reconstruction": Attack("features", ("initial",), features.reconstruction),
+    "feature-similarity": Attack("features", ("initial",), features.similarity),
+    "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
+    "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
+    "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True),
+    "membership-confidence": Attack("membership", ("posteriors",), members.from_confidence, of_labels=True),
+    "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),
+    "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),
 }
 """Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""

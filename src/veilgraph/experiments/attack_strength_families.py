@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.audit.attributes import auxiliary_nodes, choose_attributes, infer_attribute
-from veilgraph.audit.link_features import DISTANCES, NodeRows, Numbers
-from veilgraph.audit.links import ATTACKS, Knowledge, link_scores, reference_posteriors
-from veilgraph.audit.pairs import sample_pairs
+from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes, infer_attribute
+from veilgraph.audit.attacks.link_features import DISTANCES, NodeRows, Numbers
+from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
+from veilgraph.audit.attacks.pairs import sample_pairs
 from veilgraph.experiments.attack_strength_members import membership
 from veilgraph.experiments.attack_strength_models import Outputs, PlainSettings, classes_of, train_plain
 from veilgraph.experiments.attack_strength_settings import Attacked, StrengthSettings, own_seed

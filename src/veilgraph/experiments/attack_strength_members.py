@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.audit.attributes import auxiliary_nodes
-from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.attacks.attributes import auxiliary_nodes
+from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.statistics import best_threshold
 from veilgraph.experiments.attack_strength_models import PlainSettings, classes_of, induced, train_plain

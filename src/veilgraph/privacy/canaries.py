@@ -2,7 +2,7 @@
 
 A secret fair coin says of each whether it is *in* or *out*. The two are neighbours under the job's relation, as far
 apart as it allows: with zero-out +C·u and the zero row, with replacement +C·u and -C·u, u a direction of the row's own.
-So whoever sees the releases may tell the coins only as well as the ledger's total ε allows (``audit.epsilon``).
+So whoever sees the releases may tell the coins only as well as the ledger's total ε allows (``audit.attacks.epsilon``).
 """
 
 from __future__ import annotations

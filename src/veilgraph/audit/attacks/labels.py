@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.audit.classifiers import Floats
-from veilgraph.audit.label_attacks import ATTACKS, Knowledge
-from veilgraph.audit.label_gradients import Labels, check_classes, mean_rows
-from veilgraph.audit.link_features import check_rows
+from veilgraph.audit.attacks.classifiers import Floats
+from veilgraph.audit.attacks.label_attacks import ATTACKS, Knowledge
+from veilgraph.audit.attacks.label_gradients import Labels, check_classes, mean_rows
+from veilgraph.audit.attacks.link_features import check_rows
 from veilgraph.core.errors import ConfigError, DataError
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
 from veilgraph.audit.case import Case, Nodes
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.labels import accuracy, flattened, label_scores
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId

@@ -7,9 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veilgraph.audit.label_attacks import ATTACKS
-from veilgraph.audit.label_gradients import UNASSIGNED, cluster_labels, matched, membership_scores
-from veilgraph.audit.labels import accuracy, flattened, label_scores
+from veilgraph.audit.attacks.label_attacks import ATTACKS
+from veilgraph.audit.attacks.label_gradients import UNASSIGNED, cluster_labels, matched, membership_scores
+from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial import distance as scipy_distances
 from scipy.stats import entropy
 
-from veilgraph.audit.link_features import (
+from veilgraph.audit.attacks.link_features import (
     DISTANCES,
     OPERATIONS,
     NodeRows,
@@ -43,7 +43,7 @@ class TestDistances:
     def test_blocks_change_nothing(self, name, monkeypatch, random):
         rows, pairs = random.dirichlet(np.ones(4), 30), random.integers(30, size=(50, 2))
         whole = pair_distances(rows, pairs, name)
-        monkeypatch.setattr("veilgraph.audit.link_features._BLOCK", 28)
+        monkeypatch.setattr("veilgraph.audit.attacks.link_features._BLOCK", 28)
         assert pair_distances(rows, pairs, name).tolist() == whole.tolist()
 
     @pytest.mark.parametrize(

@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
-from veilgraph.audit.attributes import Attribute, auxiliary_nodes, choose_attributes, infer_attribute
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence
-from veilgraph.audit.finding import Outcome
-from veilgraph.audit.reconstruction import (
+from veilgraph.audit.attacks.attributes import Attribute, auxiliary_nodes, choose_attributes, infer_attribute
+from veilgraph.audit.attacks.reconstruction import (
     alike_pairs,
     complete_columns,
     gram_estimate,
@@ -24,6 +21,9 @@ from veilgraph.audit.reconstruction import (
     projected_gram,
     sequence_basis,
 )
+from veilgraph.audit.case import Case
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
-from veilgraph.audit.classifiers import Floats, fitted
+from veilgraph.audit.attacks.classifiers import Floats, fitted
 from veilgraph.core.errors import ConfigError, DataError
 
 Labels = NDArray[np.int64]

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from veilgraph.audit.epsilon import canary_scores, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.attacks.epsilon import canary_scores, least_probability, one_run_epsilon, p_value
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.privacy.accountant import gaussian_epsilon

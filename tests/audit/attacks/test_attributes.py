@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veilgraph.audit.attributes import auxiliary_nodes, choose_attributes, infer_attribute
+from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import digits_data

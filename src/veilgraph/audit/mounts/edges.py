@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attacks.link_features import NodeRows
+from veilgraph.audit.attacks.links import Knowledge, link_scores
+from veilgraph.audit.attacks.pairs import KnownPairs, Pairs
+from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.link_features import NodeRows
-from veilgraph.audit.links import Knowledge, link_scores
-from veilgraph.audit.pairs import KnownPairs, Pairs
-from veilgraph.audit.propagation import neighbour_weights, weight_scores
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 
-from veilgraph.audit.link_features import Floats, Numbers, check_rows
-from veilgraph.audit.pairs import KnownPairs, Pairs, check_pairs, random_pairs
+from veilgraph.audit.attacks.link_features import Floats, Numbers, check_rows
+from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, check_pairs, random_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 MAX_NODES = 5000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from veilgraph.audit.link_features import Floats, Numbers
-from veilgraph.audit.pairs import Pairs, check_pairs
+from veilgraph.audit.attacks.link_features import Floats, Numbers
+from veilgraph.audit.attacks.pairs import Pairs, check_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 MAX_NODES = 5000

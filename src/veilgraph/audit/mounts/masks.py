@@ -7,9 +7,9 @@ from typing import Final
 
 import torch
 
+from veilgraph.audit.attacks.uniformity import Words, noise_scores, uniformity_p_value
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.uniformity import Words, noise_scores, uniformity_p_value
 from veilgraph.core.errors import DataError
 
 _MOST_MESSAGES: Final = 64

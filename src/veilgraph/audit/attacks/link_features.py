@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
-from veilgraph.audit.pairs import Pairs
+from veilgraph.audit.attacks.pairs import Pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attacks.label_gradients import membership_scores
+from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.case import Case, Nodes
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.label_gradients import membership_scores
-from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.passes import Passes
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError

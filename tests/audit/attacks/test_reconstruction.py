@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.audit import reconstruction
-from veilgraph.audit.reconstruction import (
+from veilgraph.audit.attacks import reconstruction
+from veilgraph.audit.attacks.reconstruction import (
     alike_pairs,
     complete_columns,
     gram_estimate,

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from veilgraph.audit.classifiers import Classifier, fitted, train_classifier
-from veilgraph.audit.link_features import Floats, NodeRows, Numbers, pair_distances, pair_features
-from veilgraph.audit.pairs import KnownPairs, Pairs, check_pairs, random_pairs
+from veilgraph.audit.attacks.classifiers import Classifier, fitted, train_classifier
+from veilgraph.audit.attacks.link_features import Floats, NodeRows, Numbers, pair_distances, pair_features
+from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, check_pairs, random_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 Evidence = Literal["outputs", "attributes", "reference", "difference", "both"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veilgraph.audit.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.audit.classifiers import Classifier, Floats, train_classifier
-from veilgraph.audit.link_features import Numbers, check_rows
+from veilgraph.audit.attacks.classifiers import Classifier, Floats, train_classifier
+from veilgraph.audit.attacks.link_features import Numbers, check_rows
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

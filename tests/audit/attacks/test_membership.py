@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom, norm
 from torch_geometric.data import Data
 
-from veilgraph.audit.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.core.errors import DataError
 from veilgraph.experiments.attack_strength_models import PlainSettings, train_plain

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from veilgraph.audit.classifiers import train_classifier
-from veilgraph.audit.link_features import NodeRows
-from veilgraph.audit.links import ATTACKS, Knowledge, link_scores, reference_posteriors
-from veilgraph.audit.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.attacks.classifiers import train_classifier
+from veilgraph.audit.attacks.link_features import NodeRows
+from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
+from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.experiments.attack_strength_models import PlainSettings, induced, train_plain
@@ -133,7 +133,7 @@ class TestAttacks:
     def test_many_pairs_are_scored_in_parts(self, digits, monkeypatch):
         knowledge, attacked = digits
         whole = link_scores(3, knowledge, attacked.pairs[:100], seed=0)
-        monkeypatch.setattr("veilgraph.audit.links._PAIRS_A_TIME", 33)
+        monkeypatch.setattr("veilgraph.audit.attacks.links._PAIRS_A_TIME", 33)
         assert link_scores(3, knowledge, attacked.pairs[:100], seed=0) == pytest.approx(whole)
 
     @pytest.mark.parametrize(

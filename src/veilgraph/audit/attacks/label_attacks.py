@@ -14,8 +14,8 @@ from scipy.special import softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
-from veilgraph.audit.classifiers import Floats, fitted
-from veilgraph.audit.label_gradients import Labels, directions
+from veilgraph.audit.attacks.classifiers import Floats, fitted
+from veilgraph.audit.attacks.label_gradients import Labels, directions
 from veilgraph.core.errors import ConfigError, DataError
 
 _SHARPNESS = 10.0

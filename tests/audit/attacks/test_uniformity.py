@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from veilgraph.audit.attacks.uniformity import Words, noise_scores, uniformity_p_value
 from veilgraph.audit.statistics import measure
-from veilgraph.audit.uniformity import Words, noise_scores, uniformity_p_value
 from veilgraph.core.errors import DataError
 
 _SHAPE = (200, 32)

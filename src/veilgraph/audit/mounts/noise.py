@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.audit.attacks.epsilon import canary_scores, one_run_epsilon
 from veilgraph.audit.case import Case
-from veilgraph.audit.epsilon import canary_scores, one_run_epsilon
 from veilgraph.audit.finding import Finding, Skipped
 from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view

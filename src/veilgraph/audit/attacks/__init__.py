@@ -1,0 +1,1 @@
+"""The attacks themselves: pure functions on arrays, which know of no run."""

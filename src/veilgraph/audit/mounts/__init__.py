@@ -1,0 +1,1 @@
+"""Attacks mounted on what an adversary of a run has, beside adversaries who have less and more."""
