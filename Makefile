@@ -17,7 +17,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test nightly lint format bench bench-spu reproduce clean
+.PHONY: help demo demo-network test nightly lint format bench bench-spu spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ demo-network: $(INSTALLED) ## three organisations with tables of their own, as p
 	@$(BIN)/veilgraph demo-network
 
 test: lint ## what continuous integration runs: lint, types, import floors, tests
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every role killed at 20 random moments
 	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py
@@ -49,6 +49,8 @@ format: $(INSTALLED) ## format the code and mend what ruff can mend
 
 bench: $(INSTALLED) ## measure speed and traffic
 	@$(BIN)/python -m benchmarks
+
+spu: $(SPU_INSTALLED) ## SPU's environment, for bench-spu and veilgraph reproduce q3 (Python 3.11)
 
 bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, which is installed apart (Python 3.11)
 	@$(BIN)/python -m benchmarks.secure_max --spu $(SPU_VENV)/bin/python
@@ -74,7 +76,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(SPU_INSTALLED): benchmarks/spu/requirements.txt
+$(SPU_INSTALLED): src/veilgraph/baselines/spu/requirements.txt
 	@python=; \
 	for candidate in $(or $(SPU_PYTHON),python3.11 python3); do \
 	  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; then \
@@ -82,7 +84,7 @@ $(SPU_INSTALLED): benchmarks/spu/requirements.txt
 	  fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "SPU needs Python 3.11 with venv; install it, or name one: make bench-spu SPU_PYTHON=/path/to/python3.11" >&2; \
+	  echo "SPU needs Python 3.11 with venv; install it, or name one: make spu SPU_PYTHON=/path/to/python3.11" >&2; \
 	  exit 1; \
 	fi; \
 	echo "Installing SPU into $(SPU_VENV)."; \

@@ -26,6 +26,9 @@ from veilgraph.experiments.lpgnn_mae import EXPERIMENT as MAE
 from veilgraph.experiments.lpgnn_mae import estimate_errors
 from veilgraph.experiments.lpgnn_table import LPGNN_TABLES
 from veilgraph.experiments.markdown import Figure, privacy_costs, render
+from veilgraph.experiments.q3 import DATASETS as Q3_DATASETS
+from veilgraph.experiments.q3 import EXPERIMENT as Q3
+from veilgraph.experiments.q3 import answer_q3
 from veilgraph.experiments.sapgnn_tables import SAPGNN_TABLES
 from veilgraph.experiments.store import Store
 from veilgraph.experiments.table import Table
@@ -40,6 +43,7 @@ TABLES: Final[dict[str, Table]] = {
 """The tables by the name the command line uses."""
 
 _MEASUREMENTS: Final = {
+    Q3: (Q3_DATASETS, answer_q3),
     MAE: (MAE_DATASETS, estimate_errors),
     STRENGTH: (STRENGTH_DATASETS, measure_strength),
     VIEWS: (VIEWS_DATASETS, audit_views),
@@ -64,7 +68,8 @@ def reproduce(
     trained.
 
     Args:
-        table: a name in ``TABLES``, or of ``_MEASUREMENTS``: ``lpgnn-mae``, ``attack-strength``, ``audit-views``.
+        table: a name in ``TABLES``, or of ``_MEASUREMENTS``: ``q3``, ``lpgnn-mae``, ``attack-strength``,
+            ``audit-views``.
         seeds: how many trainings per figure; they have the seeds 0, 1, …
         datasets: only these of the table's; None: all but those that must be named.
         rows: only rows with this text in their name; None: all.
