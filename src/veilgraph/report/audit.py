@@ -8,9 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from veilgraph.audit.finding import AuditResult, Finding, Skipped
-from veilgraph.audit.statistics import Interval
-
-_NOTHING = "–"
 
 
 def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, title: str = "Audit") -> Table:
@@ -26,24 +23,19 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, 
         "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound. In brackets the 95 % interval. Without: the "
         "same adversary without what it saw. Pooled: with everybody's plaintext features."
     )
-    for heading in ("adversary", "whose", "secret", "attack", "from"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("found", "without", "pooled", "limit"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    table.add_column("who, on whose", overflow="fold")
+    table.add_column("attack, from", overflow="fold")
+    table.add_column("found", justify="right", no_wrap=True)
+    table.add_column("verdict", min_width=12)
     for finding in result.findings if findings is None else findings:
+        what = {"nothing": "anything"}.get(finding.secret, finding.secret)
         table.add_row(
-            Text(finding.adversary),
-            Text(finding.target),
-            finding.secret,
-            finding.attack,
-            Text(finding.evidence),
-            _interval(finding.value),
-            _NOTHING if finding.without is None else f"{finding.without.value:.3f}",
-            _NOTHING if finding.pooled is None else f"{finding.pooled.value:.3f}",
-            _NOTHING if finding.limit is None else f"{finding.limit:.4g}",
+            Text(f"{finding.adversary}\non {finding.target}'s\n{what}"),
+            Text(f"{finding.attack}\n{finding.evidence}"),
+            _figures(finding),
             verdict_words(finding),
             style="bold red" if finding.passed is False else None,
+            end_section=True,
         )
     return table
 
@@ -69,5 +61,13 @@ def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
     return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
 
 
-def _interval(interval: Interval) -> str:
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def _figures(finding: Finding) -> str:
+    """The figure with its interval, and what it is to be held against, a line each."""
+    value = finding.value
+    beside = {
+        "without": None if finding.without is None else finding.without.value,
+        "pooled": None if finding.pooled is None else finding.pooled.value,
+        "limit": finding.limit,
+    }
+    lines = [f"{name} {held:.3f}" for name, held in beside.items() if held is not None]
+    return "\n".join([f"{value.value:.3f}", f"[{value.low:.3f}, {value.high:.3f}]", *lines])
