@@ -161,6 +161,9 @@ def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:
     assert [finding.attack for finding in audit(tmp_path / "run", plan).failed] == ["membership-gradient"]
     looser = Plan(plan.adversaries, plan.attacks, limits={"membership-gradient": 1.0})
     assert not audit(tmp_path / "run", looser).failed
+    nothing = audit(tmp_path / "run", Plan((CLIENT,), ("attribute",), limits={"reconstruction": 0.6}))
+    idle = {each.attack for each in nothing.skipped if each.why == "its limit holds for nothing"}
+    assert idle == {"membership-gradient", "label-gradient", "reconstruction"}
 
 
 def without_mask(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:

@@ -93,8 +93,10 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
         findings += [each for each in mounted if isinstance(each, Finding)]
         skipped += [each for each in mounted if isinstance(each, Skipped)]
         if asked.attacks is not None:
-            tried = " ".join(each.attack for each in mounted)
-            skipped += [Skipped(adversary, name, "it has nothing for that") for name in attacks if name not in tried]
+            named = " ".join(each.attack for each in mounted)
+            skipped += [Skipped(adversary, name, "it has nothing for that") for name in attacks if name not in named]
+    tried = {finding.attack for finding in findings}
+    skipped += [Skipped("no adversary", name, "its limit holds for nothing") for name in limits if name not in tried]
     tests = sum(not finding.permitted for finding in findings)
     level = FALSE_ALARM_RATE / max(1, tests)
     judged = tuple(_judged(finding, limits, level) for finding in findings)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from veilgraph.paradigms.jobs import TrainResult
 
 REPRODUCED: Final = Path("runs/reproduce")
-_DEFAULT_VIEWS: Final = 50
 
 
 @command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2")
@@ -76,12 +75,16 @@ def train_command(
             raise typer.BadParameter(
                 "--view-passes is of what --record-views keeps; give both", param_hint="--view-passes"
             )
-        views = _DEFAULT_VIEWS if view_passes is None else view_passes
         settings = read_settings(job, overrides)
         path = out or fresh_path(settings.name)
         with _resumable(path):
             _train(
-                settings, path, processes=processes, private_seeds=private_seeds, views=views if record_views else None
+                settings,
+                path,
+                processes=processes,
+                private_seeds=private_seeds,
+                record_views=record_views,
+                view_passes=view_passes,
             )
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
@@ -305,9 +308,16 @@ def reproduce_command(
     typer.echo(text)
 
 
-def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds: bool, views: int | None) -> None:
-    """``views``: of how many passes every party keeps its view; 0: of all, None: of none."""
-    from veilgraph.paradigms.jobs import train  # noqa: PLC0415
+def _train(
+    settings: JobSettings,
+    path: Path,
+    *,
+    processes: bool,
+    private_seeds: bool,
+    record_views: bool,
+    view_passes: int | None,
+) -> None:
+    from veilgraph.paradigms.jobs import VIEW_PASSES, train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
@@ -316,8 +326,8 @@ def _train(settings: JobSettings, path: Path, *, processes: bool, private_seeds:
             path,
             processes=processes,
             private_seeds=private_seeds,
-            record_views=views is not None,
-            view_passes=views or None,
+            record_views=record_views,
+            view_passes=VIEW_PASSES if view_passes is None else view_passes or None,
             progress=progress,
         )
     _show(result)

@@ -17,7 +17,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER
 from veilgraph.experiments.grid import GridProgress
-from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overrides
 from veilgraph.experiments.store import package_version
 from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import Record
@@ -45,7 +45,7 @@ _VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "2 holders, DP every step, per-step ε = 4": ("-private", {"privacy.epsilon_step": 4}),
     "2 holders, DP every step, per-step ε = 16": ("-private", {}),
 }
-"""Row → the shipped job's name after the data set's, and what is changed in it."""
+"""Row → the shipped job's name after the data set's (Cora's where that has none), and what is changed in it."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ def audit_views(
 
 def _job(dataset: str, name: str, seed: int) -> JobSettings:
     suffix, changes = _VARIANTS[name]
-    job = shipped_job(f"cora{suffix}" if suffix else dataset)
+    name_of_job = f"{dataset}{suffix}"
+    job = shipped_job(name_of_job if name_of_job in shipped_jobs() else f"cora{suffix}")
     return with_overrides(job, {"data.dataset": dataset, **changes, "seed": seed})
 
 

@@ -46,7 +46,7 @@ def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: Par
         target,
         lambda rows, nodes: shadow_scores(rows[nodes], posteriors, members),
         threshold=SHADOW_THRESHOLD,
-        note=" The shadow model: a pooled network of the same settings on other nodes of the graph.",
+        note=" The shadow model: a plaintext network, of the job's model settings, on other nodes of the graph.",
     )
 
 
@@ -58,7 +58,7 @@ def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target:
         case,
         target,
         lambda rows, nodes: lira_scores(rows[nodes], labels[nodes], outs[:, nodes]),
-        note=f" {len(outs)} pooled networks that were trained without these nodes; the adversary knows their classes.",
+        note=f" {len(outs)} plaintext networks, trained without these nodes; the adversary knows their classes.",
     )
 
 
