@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SPU_VENV := .venv-spu
 SPU_INSTALLED := $(SPU_VENV)/.installed
+CRYPTEN_VENV := .venv-crypten
+CRYPTEN_INSTALLED := $(CRYPTEN_VENV)/.installed
 
 # Folder of the public data sets; the demonstration and the tests need none of them.
 VEILGRAPH_DATA ?= $(or $(wildcard ../shared/datasets),.data)
@@ -17,7 +19,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test nightly lint format bench bench-spu spu reproduce clean
+.PHONY: help demo demo-network test nightly lint format bench bench-spu bench-peers spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,11 +57,14 @@ spu: $(SPU_INSTALLED) ## SPU's environment, for bench-spu and veilgraph reproduc
 bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, which is installed apart (Python 3.11)
 	@$(BIN)/python -m benchmarks.secure_max --spu $(SPU_VENV)/bin/python
 
+bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure product beside SPU's and CrypTen's, each installed apart
+	@$(BIN)/python -m benchmarks.peers
+
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) $(SPU_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -90,4 +95,11 @@ $(SPU_INSTALLED): src/veilgraph/baselines/spu/requirements.txt
 	echo "Installing SPU into $(SPU_VENV)."; \
 	"$$python" -m venv $(SPU_VENV)
 	@$(SPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@touch $@
+
+$(CRYPTEN_INSTALLED): benchmarks/crypten/requirements.txt $(INSTALLED)
+	@echo "Installing CrypTen into $(CRYPTEN_VENV)."
+	@$(BIN)/python -m venv $(CRYPTEN_VENV)
+	@$(CRYPTEN_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(CRYPTEN_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps crypten==0.4.1
 	@touch $@

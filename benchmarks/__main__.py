@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import local_noise, memory, privacy, product, secure_max, step
+from benchmarks import combine, critical_path, local_noise, memory, peers, privacy, product, secure_max, step
 
 _LIMIT = [
     "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
@@ -34,7 +34,10 @@ def main() -> None:
         "ratios are taken within one run, absolute times are this machine's on that day.",
         "",
         *_steps(),
+        *critical_path.section(),
+        *combine.section(),
         *_products(),
+        *peers.section(),
         *privacy.section(),
         *local_noise.section(),
         *secure_max.section(secure_max.spu_python(None)),

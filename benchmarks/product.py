@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import Dealer, Direction
+from veilgraph.mpc.dealer import BLOCK_BYTES, Dealer, Direction, row_blocks
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares
 from veilgraph.roles.launch import run_threads
@@ -64,14 +66,28 @@ class AfterA:
         return self._operand.transposed_times(right)
 
 
-def measure(dataset: str, *, alone: bool = False) -> ProductFigures:
+class _Waiting(SecureProduct):
+    """B's side, that computes when A has."""
+
+    def __init__(self, done: threading.Semaphore, *given: Any) -> None:  # noqa: ANN401 - as SecureProduct's
+        self._done = done
+        super().__init__(*given)
+
+    def _static(self, *given: Any) -> Any:  # noqa: ANN401
+        block = super()._static(*given)
+        return replace(block, operand=AfterA(block.operand, self._done))
+
+
+def measure(dataset: str, parties: Sequence[PartyGraph] | None = None, *, alone: bool = False) -> ProductFigures:
     """Runs the protocol with nothing around it; the parties meet at a barrier before every timed part.
 
     Args:
-        dataset: Cora, CiteSeer or PubMed.
+        dataset: Cora, CiteSeer or PubMed, or a name for what is given.
+        parties: two holders' graphs; default: the data set's.
         alone: B computes after A, and A's times are reported; otherwise both share the machine.
     """
-    parties = public(dataset)
+    parties = public(dataset) if parties is None else parties
+    blocks = 1 << 40 if alone else BLOCK_BYTES
     a_done = threading.Semaphore(0)
     timed_parties = ["A"] if alone else [graph.party for graph in parties]
     graphs = {graph.party: graph for graph in parties}
@@ -90,11 +106,9 @@ def measure(dataset: str, *, alone: bool = False) -> ProductFigures:
         def convert(values: torch.Tensor) -> torch.Tensor:
             return ring.encode(values, BITS, "features", "scale them")
 
-        matrix = graph.features
-        operand = ring.static_operand(matrix, convert)
-        if alone and graph.party != "A":
-            operand = AfterA(operand, a_done)
-        product = SecureProduct(recorded, operand, ring.dense(matrix, convert), features, DIM)
+        given = (recorded, graph.features, convert, features, DIM, blocks)
+        product = _Waiting(a_done, *given) if alone and graph.party != "A" else SecureProduct(*given)
+        pieces = range(len(row_blocks(graph.num_nodes, features, DIM, blocks)))
         others = [party for party in graphs if party != graph.party]
         shares = {party: torch.randint(-(2**40), 2**40, (count, DIM)) for party, count in features.items()}
         gradient = torch.randint(-(2**20), 2**20, (graph.num_nodes, DIM))
@@ -102,26 +116,28 @@ def measure(dataset: str, *, alone: bool = False) -> ProductFigures:
         for step in range(STEPS):
             meet.wait()
             started = time.perf_counter()
-            forward = product.prepare(Direction.FORWARD, step)
-            backward = product.prepare(Direction.BACKWARD, step)
+            for future in product.ahead([(direction, step, piece) for direction in Direction for piece in pieces]):
+                future.result()
             timed(graph.party, "offline", started)
             meet.wait()
             started = time.perf_counter()
-            share = product.forward(step, forward, shares)
+            opened = [share for _, share in product.forward(step, shares)]
             timed(graph.party, "forward", started)
             meet.wait()
             started = time.perf_counter()
-            open_shares(recorded, others, Tag(Kind.SHARE, step), share)
+            for piece, share in enumerate(opened):
+                open_shares(recorded, others, Tag(Kind.SHARE, step, piece), share)
             timed(graph.party, "open", started)
             meet.wait()
             started = time.perf_counter()
-            product.backward(step, backward, gradient)
+            product.backward(step, gradient.__getitem__, learns=False)
             timed(graph.party, "backward", started)
+        product.close()
         after = sum(entry.bytes for entry in recorded.traffic() if entry.direction == "sent")
         return (after - before) / STEPS
 
     def server(link: Link) -> float:
-        dealer = Dealer(link, features, parties[0].num_nodes, DIM, system_secrets)
+        dealer = Dealer(link, features, parties[0].num_nodes, DIM, system_secrets, block_bytes=blocks)
         dealer.send_seeds()
         for step in range(STEPS):
             started = time.perf_counter()

@@ -45,16 +45,20 @@ TIMEOUT_MS = 600_000
 _SENT = re.compile(r"Link details: total send bytes (\d+)")
 
 
-def runtime_bytes(log: str) -> int:
+def runtime_bytes(log: str, runs: int = 1) -> int:
     """Bytes that a node sent in the last of its runs, from the log that SPU's profiler writes.
 
+    Args:
+        log: its text.
+        runs: how many of the last.
+
     Raises:
-        RuntimeError: if the log names none.
+        RuntimeError: if the log names fewer.
     """
     sent = _SENT.findall(log)
-    if not sent:
+    if len(sent) < runs:
         raise RuntimeError("SPU's log has no link details; is enable_pphlo_profile on, and is this the pinned version?")
-    return int(sent[-1])
+    return sum(map(int, sent[-runs:]))
 
 
 def maximum_and_wins(*values: jnp.ndarray) -> tuple[jnp.ndarray, ...]:
@@ -81,8 +85,8 @@ def hold(server: Connection, rank: int, hosts: Sequence[str], protocol: str, own
     options = libspu.logging.LogOptions()
     options.enable_console_logger, options.system_log_path = False, str(log)
     libspu.logging.setup_logging(options)
-    config = _config(protocol)
-    link = _link(hosts, rank)
+    config = node_config(protocol)
+    link = link_holders(hosts, rank)
     io, runtime = Io(len(hosts), config), Runtime(link, config)
     others = [other for other in range(len(hosts)) if other != rank]
     inputs = [f"value{holder}" for holder in range(len(hosts))]
@@ -98,16 +102,16 @@ def hold(server: Connection, rank: int, hosts: Sequence[str], protocol: str, own
     )
     while server.recv():
         shares = io.make_shares(own, libspu.Visibility.VIS_SECRET)
-        sent = sum(_send(link, other, shares[other]) for other in others)
+        sent = sum(send_share(link, other, shares[other]) for other in others)
         runtime.set_var(inputs[rank], shares[rank])
         for other in others:
-            runtime.set_var(inputs[other], _receive(link, other))
+            runtime.set_var(inputs[other], receive_share(link, other))
         runtime.run(program)
         maximum = runtime.get_var("maximum")
-        server.send(_parts(maximum))
-        sent += sum(map(len, _parts(maximum)))
-        sent += sum(_send(link, other, runtime.get_var(wins[other])) for other in others)
-        won = {other: _receive(link, other) for other in others} | {rank: runtime.get_var(wins[rank])}
+        server.send(share_parts(maximum))
+        sent += sum(map(len, share_parts(maximum)))
+        sent += sum(send_share(link, other, runtime.get_var(wins[other])) for other in others)
+        won = {other: receive_share(link, other) for other in others} | {rank: runtime.get_var(wins[rank])}
         mine = io.reconstruct([won[holder] for holder in range(len(hosts))])
         server.send(sent)
         server.send(mine.astype(bool))
@@ -130,7 +134,7 @@ def measure(values: Sequence[np.ndarray], protocol: str, repeats: int) -> dict[s
         EOFError: if a holder died; its own error is on stderr.
     """
     finite = [np.maximum(own, np.float32(LOWEST)) for own in values]
-    context, hosts, io = get_context("spawn"), _free_hosts(len(values)), Io(len(values), _config(protocol))
+    context, hosts, io = get_context("spawn"), free_hosts(len(values)), Io(len(values), node_config(protocol))
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(len(values))]
         holders, processes = [], []
@@ -146,7 +150,7 @@ def measure(values: Sequence[np.ndarray], protocol: str, repeats: int) -> dict[s
             start = time.perf_counter()
             for holder in holders:
                 holder.send(True)
-            maximum = io.reconstruct([_share(holder.recv()) for holder in holders])
+            maximum = io.reconstruct([to_share(holder.recv()) for holder in holders])
             opened = [holder.recv() for holder in holders]
             seconds.append(time.perf_counter() - start)
             check(finite, maximum, [holder.recv() for holder in holders])
@@ -177,14 +181,16 @@ def check(values: Sequence[np.ndarray], maximum: np.ndarray, wins: Sequence[np.n
         raise RuntimeError("a holder was told that it won where it did not")
 
 
-def _config(protocol: str) -> libspu.RuntimeConfig:
+def node_config(protocol: str) -> libspu.RuntimeConfig:
+    """64 bits, 18 after the point; the profiler, which counts bytes, is on."""
     kind = libspu.ProtocolKind.__members__[protocol]
     config = libspu.RuntimeConfig(protocol=kind, field=libspu.FieldType.FM64, fxp_fraction_bits=18)
     config.enable_pphlo_profile = True
     return config
 
 
-def _link(hosts: Sequence[str], rank: int) -> libspu.link.Context:
+def link_holders(hosts: Sequence[str], rank: int) -> libspu.link.Context:
+    """This holder's end of SPU's brpc."""
     description = libspu.link.Desc()
     description.recv_timeout_ms = TIMEOUT_MS
     for number, host in enumerate(hosts):
@@ -192,7 +198,8 @@ def _link(hosts: Sequence[str], rank: int) -> libspu.link.Context:
     return libspu.link.create_brpc(description, rank)
 
 
-def _free_hosts(count: int) -> list[str]:
+def free_hosts(count: int) -> list[str]:
+    """``address:port`` of as many free ports of this machine."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     hosts = [f"127.0.0.1:{server.getsockname()[1]}" for server in sockets]
     for server in sockets:
@@ -200,27 +207,31 @@ def _free_hosts(count: int) -> list[str]:
     return hosts
 
 
-def _parts(share: libspu.Share) -> list[bytes]:
+def share_parts(share: libspu.Share) -> list[bytes]:
+    """A share as bytes, which pipes and links can carry."""
     return [share.meta, *share.share_chunks]
 
 
-def _share(parts: Sequence[bytes]) -> libspu.Share:
+def to_share(parts: Sequence[bytes]) -> libspu.Share:
+    """The share of these ``share_parts``."""
     share = libspu.Share()
     share.meta, *chunks = parts
     share.share_chunks = chunks
     return share
 
 
-def _send(link: libspu.link.Context, rank: int, share: libspu.Share) -> int:
-    parts = _parts(share)
+def send_share(link: libspu.link.Context, rank: int, share: libspu.Share) -> int:
+    """Sends a share outside of a run; the bytes of it."""
+    parts = share_parts(share)
     link.send(rank, str(len(parts)))
     for part in parts:
         link.send(rank, part)
     return sum(map(len, parts))
 
 
-def _receive(link: libspu.link.Context, rank: int) -> libspu.Share:
-    return _share([link.recv(rank) for _ in range(int(link.recv(rank)))])
+def receive_share(link: libspu.link.Context, rank: int) -> libspu.Share:
+    """Gets what ``send_share`` sent."""
+    return to_share([link.recv(rank) for _ in range(int(link.recv(rank)))])
 
 
 def _main() -> None:

@@ -18,11 +18,13 @@ from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
 from veilgraph.core.audit_settings import ATTACK_NAMES
 from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
 from veilgraph.mpc import ring
+from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import RunDirectory
@@ -232,3 +234,14 @@ def test_a_malformed_limit_is_a_usage_error(run: Path, arguments: tuple[str, ...
 @pytest.mark.parametrize("arguments", [("--adversary", "Z"), ("--attack", "guessing")])
 def test_unknown_adversaries_and_attacks_are_refused(run: Path, arguments: tuple[str, ...]) -> None:
     assert "is not one of" in one_error(veilgraph("audit", run, *arguments))
+
+
+def test_runs_in_batches_or_in_blocks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = job_in(tmp_path / "data", train={"epochs": 1, "patience": None, "batch_size": NODES // 2})
+    train(settings, tmp_path / "batches", record_views=True)
+    with pytest.raises(RunError, match=f"train.batch_size={NODES // 2}, and the audit reads passes over all nodes"):
+        audit(tmp_path / "batches")
+    train(job_in(tmp_path / "more", train={"epochs": 1, "patience": None}), tmp_path / "blocks", record_views=True)
+    monkeypatch.setattr("veilgraph.audit.audit.row_blocks", lambda n, f, d: row_blocks(n, f, d, 8 * 8 * 10))
+    with pytest.raises(RunError, match=r"blocks of rows, and the audit reads those of one; audit a run on at most 10"):
+        audit(tmp_path / "blocks")

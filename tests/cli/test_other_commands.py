@@ -10,8 +10,9 @@ from veilgraph.experiments import paper_tables
 from veilgraph.experiments.demo import demo_settings
 
 COMMANDS = (
-    "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "submit", "status",
-    "logs", "stop", "request-certificate", "sign-certificate", "install-certificate", "serve", "export", "demo-network",
+    "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "machine", "submit",
+    "status", "logs", "stop", "request-certificate", "sign-certificate", "install-certificate", "serve", "export",
+    "demo-network",
 )  # fmt: skip
 JOBS = Path(__file__).parents[2] / "jobs"
 

@@ -59,6 +59,13 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_result(run: Path, tmp_path: 
     assert (ours["best_epoch"], ours["test_accuracy"]) == (whole["best_epoch"], whole["test_accuracy"])
 
 
+def test_a_profile_is_said_to_be_there(job: Path, run: Path, tmp_path: Path) -> None:
+    result = veilgraph("train", job, "--set", "train.epochs=1", "--profile", "--out", tmp_path / "run")
+    assert f"trace   {tmp_path / 'run' / 'trace.json'}: " in result.stdout
+    assert json.loads((tmp_path / "run" / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert "trace" not in veilgraph("train", "--resume", run).stdout
+
+
 def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "run_threads", interrupted)
     out = tmp_path / "run"

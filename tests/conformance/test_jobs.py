@@ -17,6 +17,7 @@ from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, save
 from tests.paradigms.test_horizontal_runs import SECURE, assert_same
 from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.paradigms.test_local_runs import assert_same as assert_same_local
+from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -82,9 +83,11 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 
 def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:
     settings = saved_job(tmp_path / "data")
-    one = train(settings, tmp_path / "threads")
-    other = train(settings, tmp_path / "processes", processes=True)
+    one = train(settings, tmp_path / "threads", profile=True)
+    other = train(settings, tmp_path / "processes", processes=True, profile=True)
     assert_same_run(one, other)
+    check_format(trace_of(other.path))
+    check_arrows(trace_of(other.path))  # their clocks agree
     assert one.summary["sent_bytes"] == other.summary["sent_bytes"]
     assert model_bytes(one.path)[SERVER] == model_bytes(other.path)[SERVER]
     ours, theirs = (

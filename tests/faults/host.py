@@ -217,7 +217,7 @@ def serve(channel: Connection) -> None:
 
 def _carry_out(order: Order, channel: Connection) -> Outcome:
     outcome, began = Outcome(), time.monotonic()
-    reported, cause = launch._reported, launch._cause
+    reported, cause = launch.reported_failure, launch._cause
 
     def report(party: PartyId, code: int, output: str) -> VeilgraphError:
         error = reported(party, code, output)
@@ -236,7 +236,7 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
 
     Forked.die, Forked.first_failure, Forked.started = order.dies, None, {}
     Forked.report = staticmethod(started)
-    launch._reported, launch._cause = report, first
+    launch.reported_failure, launch._cause = report, first
     try:
         if order.settings is None:
             Forked.parties = len(list((order.run / "parties").iterdir()))
@@ -247,6 +247,6 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
     except Exception as error:  # noqa: BLE001  (the test's to judge)
         outcome.error, outcome.message = type(error).__name__, str(error)
     finally:
-        launch._reported, launch._cause = reported, cause
+        launch.reported_failure, launch._cause = reported, cause
     outcome.seconds = time.monotonic() - began
     return outcome

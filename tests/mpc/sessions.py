@@ -107,7 +107,16 @@ def embed_session(
         party = link.party
         masks = PairwiseMasks.agree(link, names, fixed_secrets(secrets, party))
         session = EmbeddingSession(
-            link, settings, matrices[party], features, bits, dim, masks, LearningStreams(7, party), dtype
+            link,
+            settings,
+            matrices[party],
+            features,
+            bits,
+            dim,
+            masks,
+            LearningStreams(7, party),
+            dtype,
+            block_bytes=block_bytes,
         )
         embedding = build_embedding(session)
         try:

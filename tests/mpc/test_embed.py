@@ -165,11 +165,21 @@ def test_results_do_not_depend_on_the_secrets(method):
     assert not torch.equal(one["B"].view[-1].tensor, other["B"].view[-1].tensor)
 
 
+def test_results_do_not_depend_on_the_blocks_of_rows():
+    matrices = matrices_of(["dense", "sparse"], 21, [3, 6], 1)
+    one, other = (
+        embed_session(InitialSettings(), matrices, dim=2, steps=3, bits=12, gradient=pull, block_bytes=block_bytes)
+        for block_bytes in (1 << 20, 8 * 6 * 5)
+    )
+    assert sum(message.tag.kind is Kind.SHARE for message in other["A"].view) == 2 * 4 * 5
+    assert all(torch.equal(a, b) for a, b in zip(one["B"].opened, other["B"].opened, strict=True))
+
+
 def test_results_do_not_depend_on_whether_the_dealer_keeps_its_masks():
     matrices = matrices_of(["dense", "sparse"], 21, [3, 6], 1)
     chosen = InitialSettings()
     one = embed_session(chosen, matrices, dim=2, steps=3, bits=12, gradient=pull)
-    other = embed_session(chosen, matrices, dim=2, steps=3, bits=12, gradient=pull, keep_bytes=0, block_bytes=64)
+    other = embed_session(chosen, matrices, dim=2, steps=3, bits=12, gradient=pull, keep_bytes=0)
     assert all(torch.equal(a, b) for a, b in zip(one["B"].opened, other["B"].opened, strict=True))
     halves = [
         [message.tensor for message in session["A"].view if message.tag.kind is Kind.CORRELATION]

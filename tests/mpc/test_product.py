@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,10 +10,10 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.dealer import Dealer, Direction, operand_mask_name, result_mask_name, static_mask_name
+from veilgraph.mpc.dealer import AHEAD, Dealer, Direction, operand_mask_name, result_mask_name, static_mask_name
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.product import SecureProduct
-from veilgraph.mpc.ring import DenseOperand, static_operand
+from veilgraph.mpc.ring import DenseOperand
 from veilgraph.mpc.shares import open_shares, share_contribution
 
 MIN, MAX = -(2**63), 2**63 - 1
@@ -21,7 +23,7 @@ def uniform(generator, *shape):
     return torch.randint(MIN, MAX, shape, generator=generator)
 
 
-def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 30):
+def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 30, block_bytes=1 << 20):
     """Every holder multiplies forward and backward ``steps`` times; gives its shares and its view."""
     names = list(matrices)
     features = {name: matrix.shape[1] for name, matrix in matrices.items()}
@@ -30,16 +32,18 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     def holder(plain_link):
         link = RecordedLink(plain_link, keep_transcript=True)
         matrix = matrices[link.party]
-        product = SecureProduct(link, static_operand(matrix, torch.clone), matrix, features, dim)
+        product = SecureProduct(link, matrix, torch.clone, features, dim, block_bytes)
         results = []
         for step in range(steps):
-            forward = product.forward(step, product.prepare(Direction.FORWARD, step), weights[link.party])
-            prepared = product.prepare(Direction.BACKWARD, step)
-            results.append((forward, product.backward(step, prepared, gradients[link.party])))
+            forward = torch.empty(nodes, dim, dtype=torch.int64)
+            for rows, share in product.forward(step, weights[link.party], learns=step < steps - 1):
+                forward[rows] = share
+            results.append((forward, product.backward(step, lambda rows: gradients[link.party][rows])))
+        product.close()
         return results, link.transcript()
 
     def server(link):
-        dealer = Dealer(link, features, nodes, dim, fixed_secrets("dealer"), keep_bytes, block_bytes=64)
+        dealer = Dealer(link, features, nodes, dim, fixed_secrets("dealer"), keep_bytes, block_bytes)
         dealer.send_seeds()
         for step in range(steps):
             dealer.deal(Direction.FORWARD, step)
@@ -57,10 +61,11 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     dim=st.integers(1, 4),
     density=st.sampled_from([0.0, 0.1, 1.0]),
     keep_bytes=st.sampled_from([0, 1 << 20]),
+    block_bytes=st.sampled_from([1, 100, 1 << 20]),
     seed=st.integers(0, 2**31),
 )
 def test_the_shares_add_up_to_the_product_for_any_ring_elements(
-    holders, nodes, columns, dim, density, keep_bytes, seed
+    holders, nodes, columns, dim, density, keep_bytes, block_bytes, seed
 ):
     generator = torch.Generator().manual_seed(seed)
     names = ["A", "B", "C", "D", "E"][:holders]
@@ -71,7 +76,7 @@ def test_the_shares_add_up_to_the_product_for_any_ring_elements(
         matrices[name] = torch.where(filled, uniform(generator, nodes, features[name]), 0)
     weights = {name: {owner: uniform(generator, features[owner], dim) for owner in names} for name in names}
     gradients = {name: uniform(generator, nodes, dim) for name in names}
-    results = product_session(matrices, weights, gradients, dim, steps=2, keep_bytes=keep_bytes)
+    results = product_session(matrices, weights, gradients, dim, 2, keep_bytes, block_bytes)
     blocks = {owner: add([weights[name][owner] for name in names]) for owner in names}
     forward = add([DenseOperand(matrices[owner]).times(blocks[owner]) for owner in names])
     gradient = add(list(gradients.values()))
@@ -128,6 +133,52 @@ def test_no_mask_is_used_twice():
     assert len({elements for *_, elements in seen}) == len(seen) == 3 * 3 * 2 + 3 * 3
 
 
+def test_rows_in_blocks_have_masks_of_their_own():
+    generator = torch.Generator().manual_seed(1)
+    names, features = ["A", "B"], {"A": 3, "B": 3}
+    # The same rows in every block: equal masks would give equal messages.
+    matrices = {name: uniform(generator, 2, 3).repeat(4, 1) for name in names}
+    weights = {name: {owner: uniform(generator, 3, 3) for owner in features} for name in names}
+    gradients = {name: uniform(generator, 2, 3).repeat(4, 1) for name in names}
+    results = product_session(matrices, weights, gradients, 3, steps=2, block_bytes=8 * 3 * 2)
+    for name, (_, view) in results.items():
+        ready = [m.tag for m in view if m.tag.kind is Kind.READY]
+        assert [(tag.step, tag.round) for tag in ready] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        uniforms = [m for m in view if m.sender == name and m.tag.kind in (Kind.STATIC_DIFFERENCE, Kind.MASKED_OPERAND)]
+        assert len(uniforms) == 4 + 2 * 2 * 4
+        assert len({tuple(m.tensor.flatten().tolist()) for m in uniforms}) == len(uniforms)
+
+
+def test_the_dealer_waits_for_those_that_use_what_it_deals():
+    features, blocks = {"A": 1, "B": 1}, 9
+    dealt, at_pause = [], []
+
+    class Watched(RecordedLink):
+        def send(self, to, tag, tensor):
+            if tag.kind is Kind.CORRELATION and to == "A":
+                dealt.append(tag.round)
+            super().send(to, tag, tensor)
+
+    def holder(link):
+        matrix = torch.ones(blocks, 1, dtype=torch.int64)
+        product = SecureProduct(link, matrix, torch.clone, features, 1, block_bytes=8)
+        shares = {owner: torch.ones(1, 1, dtype=torch.int64) for owner in features}
+        for rows, _ in product.forward(0, shares):
+            if rows.start == 2 and link.party == "A":
+                time.sleep(0.3)
+                at_pause.append(len(dealt))
+        product.close()
+
+    def server(link):
+        dealer = Dealer(Watched(link), features, blocks, 1, fixed_secrets("dealer"), block_bytes=8)
+        dealer.send_seeds()
+        dealer.deal(Direction.FORWARD, 0)
+
+    simulate({"A": holder, "B": holder, SERVER: server})
+    assert at_pause == [3 + AHEAD]
+    assert len(dealt) == blocks
+
+
 def test_the_dealers_halves_are_those_of_the_formula_and_are_all_it_sends():
     seeds = iter([bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32])
     features, nodes, dim = {"A": 3, "B": 4, "C": 2}, 5, 2
@@ -171,7 +222,7 @@ def test_mask_names_never_meet():
 def test_a_dealt_matrix_of_the_wrong_shape_is_refused():
     def holder(link):
         matrix = torch.ones(4, 2, dtype=torch.int64)
-        product = SecureProduct(link, static_operand(matrix, torch.clone), matrix, {"A": 2, "B": 2}, 1)
+        product = SecureProduct(link, matrix, torch.clone, {"A": 2, "B": 2}, 1)
         return product.prepare(Direction.FORWARD, 0)
 
     def server(link):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import expand
-from veilgraph.mpc import dealer, ring
+from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import SeededOperand
 from veilgraph.mpc.ring import (
     GUARD_BITS,
@@ -305,33 +305,16 @@ def test_features_are_converted_once_in_every_layout():
 
 
 @relaxed
-@given(rows=st.integers(1, 60), columns=st.integers(1, 6), block_bytes=st.integers(0, 700))
-def test_a_seeded_operand_is_the_same_kept_or_blockwise(rows, columns, block_bytes):
+@given(rows=st.integers(1, 60), columns=st.integers(1, 6))
+def test_a_seeded_operand_is_the_same_kept_or_expanded_anew(rows, columns):
     seed = bytes(range(32))
     shape = (rows, columns)
-    kept = SeededOperand(seed, "U", shape, keep_bytes=1 << 20, block_bytes=block_bytes)
-    blockwise = SeededOperand(seed, "U", shape, keep_bytes=0, block_bytes=block_bytes)
+    kept, anew = (SeededOperand(seed, "U", shape, keep=keep) for keep in (True, False))
     generator = torch.Generator().manual_seed(rows)
     right = torch.randint(MIN, MAX, (columns, 2), generator=generator)
     tall = torch.randint(MIN, MAX, (rows, 2), generator=generator)
     plain = ring.DenseOperand(expand(seed, "U", shape))
-    for operand in (kept, blockwise):
+    for operand in (kept, anew):
         assert operand.shape == shape
         assert torch.equal(operand.times(right), plain.times(right))
         assert torch.equal(operand.transposed_times(tall), plain.transposed_times(tall))
-
-
-def test_a_mask_too_large_to_keep_is_never_expanded_whole(monkeypatch):
-    largest = 0
-    whole = expand
-
-    def watched(seed, purpose, shape, first_element=0):
-        nonlocal largest
-        largest = max(largest, 8 * math.prod(shape))
-        return whole(seed, purpose, shape, first_element)
-
-    monkeypatch.setattr(dealer, "expand", watched)
-    operand = SeededOperand(bytes(32), "U", (5000, 10), keep_bytes=0, block_bytes=4096)
-    operand.times(torch.ones(10, 1, dtype=torch.int64))
-    operand.transposed_times(torch.ones(5000, 1, dtype=torch.int64))
-    assert 0 < largest <= 4096

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
 
-from tests.nn.graphs import random_adjacency
+from tests.nn.graphs import random_adjacency, weighted_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams
@@ -66,13 +66,13 @@ class TestEveryKind:
         new = torch.randperm(12, generator=generator())
         moved = torch.empty_like(h)
         moved[new] = h
-        renamed = Adjacency(new[adjacency.edge_index], None, 12, torch.float64)
+        renamed = Adjacency.of_edges(new[adjacency.edge_index], None, 12, torch.float64)
         expected = model(h, h, adjacency, None)
         torch.testing.assert_close(model(moved, moved, renamed, None)[new], expected)
 
     def test_isolated_nodes_and_no_edges(self, kind):
         h, model = embedding(), build(kind)
-        empty = Adjacency(torch.empty(2, 0, dtype=torch.int64), None, 12, torch.float64)
+        empty = Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, 12, torch.float64)
         for randomness in (None, generator()):
             out = model(h, h, empty, randomness)
             assert torch.isfinite(out).all()
@@ -81,7 +81,7 @@ class TestEveryKind:
 
     def test_one_node(self, kind):
         h = embedding(1)
-        loop = Adjacency(torch.zeros(2, 1, dtype=torch.int64), None, 1, torch.float64)
+        loop = Adjacency.of_edges(torch.zeros(2, 1, dtype=torch.int64), None, 1, torch.float64)
         assert torch.isfinite(build(kind)(h, h, loop, None)).all()
 
     def test_no_hops_return_the_input(self, kind):
@@ -128,7 +128,7 @@ def test_sage_pool_is_pyg():
 
 def no_loops(adjacency):
     keep = adjacency.edge_index[0] != adjacency.edge_index[1]
-    return Adjacency(adjacency.edge_index[:, keep], adjacency.edge_weight[keep], adjacency.num_nodes, adjacency.dtype)
+    return weighted_adjacency(adjacency.edge_index[:, keep], adjacency.edge_weight[keep], adjacency.num_nodes)
 
 
 def test_gcn_is_pyg():

@@ -47,7 +47,7 @@ def published(hop: Hop, edges: Edges, x: Tensor, hops: int, clip: float, bound: 
     edge_index = torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T
     if bound is not None:
         edge_index = edge_index[:, bound_degrees(edge_index, len(x), bound)]
-    adjacency = Adjacency(edge_index, None, len(x), torch.float64)
+    adjacency = Adjacency.of_edges(edge_index, None, len(x), torch.float64)
     h = x
     for _ in range(hops):
         h = hop(adjacency, h, x)
@@ -116,7 +116,7 @@ def test_another_weight_changes_half_as_many_rows_as_another_edge(edges, bound, 
     results = []
     for value in (weight, 7.0):
         weights = torch.where(edge_index.sum(dim=0) == 1, value, 1.0).double()
-        adjacency = Adjacency(edge_index, weights, NODES, torch.float64)
+        adjacency = Adjacency.of_edges(edge_index, weights, NODES, torch.float64)
         h = x
         for _ in range(hops):
             h = HOPS[name](adjacency, h, x)

@@ -376,7 +376,9 @@ def test_mutant_one_mask_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_mutant_one_operand_mask_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (dealer, product):
-        monkeypatch.setattr(module, "operand_mask_name", lambda owner, direction, step: f"V/{owner}/{direction.name}")
+        monkeypatch.setattr(
+            module, "operand_mask_name", lambda owner, direction, step, block: f"V/{owner}/{direction.name}"
+        )
     is_leak(PLAIN, "masked_operand.*are under the same mask")
 
 

@@ -27,6 +27,7 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.mpc.dealer import row_blocks
 from veilgraph.paradigms.predictions import load_predictions, scoring
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
 
@@ -79,6 +80,7 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
             f"data.parties: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
             "an audit needs another name for it"
         )
+    _check_readable(run)
     everybody = (SERVER, *settings.data.names, CLIENT)
     adversaries = _chosen("adversaries", asked.adversaries, everybody)
     attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
@@ -103,6 +105,25 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
     result = AuditResult(settings.name, settings.paradigm, asked.seed, FALSE_ALARM_RATE, judged, tuple(skipped))
     write_whole(run.path / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
     return result
+
+
+def _check_readable(run: RunDirectory) -> None:
+    """Views are read pass by pass, with a row for every node and one message for every matrix."""
+    settings = run.settings
+    if settings.train.batch_size is not None:
+        raise RunError(
+            f"{run.path} was trained with train.batch_size={settings.train.batch_size}, and the audit reads passes "
+            "over all nodes; train it without batch_size, on fewer nodes if need be, and audit that"
+        )
+    if settings.paradigm != "vertical" or settings.model.initial.method != "collaborative":
+        return
+    graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
+    blocks = row_blocks(graphs[0].common, {graph.party: graph.num_features for graph in graphs}, settings.model.dim)
+    if len(blocks) > 1:
+        raise RunError(
+            f"{run.path} has {graphs[0].common} common nodes, multiplied in {len(blocks)} blocks of rows, and the "
+            f"audit reads those of one; audit a run on at most {blocks[0].stop} of the nodes"
+        )
 
 
 def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:

@@ -8,6 +8,7 @@ twin have what all holders released as their features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,11 @@ from veilgraph.mpc.embed import OWN_NODES
 from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
+from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.publish import Publisher
+from veilgraph.roles.batches import Batch, training_batches
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.role import build_optimizer, precision
@@ -80,6 +83,11 @@ class PlainNetwork:
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
         self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
         self._h0: dict[PartyId, Tensor] | None = None
+        self._nodes = common.num_nodes
+        local = model.local
+        self._samplers = {
+            party: Sampler(adjacency, local.hops, local.fanout) for party, adjacency in adjacencies.items()
+        }
 
     @property
     def train_settings(self) -> TrainSettings:
@@ -154,7 +162,41 @@ class PlainNetwork:
         return branch
 
     def train_step(self, epoch: int) -> float:
-        """One forward and backward pass and one update; returns the training loss."""
+        """A forward and backward pass and an update, or one for each batch of an epoch; returns the (mean) loss."""
+        batches = training_batches(self.settings, self._nodes, epoch)
+        return fmean(self._step(epoch) if batch is None else self._batch_step(epoch, batch) for batch in batches)
+
+    def _batch_step(self, epoch: int, batch: Batch) -> float:
+        """As ``_step``, over the neighbourhoods that the holders draw around a batch's targets."""
+        if self._h0 is None:
+            self._h0 = self.embedding.embed()
+            self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
+        for parameter in self.trained():
+            parameter.grad = None
+        pieces, leaves = [], {}
+        for party, network in self.holders.items():
+            stream = self._streams[party]
+            around = self._samplers[party].around(batch.rows, stream.generator("neighbours", epoch, batch.index))
+            leaves[party] = around.nodes, leaf(self._h0[party][around.nodes])
+            generator = stream.generator("dropout", epoch, batch.index)
+            started = network.start(leaves[party][1], generator)
+            pieces.append(network.contribute_batch(started, around, batch.rows, generator))
+        total = None if self._weight_total is None else self._weight_total[batch.rows]
+        combined = self.server.merge(pieces, total)
+        deep = self.server.deep(combined, self._streams[SERVER].generator("dropout", epoch, batch.index))
+        generator = self._streams[self._label_party].generator("head dropout", epoch, batch.index)
+        logits = self.head(deep, self._label_adjacency, generator)
+        loss = self._objective.training_loss(logits, batch.rows)
+        backward(loss)
+        for party, (nodes, h0) in leaves.items():
+            self._gradients[party].index_add_(0, nodes, gradient_of(h0))
+        if batch.period:
+            self.embedding.learn({party: total / batch.period for party, total in self._gradients.items()})
+            self._h0 = None
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _step(self, epoch: int) -> float:
         for parameter in self.trained():
             parameter.grad = None
         self.logits = self.forward(epoch)

@@ -102,7 +102,7 @@ class _LastLayer(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Tensor[N, d] to Tensor[N, d]; edges stay those of the first call."""
         if self._adjacency is None:
-            self._adjacency = Adjacency(edge_index, None, len(x), self._dtype)
+            self._adjacency = Adjacency.of_edges(edge_index, None, len(x), self._dtype)
         embedding: Tensor = self._layer(x, self._adjacency)
         return embedding
 

@@ -22,6 +22,7 @@ from veilgraph.cli.app import (
     results,
     say,
 )
+from veilgraph.cli.machine import MachinesOption, machine_counts
 from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -60,16 +61,27 @@ def train_command(
         int | None,
         typer.Option(min=0, help="With --record-views: of how many passes, and the newest; 0: all. Default: 50."),
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            metavar="",
+            help="Write RUN/trace.json: when each party computes, sends and waits; for chrome://tracing or Perfetto.",
+        ),
+    ] = False,
+    machines: MachinesOption = None,
 ) -> None:
     """Train a job with all parties on this machine, or go on with a run that was cut off."""
+    counts = machine_counts(machines)
+    processes = processes or bool(counts)
     if resume is not None and job is None:
-        if out is not None or overrides or private_seeds or record_views or view_passes is not None:
+        if out is not None or overrides or private_seeds or record_views or view_passes is not None or profile:
             raise typer.BadParameter(
                 "--resume goes on with the run's own job, seeds and directory: no --out, --set, --private-seeds, "
-                "--record-views"
+                "--record-views, --profile"
             )
         with _resumable(resume):
-            _resume(resume, processes=processes)
+            _resume(resume, processes=processes, machines=counts)
     elif job is not None and resume is None:
         if view_passes is not None and not record_views:
             raise typer.BadParameter(
@@ -85,6 +97,8 @@ def train_command(
                 private_seeds=private_seeds,
                 record_views=record_views,
                 view_passes=view_passes,
+                profile=profile,
+                machines=counts,
             )
     else:
         raise typer.BadParameter("give either a job file or --resume RUN")
@@ -316,6 +330,8 @@ def _train(
     private_seeds: bool,
     record_views: bool,
     view_passes: int | None,
+    profile: bool,
+    machines: dict[str, int],
 ) -> None:
     from veilgraph.paradigms.jobs import VIEW_PASSES, train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
@@ -328,19 +344,21 @@ def _train(
             private_seeds=private_seeds,
             record_views=record_views,
             view_passes=VIEW_PASSES if view_passes is None else view_passes or None,
+            profile=profile,
+            machines=machines,
             progress=progress,
         )
     _show(result)
 
 
-def _resume(path: Path, *, processes: bool) -> None:
+def _resume(path: Path, *, processes: bool, machines: dict[str, int]) -> None:
     from veilgraph.paradigms.jobs import resume  # noqa: PLC0415
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     settings = RunDirectory.open(path).settings
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
-        result = resume(path, processes=processes, progress=progress)
+        result = resume(path, processes=processes, machines=machines, progress=progress)
     _show(result)
 
 
@@ -372,6 +390,8 @@ def _draw(result: TrainResult, references: dict[str, float]) -> None:
 def _say_where(path: Path) -> None:
     typer.echo(f"run     {path}")
     typer.echo(f"curves  {path / 'curves.png'}")
+    if (trace := path / "trace.json").is_file():
+        typer.echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
     typer.echo(f"predict with: veilgraph predict {path}")
 
 

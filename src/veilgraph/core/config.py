@@ -42,9 +42,22 @@ class TrainSettings(Settings):
     )
     evaluate_every: int = Field(1, ge=1, description="epochs between evaluations at the label holder")
     checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints")
+    batch_size: int | None = Field(
+        None, ge=1, description="common nodes in a step; each holder draws their neighbourhoods by itself; null: all"
+    )
+    refresh_every: int | None = Field(
+        None,
+        ge=1,
+        description="with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.refresh_every is not None and self.batch_size is None:
+            raise ValueError(
+                f"refresh_every={self.refresh_every} counts batches, and without batch_size every step renews h^0; "
+                "leave it out or set batch_size"
+            )
         if self.select_by == "last" and self.patience is not None:
             raise ValueError(
                 f"select_by='last' judges no epoch and patience={self.patience} waits for a better one; set patience "
@@ -68,6 +81,9 @@ class JobSettings(Settings):
     )
     seed: int = Field(0, ge=0, lt=2**63)
     precision: Literal["float32", "float64"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "cpu", description="where a party computes, paradigm vertical; auto: on its GPU if it has one"
+    )
     timeout_s: float = Field(600.0, gt=0, description="longest wait for another party's message")
     data: DataSettings = DataSettings()
     model: ModelSettings = Field(ModelSettings(), description="the network of the vertical paradigm")
@@ -82,6 +98,7 @@ class JobSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_paradigm()
+        self._check_batches()
         if self.model.initial.release is not None:
             self._check_perturbed()
         if self.privacy is not None:
@@ -94,6 +111,11 @@ class JobSettings(Settings):
                 raise ValueError(f"{name} is not the network of paradigm={self.paradigm!r}; leave it out")
         if self.paradigm != "horizontal" and self.data.parts != PartSettings():
             raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
+        if self.device != "cpu" and (self.paradigm != "vertical" or (self.privacy is not None and self.privacy.once)):
+            raise ValueError(
+                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
+                "compute on the CPU"
+            )
         if self.paradigm != "vertical":
             if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
                 raise ValueError(
@@ -106,6 +128,27 @@ class JobSettings(Settings):
             self._check_horizontal()
         if self.paradigm == "local":
             self._check_local()
+
+    def _check_batches(self) -> None:
+        if self.train.batch_size is None:
+            if self.model.local.fanout is not None:
+                raise ValueError(
+                    f"model.local.fanout={self.model.local.fanout} bounds the neighbourhoods of batches; leave it out "
+                    "or set train.batch_size"
+                )
+            return
+        rules = (
+            ("paradigm", self.paradigm, "vertical", "the others train on all nodes at once"),
+            ("model.rounds", self.model.rounds, 1, "a second round would ask for the neighbours, and so tell edges"),
+            ("model.head.logit_hops", self.model.head.logit_hops, 0, "they reach beyond a batch"),
+            ("privacy", self.privacy, None, "its ledger counts releases of all rows"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(
+                    f"train.batch_size needs {name}={'null' if needed is None else needed}: {why}; set it so or leave "
+                    "batch_size out"
+                )
 
     def _check_horizontal(self) -> None:
         if self.train.class_weights != "none" or self.train.select_by == "auc":

@@ -64,6 +64,11 @@ class LocalSettings(Settings):
     dropout: Probability = Field(0.0, description="before every hop")
     teleport: float = Field(0.1, ge=0, le=1, description="appnp's α")
     heads: int = Field(4, ge=1, description="gat's attention heads; must divide dim")
+    fanout: int | None = Field(
+        None,
+        ge=1,
+        description="with train.batch_size: at most so many neighbours of a node, drawn anew in each step; null: all",
+    )
     start: Literal["glorot", "average"] = Field(
         "glorot", description="first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean)"
     )

@@ -221,6 +221,32 @@ class EdgeSettings(Settings):
         return _check_suffix(path)
 
 
+class MachineSettings(Settings):
+    """Several machines of the party that share its local model, across organisations (docs/deployment.md)."""
+
+    count: int = Field(ge=2, description="how many, with the one that joins")
+    address: str = Field(description="host:port of the one that joins, free there and reached by the others")
+    idle_s: float = Field(3600.0, gt=0, description="longest wait of the others for work within a job")
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise ValueError("an address is a name or IPv4 address and a port, as in 10.0.0.5:29500")
+        return address
+
+    @property
+    def host(self) -> str:
+        """Name or IPv4 address."""
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        """Of the rendezvous."""
+        return int(self.address.rpartition(":")[2])
+
+
 class PartySettings(Settings):
     """One organisation's own settings; private to it."""
 
@@ -231,6 +257,7 @@ class PartySettings(Settings):
     nodes: NodeSettings
     edges: tuple[EdgeSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
+    machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
 
     @field_validator("party")
     @classmethod

@@ -75,6 +75,8 @@ class Kind(IntEnum):
     """Features that every node perturbed by itself (local differential privacy)."""
     PERTURBED_LABELS = 27
     """Labels under randomised response, and which split their nodes are in."""
+    READY = 28
+    """The sender has used a matrix that was dealt to it: the dealer may send it one more."""
 
 
 @dataclass(frozen=True, slots=True)

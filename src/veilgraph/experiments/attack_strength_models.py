@@ -135,7 +135,7 @@ def induced(data: Data, keep: Tensor) -> Data:
 
 def _inputs(data: Data) -> tuple[Features, Adjacency]:
     x = data.x
-    return Features(x, torch.float32), Adjacency(data.edge_index, None, x.shape[0], torch.float32)
+    return Features(x, torch.float32), Adjacency.of_edges(data.edge_index, None, x.shape[0], torch.float32)
 
 
 def classes_of(data: Data) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,11 +23,12 @@ from typing_extensions import override
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import Direction
+from veilgraph.mpc.dealer import BLOCK_BYTES
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
-from veilgraph.mpc.product import Prepared, SecureProduct
+from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares, share_contribution
 
 SUM_BITS: Final = 40
@@ -51,7 +51,8 @@ class EmbeddingSession:
     ``matrix`` [C, F] has the features of the common nodes, or [N, F] of all where the method is not joint;
     ``features`` maps holder → number of columns in the job's order (unknown, 0, where the method is not joint);
     ``feature_bits`` is the scale all agreed on; ``own`` [N − C, F] has the features of the nodes that no other
-    holder knows, None where there are none or ``matrix`` has them.
+    holder knows, None where there are none or ``matrix`` has them; ``block_bytes`` is as for ``row_blocks``, and
+    ``device`` where dense products in the ring are computed; ``trace`` notes what is prepared ahead.
     """
 
     link: Link
@@ -64,6 +65,9 @@ class EmbeddingSession:
     streams: LearningStreams
     dtype: torch.dtype
     own: Tensor | None = None
+    block_bytes: int = BLOCK_BYTES
+    device: torch.device = ring.CPU
+    trace: AnyTrace = NO_TRACE
 
     @property
     def others(self) -> list[PartyId]:
@@ -192,10 +196,13 @@ class Collaborative(InitialEmbedding):
         self._check_range(std, session.feature_bits + weight_bits)
         self._product = SecureProduct(
             session.link,
-            ring.static_operand(session.matrix, to_ring),
-            ring.dense(session.matrix, to_ring),
+            session.matrix,
+            to_ring,
             session.features,
             session.dim,
+            session.block_bytes,
+            session.device,
+            session.trace,
         )
         own_std = std / len(session.features) ** 0.5
         self.shares = {
@@ -211,10 +218,8 @@ class Collaborative(InitialEmbedding):
             )
             for owner, columns in session.features.items()
         }
-        self._momentum = torch.zeros(session.matrix.shape[0], session.dim, dtype=torch.float64)
+        self._momentum = torch.zeros(session.matrix.shape[0], session.dim, dtype=session.dtype)
         self._scale = torch.ones((), dtype=torch.float64)
-        self._background = ThreadPoolExecutor(1, thread_name_prefix=f"{party} offline")
-        self._ahead: dict[tuple[Direction, int], Future[Prepared]] = {}
 
     def _check_range(self, std: float, opened_bits: int) -> None:
         matrix = self._session.matrix
@@ -223,7 +228,7 @@ class Collaborative(InitialEmbedding):
             sizes = torch.zeros(matrix.shape[0], dtype=torch.float64)
             sizes.index_add_(0, rows, matrix.values().to(torch.float64).square())
         else:
-            sizes = matrix.to(torch.float64).square().sum(dim=1)
+            sizes = torch.linalg.vector_norm(matrix, dim=1).square()
         largest = float(sizes.max().sqrt()) * _INIT_RANGE_STD * std
         room = 63 - ring.GUARD_BITS - opened_bits
         if largest >= 2.0**room:
@@ -236,29 +241,29 @@ class Collaborative(InitialEmbedding):
     @override
     def embed(self, step: int, *, learns: bool) -> Tensor:
         session = self._session
-        prepared = self._prepared(Direction.FORWARD, step)
-        if learns:
-            self._prepare(Direction.BACKWARD, step)
-            self._prepare(Direction.FORWARD, step + 1)
-        share = self._product.forward(step, prepared, self.shares)
-        opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step), share)
+        embedding = torch.empty(session.matrix.shape[0], session.dim, dtype=session.dtype)
         opened_bits = session.feature_bits + int(self._weight_bits)
-        embedding = ring.decode(opened, opened_bits, torch.float64, "h^0", _SCALE_REMEDY)
-        return (embedding * self._scale).to(session.dtype)
+        for block, (rows, share) in enumerate(self._product.forward(step, self.shares, learns=learns)):
+            opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step, block), share)
+            embedding[rows] = ring.decode(opened, opened_bits, torch.float64, "h^0", _SCALE_REMEDY) * self._scale
+        return embedding
 
     @override
     def learn(self, step: int, gradient: Tensor) -> None:
         settings = self._session.settings
         self._momentum.mul_(settings.momentum).add_(gradient)
         self._scale.mul_(1 - settings.learning_rate * settings.weight_decay)
-        scaled = ring.encode(
-            self._momentum * (settings.learning_rate / self._scale),
-            settings.gradient_bits,
-            "the scaled gradient of h^0",
-            "lower model.initial.gradient_bits or model.initial.learning_rate",
-        )
-        updates = self._product.backward(step, self._prepared(Direction.BACKWARD, step), scaled)
-        for owner, update in updates.items():
+        rate = settings.learning_rate / self._scale
+
+        def scaled(rows: slice) -> Tensor:
+            return ring.encode(
+                self._momentum[rows].to(torch.float64) * rate,
+                settings.gradient_bits,
+                "the scaled gradient of h^0",
+                "lower model.initial.gradient_bits or model.initial.learning_rate",
+            )
+
+        for owner, update in self._product.backward(step, scaled).items():
             self.shares[owner] -= update
 
     @override
@@ -272,18 +277,7 @@ class Collaborative(InitialEmbedding):
 
     @override
     def close(self) -> None:
-        self._background.shutdown(wait=True, cancel_futures=True)
-
-    def _prepare(self, direction: Direction, step: int) -> Future[Prepared]:
-        future = self._background.submit(self._product.prepare, direction, step)
-        self._ahead[direction, step] = future
-        return future
-
-    def _prepared(self, direction: Direction, step: int) -> Prepared:
-        future = self._ahead.pop((direction, step), None) or self._background.submit(
-            self._product.prepare, direction, step
-        )
-        return future.result()
+        self._product.close()
 
 
 class WithOwnNodes(InitialEmbedding):

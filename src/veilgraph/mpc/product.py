@@ -11,28 +11,44 @@ but h^0 is opened.
     backward  holder j → every owner: F_j = g_j − V_j
               owner i adds  x^iᵀ·(g_i + Σ_j F_j) + (U_iᵀ·Σ_j V_j − Σ_j Z_ji),      holder j adds  E_iᵀ·V_j + Z_ji
 
-Everything that does not depend on W or g of the step is in ``prepare`` and can run ahead of time.
+A large graph's rows are multiplied block by block, each with masks of its own, so that memory beside x, E and the
+results is that of a few blocks. Everything that does not depend on W or g of the step is prepared ahead, a few blocks
+on, in the background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import SEED_BYTES, expand
+from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.rows import rows_between
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
-from veilgraph.mpc.dealer import Direction, operand_mask_name, result_mask_name, static_mask_name
+from veilgraph.mpc import ring
+from veilgraph.mpc.dealer import (
+    AHEAD,
+    BLOCK_BYTES,
+    Direction,
+    operand_mask_name,
+    result_mask_name,
+    round_of,
+    row_blocks,
+    static_mask_name,
+)
 from veilgraph.mpc.mask import add
-from veilgraph.mpc.ring import DenseOperand, StaticOperand
+from veilgraph.mpc.ring import ConvertedOperand, StaticOperand
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The offline half of one product."""
+    """The offline half of one block of a product."""
 
     masks: dict[PartyId, Tensor]
     """owner → V, the mask of what this holder sends to that owner (the same for all owners when backward)."""
@@ -42,87 +58,177 @@ class Prepared:
     """The dealer's half for the product with this holder's own features."""
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some rows, and what does not change of them: x^i, and of every other holder E."""
+
+    rows: slice
+    operand: StaticOperand
+    differences: dict[PartyId, StaticOperand]
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+
+Item = tuple[Direction, int, int]
+"""Direction, step and block."""
+
+
 class SecureProduct:
     """One holder's side of all secure products of a session.
 
     Args:
         link: this holder's.
-        operand: x^i in the ring, [N, F_i].
-        dense: the same matrix strided, needed once to send E.
+        matrix: x^i, [N, F_i], strided or ``torch.sparse_csr``; may be mapped from a file.
+        to_ring: maps its values into the ring, zero to zero.
         features: holder → number of feature columns, in the job's order of holders.
         dim: d.
+        block_bytes: as for ``row_blocks``, the same at all parties.
+        device: where dense products are computed, exactly as on the CPU.
+        trace: notes what is prepared ahead.
     """
 
     def __init__(
-        self, link: Link, operand: StaticOperand, dense: Tensor, features: Mapping[PartyId, int], dim: int
+        self,
+        link: Link,
+        matrix: Tensor,
+        to_ring: Callable[[Tensor], Tensor],
+        features: Mapping[PartyId, int],
+        dim: int,
+        block_bytes: int = BLOCK_BYTES,
+        device: torch.device = ring.CPU,
+        trace: AnyTrace = NO_TRACE,
     ) -> None:
-        self._link, self._operand, self._features, self._dim = link, operand, dict(features), dim
-        self._nodes = operand.shape[0]
+        self._trace = trace
+        self._link, self._features, self._dim, self._device = link, dict(features), dim, device
         self._others = [holder for holder in features if holder != link.party]
         seed = receive_as(link, SERVER, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
         self._seed = seed.numpy().tobytes()
-        difference = dense - expand(self._seed, static_mask_name(), (self._nodes, self._features[link.party]))
-        tag = Tag(Kind.STATIC_DIFFERENCE)
-        broadcast(link, self._others, tag, difference)
-        self._differences = {
-            other: DenseOperand(receive_as(link, other, tag, (self._nodes, features[other]), torch.int64))
+        rows = row_blocks(matrix.shape[0], features, dim, block_bytes)
+        self._blocks = [self._static(number, each, matrix, to_ring, len(rows)) for number, each in enumerate(rows)]
+        self._background = ThreadPoolExecutor(1, thread_name_prefix=f"{link.party} offline")
+        self._ahead: dict[Item, Future[Prepared]] = {}
+
+    def _static(
+        self, number: int, rows: slice, matrix: Tensor, to_ring: Callable[[Tensor], Tensor], blocks: int
+    ) -> _Block:
+        part = rows_between(matrix, rows.start, rows.stop)
+        mask = expand(self._seed, static_mask_name(number), tuple(part.shape))
+        tag = Tag(Kind.STATIC_DIFFERENCE, 0, number)
+        broadcast(self._link, self._others, tag, ring.dense(part, to_ring) - mask)
+        differences = {
+            other: ring.dense_operand(
+                receive_as(self._link, other, tag, (part.shape[0], self._features[other]), torch.int64), self._device
+            )
             for other in self._others
         }
+        keeps = blocks == 1 or part.layout == torch.sparse_csr or self._device.type != "cpu"
+        operand = ring.static_operand(part, to_ring, self._device) if keeps else ConvertedOperand(part, to_ring)
+        return _Block(rows, operand, differences)
 
-    def prepare(self, direction: Direction, step: int) -> Prepared:
-        """Expands this product's masks, multiplies them, and waits for the dealer's half."""
-        forward = direction is Direction.FORWARD
+    def prepare(self, direction: Direction, step: int, block: int = 0) -> Prepared:
+        """Expands a block's masks, multiplies them, and waits for the dealer's half."""
+        forward, part = direction is Direction.FORWARD, self._blocks[block]
         masks: dict[PartyId, Tensor] = {}
         pieces: dict[PartyId, Tensor] = {}
         for owner in self._others:
-            rows = self._features[owner] if forward else self._nodes
+            rows = self._features[owner] if forward else part.size
             if forward or not masks:
-                mask = expand(self._seed, operand_mask_name(owner, direction, step), (rows, self._dim))
-            difference = self._differences[owner]
+                mask = expand(self._seed, operand_mask_name(owner, direction, step, block), (rows, self._dim))
+            difference = part.differences[owner]
             piece = difference.times(mask) if forward else difference.transposed_times(mask)
-            name = result_mask_name(owner, direction, step)
+            name = result_mask_name(owner, direction, step, block)
             pieces[owner] = piece.add_(expand(self._seed, name, tuple(piece.shape)))
             masks[owner] = mask
-        rows = self._nodes if forward else self._features[self._link.party]
-        tag = Tag(Kind.CORRELATION, step, int(direction))
+        rows = part.size if forward else self._features[self._link.party]
+        tag = Tag(Kind.CORRELATION, step, round_of(direction, block))
         correlation = receive_as(self._link, SERVER, tag, (rows, self._dim), torch.int64)
         return Prepared(masks, pieces, correlation)
 
-    def forward(self, step: int, prepared: Prepared, shares: Mapping[PartyId, Tensor]) -> Tensor:
-        """This holder's share of Σ_i x^i·W^i.
+    def _prepare_ahead(self, direction: Direction, step: int, block: int) -> Prepared:
+        with self._trace.span(f"prepare {direction.name.lower()}", step=step, block=block):
+            return self.prepare(direction, step, block)
+
+    def ahead(self, items: Sequence[Item]) -> list[Future[Prepared]]:
+        """Has blocks prepared in the background, in this order; what has been begun is not begun again."""
+        for item in items:
+            if item not in self._ahead:
+                self._ahead[item] = self._background.submit(self._prepare_ahead, *item)
+        return [self._ahead[item] for item in items]
+
+    def forward(
+        self, step: int, shares: Mapping[PartyId, Tensor], *, learns: bool = False
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """This holder's share of Σ_i x^i·W^i, block by block.
 
         Args:
             step: of the session.
-            prepared: of this step's forward product.
             shares: owner → this holder's share of that owner's weight block, int64 [F_owner, d].
+            learns: whether ``backward`` of this step follows, and the next step's ``forward``: they are prepared.
 
-        Returns:
-            int64 [N, d].
+        Yields:
+            The rows, and their share, int64 [rows, d].
         """
         party = self._link.party
-        tag = Tag(Kind.MASKED_OPERAND, step, int(Direction.FORWARD))
-        for owner in self._others:
-            self._link.send(owner, tag, shares[owner] - prepared.masks[owner])
-        received = gather(self._link, self._others, tag, (self._features[party], self._dim), torch.int64)
-        operand = add([shares[party], *received.values()])
-        share = self._operand.times(operand).add_(prepared.correlation)
-        for piece in prepared.pieces.values():
-            share += piece
-        return share
+        for number, block in enumerate(self._blocks):
+            prepared = self._take((Direction.FORWARD, step, number), learns=learns)
+            tag = Tag(Kind.MASKED_OPERAND, step, round_of(Direction.FORWARD, number))
+            for owner in self._others:
+                self._link.send(owner, tag, shares[owner] - prepared.masks[owner])
+            received = gather(self._link, self._others, tag, (self._features[party], self._dim), torch.int64)
+            operand = add([shares[party], *received.values()])
+            share = block.operand.times(operand).add_(prepared.correlation)
+            for piece in prepared.pieces.values():
+                share += piece
+            if number + AHEAD < len(self._blocks):
+                self._link.send(SERVER, Tag(Kind.READY, step, number), torch.ones(1, dtype=torch.uint8))
+            yield block.rows, share
 
-    def backward(self, step: int, prepared: Prepared, gradient: Tensor) -> dict[PartyId, Tensor]:
-        """Shares of x^iᵀ·Σ_j g_j for every block i.
+    def backward(self, step: int, gradient: Callable[[slice], Tensor], *, learns: bool = True) -> dict[PartyId, Tensor]:
+        """Shares of x^iᵀ·Σ_j g_j for every block of weights i.
 
         Args:
             step: of the session.
-            prepared: of this step's backward product.
-            gradient: this holder's g in the ring, int64 [N, d].
+            gradient: gives rows of this holder's g in the ring, int64 [rows, d].
+            learns: whether another step follows, whose ``forward`` is prepared.
 
         Returns:
             owner → int64 [F_owner, d].
         """
-        masked = gradient - prepared.masks[self._others[0]]
-        tag = Tag(Kind.MASKED_OPERAND, step, int(Direction.BACKWARD))
-        operand = add([gradient, *exchange(self._link, self._others, tag, masked).values()])
-        own = self._operand.transposed_times(operand).add_(prepared.correlation)
-        return {self._link.party: own, **prepared.pieces}
+        totals: dict[PartyId, Tensor] = {}
+        for number, block in enumerate(self._blocks):
+            prepared = self._take((Direction.BACKWARD, step, number), learns=learns)
+            rows = gradient(block.rows)
+            tag = Tag(Kind.MASKED_OPERAND, step, round_of(Direction.BACKWARD, number))
+            masked = rows - prepared.masks[self._others[0]]
+            operand = add([rows, *exchange(self._link, self._others, tag, masked).values()])
+            own = block.operand.transposed_times(operand).add_(prepared.correlation)
+            for owner, piece in {self._link.party: own, **prepared.pieces}.items():
+                totals[owner] = totals[owner].add_(piece) if owner in totals else piece
+        return totals
+
+    def close(self) -> None:
+        """Ends background work."""
+        self._background.shutdown(wait=True, cancel_futures=True)
+
+    def _take(self, item: Item, *, learns: bool) -> Prepared:
+        """What was prepared for ``item``; has the next ones prepared meanwhile."""
+        self._ahead = {known: future for known, future in self._ahead.items() if _place(known) >= _place(item)}
+        self.ahead([item, *islice(self._following(item, learns=learns), AHEAD)])
+        return self._ahead.pop(item).result()
+
+    def _following(self, item: Item, *, learns: bool) -> Iterable[Item]:
+        direction, step, block = item
+        blocks = range(len(self._blocks))
+        yield from ((direction, step, number) for number in blocks[block + 1 :])
+        if learns and direction is Direction.FORWARD:
+            yield from ((Direction.BACKWARD, step, number) for number in blocks)
+        if learns:
+            yield from ((Direction.FORWARD, step + 1, number) for number in blocks)
+
+
+def _place(item: Item) -> tuple[int, int, int]:
+    """Of an item in the order of a session."""
+    direction, step, block = item
+    return step, int(direction), block

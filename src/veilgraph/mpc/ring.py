@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.mpc.limbs import LimbOperand
+
+CPU: Final = torch.device("cpu")
 
 GUARD_BITS = 2
 """Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS)."""
@@ -27,6 +30,9 @@ MAX_DETECTED_BITS = 12
 _SPARSE_BELOW = 0.12
 """Density below which the sparse product is the faster one."""
 _MIN_ROWS_PER_THREAD = 256
+_TRANSPOSED_ROWS = 2048
+"""Rows that are transposed at a time: the copy stays in the cache."""
+_CHECKED_ROWS = 1 << 16
 
 _SLICES = 4
 _ENTRIES_PER_SLICE = 50_000
@@ -87,12 +93,18 @@ def _overflow(what: str, bits: int, room: int, remedy: str) -> str:
 
 def fractional_bits(values: Tensor, most: int = MAX_DETECTED_BITS) -> int:
     """The fewest fractional bits that hold ``values`` exactly, at most ``most`` (then values are rounded)."""
-    numbers = _stored(values).to(torch.float64)
-    for bits in range(most):
-        scaled = torch.ldexp(numbers, torch.tensor(bits))
-        if torch.equal(scaled, scaled.round()):
-            return bits
-    return most
+    bits = 0
+    for part in torch.split(_stored(values), _CHECKED_ROWS):
+        numbers = part.to(torch.float64)
+        while bits < most and not _is_whole(numbers * 2.0**bits):
+            bits += 1
+        if bits == most:
+            break
+    return bits
+
+
+def _is_whole(numbers: Tensor) -> bool:
+    return torch.equal(numbers, numbers.round())
 
 
 def _stored(matrix: Tensor) -> Tensor:
@@ -118,7 +130,6 @@ class DenseOperand:
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix.contiguous()
-        self._transposed = matrix.t().contiguous()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -132,7 +143,33 @@ class DenseOperand:
 
     def transposed_times(self, right: Tensor) -> Tensor:
         """Aᵀ·right: [N, d] → [F, d]."""
-        return matmul(self._transposed, right)
+        return transposed_matmul(self._matrix, right)
+
+
+class ConvertedOperand:
+    """A dense static matrix that is kept as it came and converted in every product, for those too large to keep twice.
+
+    Args:
+        matrix: [N, F] strided.
+        convert: as for ``static_operand``.
+    """
+
+    def __init__(self, matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> None:
+        self._matrix, self._convert = matrix, convert
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, F)."""
+        rows, columns = self._matrix.shape
+        return rows, columns
+
+    def times(self, right: Tensor) -> Tensor:
+        """A·right: [F, d] → [N, d]."""
+        return matmul(self._convert(self._matrix), right)
+
+    def transposed_times(self, right: Tensor) -> Tensor:
+        """Aᵀ·right: [N, d] → [F, d]."""
+        return transposed_matmul(self._convert(self._matrix), right)
 
 
 class SparseOperand:
@@ -166,12 +203,18 @@ class SparseOperand:
         return torch.from_numpy(sum(parts[1:], start=parts[0]))
 
 
-def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> StaticOperand:
+def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
+    """A dense static matrix whose products are computed on ``device``; floating ones on the CPU."""
+    return DenseOperand(matrix) if device.type == "cpu" or matrix.is_floating_point() else LimbOperand(matrix, device)
+
+
+def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
     """Wraps features for repeated products in the layout that is faster for their density.
 
     Args:
         matrix: [N, F], strided or sparse CSR.
         convert: maps the stored values elementwise, zero to zero (an encoding or a change of dtype).
+        device: of dense products in the ring; sparse ones are computed on the CPU.
     """
     rows, columns = matrix.shape
     if matrix.layout == torch.sparse_csr:
@@ -182,10 +225,10 @@ def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> Stati
     else:
         filled = int(torch.count_nonzero(matrix))
         if filled >= _SPARSE_BELOW * max(matrix.numel(), 1):
-            return DenseOperand(convert(matrix))
+            return dense_operand(convert(matrix), device)
         sparse = sp.csr_array(convert(matrix).numpy())
     if sparse.nnz >= _SPARSE_BELOW * max(rows * columns, 1):
-        return DenseOperand(torch.from_numpy(sparse.toarray()))
+        return dense_operand(torch.from_numpy(sparse.toarray()), device)
     return SparseOperand(sparse)
 
 
@@ -208,6 +251,26 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     bounds = [rows * part // parts for part in range(parts + 1)]
     _in_parallel([partial(kernel, left[a:b], right, out[a:b]) for a, b in pairwise(bounds)], "dense")
     return out
+
+
+def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ·right for int64 (mod 2^64) or floating matrices, without a transposed copy of all of ``left``."""
+    if left.is_floating_point():
+        return left.t() @ right
+    rows, right = left.shape[0], right.contiguous()
+    parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
+    bounds = [rows * part // parts for part in range(parts + 1)]
+    sums = _in_parallel([partial(_transposed_part, left[a:b], right[a:b]) for a, b in pairwise(bounds)], "dense")
+    return sum(sums[1:], start=sums[0])
+
+
+def _transposed_part(left: Tensor, right: Tensor) -> Tensor:
+    kernel, total = _integer_kernel(), torch.zeros(left.shape[1], right.shape[1], dtype=torch.int64)
+    piece = torch.empty_like(total)
+    for block, factor in zip(torch.split(left, _TRANSPOSED_ROWS), torch.split(right, _TRANSPOSED_ROWS), strict=True):
+        kernel(block.t().contiguous(), factor, piece)
+        total += piece
+    return total
 
 
 @cache

@@ -27,9 +27,9 @@ class Scale(nn.Module):
         super().__init__()
         self.register_buffer("factor", factor, persistent=False)
 
-    def forward(self, t: Tensor) -> Tensor:
-        """Tensor[N, d] to Tensor[N, d]."""
-        return self.factor * t
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Tensor[N, d] to Tensor[N, d]; or for some ``rows``, Tensor[B] int64, Tensor[B, d] to Tensor[B, d]."""
+        return t * (self.factor if rows is None or self.factor.ndim == 0 else self.factor[rows])
 
 
 class Weight(nn.Module):
@@ -39,9 +39,17 @@ class Weight(nn.Module):
         super().__init__()
         self.omega = nn.Parameter(torch.full((dim,), 1 / holders, dtype=dtype))
 
-    def forward(self, t: Tensor) -> Tensor:
-        """Tensor[N, d] to Tensor[N, d]."""
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """As ``Scale.forward``."""
         return self.omega * t
+
+
+class Unchanged(nn.Module):
+    """T as it is."""
+
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """As ``Scale.forward``."""
+        return t
 
 
 class Combine(ABC):
@@ -57,7 +65,7 @@ class Combine(ABC):
 
     @abstractmethod
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
-        """The module that turns a holder's t, Tensor[N, d], into its contribution, Tensor[N, d].
+        """The module that turns a holder's t, Tensor[N, d], into its contribution, with the forward of ``Scale``.
 
         Args:
             dim: d.
@@ -139,7 +147,7 @@ class Concat(Combine):
 
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
         """T itself."""
-        return nn.Identity()
+        return Unchanged()
 
     def output_dim(self, dim: int, holders: int) -> int:
         """P·d."""

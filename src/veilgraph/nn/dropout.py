@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 
-def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
+class Masks:
+    """Masks that were drawn elsewhere, in the order in which they are used; in place of a generator.
+
+    Args:
+        masks: of the shapes of what they are for, 1 where an element is kept and 0 where not, of any dtype.
+    """
+
+    def __init__(self, masks: Iterable[Tensor]) -> None:
+        self._masks = iter(masks)
+
+    def next(self) -> Tensor:
+        """The next of them."""
+        return next(self._masks)
+
+
+def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> Tensor:
     """Inverted dropout: zeroes an element with probability ``p`` and scales the others by 1/(1 − p).
 
     Args:
@@ -19,5 +36,10 @@ def dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     """
     if generator is None or p == 0:
         return x
-    mask = torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)
-    return x * mask.div_(1 - p)
+    mask = generator.next().to(x.dtype) if isinstance(generator, Masks) else draw_mask(x, p, generator)
+    return x * mask.div_(1 - p).to(x.device)
+
+
+def draw_mask(x: Tensor, p: float, generator: torch.Generator) -> Tensor:
+    """What ``dropout`` keeps of ``x``: 0 with probability ``p``, else 1, of its shape and dtype."""
+    return torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)

@@ -1,7 +1,8 @@
 """One hop of message passing over a holder's own edges, one class per kind of graph neural network.
 
-Every hop has the same forward: ``(h, initial, adjacency, generator)`` with h and the result Tensor[N, d], h^0 as
-``initial``, and ``generator`` None in evaluation. Isolated nodes and an empty edge set are allowed everywhere.
+Every hop has the same forward: ``(h, initial, adjacency, generator)`` with h Tensor[N, d], h^0 as ``initial``, and
+``generator`` None in evaluation; the result is Tensor[T, d], of the adjacency's targets, the first T of the N nodes.
+Isolated nodes and an empty edge set are allowed everywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class _SageHop(nn.Module, ABC):
 
     @abstractmethod
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
-        """AGG of every node's neighbours: Tensor[N, d] to Tensor[N, d]."""
+        """AGG of every target's neighbours: Tensor[N, d] to Tensor[T, d]."""
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         neighbours = self.aggregate(h, adjacency, generator)
-        result: Tensor = self.update(torch.cat([h, neighbours], dim=1))
+        result: Tensor = self.update(torch.cat([h[: adjacency.num_targets], neighbours], dim=1))
         return result
 
 
@@ -80,11 +81,12 @@ class SageLstmHop(_SageHop):
     def aggregate(self, h: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """Runs all nodes' sequences as one packed batch, longest first, as the LSTM wants them."""
         edges = adjacency.edge_index.shape[1]
+        nothing = torch.zeros_like(h[: adjacency.num_targets])
         if edges == 0:
-            return torch.zeros_like(h)
+            return nothing
         order = torch.arange(edges) if generator is None else torch.randperm(edges, generator=generator)
         source, target = adjacency.edge_index[:, order]
-        lengths = torch.bincount(target, minlength=adjacency.num_nodes)
+        lengths = torch.bincount(target, minlength=adjacency.num_targets)
         by_target = torch.argsort(target, stable=True)
         position = torch.empty_like(by_target)
         position[by_target] = torch.arange(edges)
@@ -94,9 +96,9 @@ class SageLstmHop(_SageHop):
         rank[nodes] = torch.arange(len(nodes))
         steps = torch.argsort(place * len(nodes) + rank[target])
         batch_sizes = torch.bincount(place)
-        inputs = PackedSequence(h.index_select(0, source[steps]), batch_sizes)
+        inputs = PackedSequence(h.index_select(0, source[steps].to(h.device)), batch_sizes)
         _, (last, _) = self.lstm(inputs)
-        return torch.zeros_like(h).index_copy(0, nodes, last[0])
+        return nothing.index_copy(0, nodes.to(h.device), last[0])
 
 
 class GcnHop(nn.Module):
@@ -126,8 +128,8 @@ class GatHop(nn.Module):
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One attention layer over neighbours and the node itself."""
-        result: Tensor = self.attention(h, adjacency.edge_index)
-        return result
+        result: Tensor = self.attention(h, adjacency.edge_index.to(h.device))
+        return result[: adjacency.num_targets]
 
 
 class GinHop(nn.Module):
@@ -140,7 +142,7 @@ class GinHop(nn.Module):
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One isomorphism layer."""
-        result: Tensor = self.mlp((1 + self.epsilon) * h + adjacency.sum(h))
+        result: Tensor = self.mlp((1 + self.epsilon) * h[: adjacency.num_targets] + adjacency.sum(h))
         return result
 
 
@@ -158,4 +160,4 @@ class AppnpHop(nn.Module):
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One step of personalised propagation."""
         neighbours = adjacency.self_loop_mean(h, self._self_weight)
-        return (1 - self._teleport) * neighbours + self._teleport * initial
+        return (1 - self._teleport) * neighbours + self._teleport * initial[: adjacency.num_targets]

@@ -84,7 +84,7 @@ def neighbour_adjacency(graph: PartyGraph, aggregate: str, dtype: torch.dtype) -
         weight = weight * root[source] * root[target]
     elif aggregate == "mean":
         weight = weight / torch.where(degrees > 0, degrees, 1.0)[target]
-    return Adjacency(edge_index, weight, graph.num_nodes, dtype)
+    return Adjacency.of_edges(edge_index, weight, graph.num_nodes, dtype)
 
 
 def propagate(adjacency: Adjacency, x: Tensor, hops: int) -> Tensor:

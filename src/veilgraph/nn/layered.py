@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.features import compact, from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import compact, is_sparse, to_scipy
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.linear import linear
 from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
-from veilgraph.nn.propagate import Adjacency, sparse_product
+from veilgraph.nn.propagate import Adjacency, SparseMatrix
 
 
 class Features:
@@ -33,7 +33,7 @@ class Features:
 
     def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
         self._matrix = matrix.to(dtype)
-        self._transposed = from_scipy(to_scipy(self._matrix).T.tocsr()) if is_sparse(matrix) else None
+        self._sparse = SparseMatrix(to_scipy(self._matrix)) if is_sparse(matrix) else None
 
     @classmethod
     def compacted(cls, matrix: Tensor, dtype: torch.dtype) -> Features:
@@ -42,13 +42,11 @@ class Features:
 
     def times(self, weight: Tensor) -> Tensor:
         """x·weight: Tensor[F, d] to Tensor[N, d]."""
-        if self._transposed is None:
-            return self._matrix @ weight
-        return sparse_product(weight.contiguous(), self._matrix, self._transposed)
+        return self._matrix @ weight if self._sparse is None else self._sparse.times(weight)
 
     def dense(self) -> Tensor:
         """X itself, Tensor[N, F] strided."""
-        return self._matrix.to_dense() if self._transposed is not None else self._matrix
+        return self._matrix.to_dense() if self._sparse is not None else self._matrix
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from veilgraph.core.randomness import LearningStreams, seeded_global
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.hops import AppnpHop, GatHop, GcnHop, GinHop, SageLstmHop, SageMeanHop, SagePoolHop
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.neighbourhood import Edges, Sampler
 
 _SHORTEST = 1e-6
 
@@ -35,20 +35,40 @@ class LocalModel(nn.Module):
         self._dropout = dropout
         self._normalize = normalize
 
-    def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+    def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
         """Propagates h over the holder's edges.
 
         Args:
             h: Tensor[N, d], the round's input: h^0, or what the server sent back.
             initial: Tensor[N, d], h^0; appnp teleports to it.
-            adjacency: of the holder's own graph, of the same dtype.
+            edges: of the holder's own graph, or of a neighbourhood in it, of the same dtype.
             generator: source of dropout; None means evaluation.
 
         Returns:
-            Tensor[N, d], t of this round.
+            Tensor[T, d], t of this round for the targets: all N nodes of a graph, the first T of a neighbourhood.
         """
-        for hop in self.hops:
+        for hop, adjacency in zip(self.hops, edges.layers(len(self.hops)), strict=True):
             h = self._activation(hop(dropout(h, self._dropout, generator), initial, adjacency, generator))
+        h = h[: edges.num_targets]
+        return normalize_rows(h) if self._normalize else h
+
+    def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
+        """``forward`` of a whole graph from h^0 in evaluation, a block of nodes at a time.
+
+        Args:
+            initial: Tensor[N, d], h^0.
+            sampler: of one hop, that takes all neighbours.
+
+        Returns:
+            Tensor[N, d].
+        """
+        h = initial
+        for hop in self.hops:
+            result = torch.empty_like(h)
+            for rows, around in sampler.blocks():
+                (adjacency,) = around.layers(1)
+                result[rows] = self._activation(hop(h[around.nodes], initial[rows], adjacency, None))
+            h = result
         return normalize_rows(h) if self._normalize else h
 
 
@@ -64,7 +84,7 @@ class CustomLocal(nn.Module):
         self.module = module
         self._normalize = normalize
 
-    def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+    def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
         """As ``LocalModel.forward``.
 
         Raises:
@@ -72,19 +92,24 @@ class CustomLocal(nn.Module):
         """
         if generator is None:
             self.module.eval()
-            result = self.module(h, adjacency.edge_index)
+            result = self.module(h, edges.edge_index.to(h.device))
         else:
             self.module.train()
             seed = int(torch.randint(2**63 - 1, (), generator=generator))
             with seeded_global(seed):
-                result = self.module(h, adjacency.edge_index)
+                result = self.module(h, edges.edge_index.to(h.device))
         if not isinstance(result, Tensor) or result.shape != h.shape:
             got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ConfigError(
                 f"local.model='custom': {type(self.module).__name__} returned {got} for x of shape {list(h.shape)}; "
                 f"it must keep the shape, so give it an output width of dim={h.shape[1]}"
             )
+        result = result[: edges.num_targets]
         return normalize_rows(result) if self._normalize else result
+
+    def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
+        """``forward`` of a whole graph in evaluation; a module is not known to have layers, so all nodes at once."""
+        return self.forward(initial, initial, sampler.adjacency, None)
 
 
 def normalize_rows(h: Tensor) -> Tensor:

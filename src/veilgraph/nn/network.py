@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,14 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.initial import InitialTransform
-from veilgraph.nn.local import build_local
+from veilgraph.nn.local import CustomLocal, LocalModel, build_local
+from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency
 
 Release = Callable[[Tensor], Tensor]
 """What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
+
+_Local = LocalModel | CustomLocal
 
 CustomModel = Callable[[int], nn.Module]
 """Makes a user's own local model for a width: any module with PyTorch Geometric's ``forward(x, edge_index)``."""
@@ -105,6 +109,36 @@ class HolderNetwork(nn.Module):
             return contribution, own
         contribution = self.contribution(local)
         return contribution[: self._common], own
+
+    def contribute_batch(
+        self, h: Tensor, around: Neighbourhood, targets: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """The only round of a job in batches, for some of the common nodes.
+
+        Args:
+            h: Tensor[n, d], ``start`` of h^0 of the neighbourhood's nodes.
+            around: the neighbourhood of the targets.
+            targets: Tensor[B] int64, rows of the graph.
+            generator: source of dropout.
+
+        Returns:
+            What the holder gives to COMBINE, Tensor[B, d].
+        """
+        contribution: Tensor = self.contribution(self.local[0](h, h, around, generator), targets)
+        return contribution
+
+    def contribute_all(self, h: Tensor, sampler: Sampler) -> Tensor:
+        """The only round of a job in batches, in evaluation: layer by layer, in blocks of nodes.
+
+        Args:
+            h: Tensor[N, d], ``start`` of h^0.
+            sampler: of one hop, that takes all neighbours.
+
+        Returns:
+            What the holder gives to COMBINE, Tensor[C, d].
+        """
+        contribution: Tensor = self.contribution(cast(_Local, self.local[0]).in_blocks(h, sampler))
+        return contribution[: self._common]
 
 
 def next_input(combined: Tensor, own: Tensor | None) -> Tensor:

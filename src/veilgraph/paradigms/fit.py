@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Final, Literal
 
 import torch
@@ -23,6 +24,7 @@ from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
+from veilgraph.roles.batches import inference_batches, training_batches
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role
 from veilgraph.roles.scores import Scores, Selection
@@ -85,7 +87,7 @@ def fit(
         log: called with each epoch's record, where the scores are known.
         saved: called after every checkpoint with its epoch.
     """
-    settings = role.session.settings.train
+    settings, trace = role.session.settings.train, role.session.trace
     start = role.setup(store.epochs() if resume else [])
     last = settings.epochs
     if role.affordable_steps is not None:
@@ -108,22 +110,20 @@ def fit(
             break
         if epoch > paid:
             paid = _pay(role, epoch, last, step)
-        started = time.perf_counter()
-        train_step(role, step, epoch)
-        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
-        step += 1
+        step, record = _epoch(role, step, epoch)
         if epoch % settings.evaluate_every == 0 or epoch == last:
-            if not role.session.settings.passes_cost:
-                infer(role, step)
-                step += 1
             before = judgement.best_epoch
-            judgement, stop = _judge(role, epoch, judgement, record)
+            with trace.span("evaluate", step=step):
+                if not role.session.settings.passes_cost:
+                    step = infer(role, step)
+                judgement, stop = _judge(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
         if isinstance(role, Judge):
-            log({**record, "loss": role.loss})
+            log(record)
         if epoch % settings.checkpoint_every == 0:
-            store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
+            with trace.span("checkpoint", epoch=epoch):
+                store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
             saved(epoch)
     role.load_weights(best)
     role.infer_only()
@@ -163,18 +163,40 @@ def _resumed(role: Role, store: PartyStore, epoch: int) -> tuple[dict[str, Tenso
         ) from error
 
 
+def _epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
+    """The training steps of an epoch; the number of the next, and the epoch's record, at a judge with its mean loss."""
+    batches = training_batches(role.session.settings, role.nodes, epoch)
+    started, losses = time.perf_counter(), []
+    for batch in batches:
+        role.batch = batch
+        train_step(role, step, epoch)
+        step += 1
+        if isinstance(role, Judge):
+            losses.append(role.loss)
+    record: Record = {"epoch": epoch, "step_seconds": (time.perf_counter() - started) / len(batches)}
+    return step, record | ({"loss": fmean(losses)} if losses else {})
+
+
 def train_step(role: Role, step: int, epoch: int) -> None:
     """One forward and backward pass and one update of this party's weights."""
+    trace = role.session.trace
     role.zero_grad()
-    role.forward(step, epoch)
-    role.backward(step)
-    role.update()
+    with trace.span("forward", step=step):
+        role.forward(step, epoch)
+    with trace.span("backward", step=step):
+        role.backward(step)
+    with trace.span("update", step=step):
+        role.update()
 
 
-def infer(role: Role, step: int) -> None:
-    """One forward pass without dropout or gradients."""
+def infer(role: Role, step: int) -> int:
+    """Forward passes over all common nodes, without dropout or gradients; returns the number of the next step."""
     with torch.no_grad():
-        role.forward(step, None)
+        for batch in inference_batches(role.session.settings, role.nodes):
+            role.batch = batch
+            role.forward(step, None)
+            step += 1
+    return step
 
 
 def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:

@@ -6,7 +6,8 @@ All a party keeps is in its part of the run directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
+from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.nn.network import CustomModel
@@ -21,11 +23,16 @@ from veilgraph.paradigms.inputs import GivenIds, GivenParties, accepted_by_parti
 from veilgraph.paradigms.party import Work, run_simulated
 from veilgraph.paradigms.predictions import Predictions, checked_nodes, joined, load_predictions, reading, scoring
 from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.paradigms.spread import check_spread
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
 
+log = logging.getLogger("veilgraph")
+
 VIEW_PASSES: Final = 50
 """Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
+
+_ONE_EACH: Final[Mapping[PartyId, int]] = {}
 
 Progress = Callable[[list[Record]], None]
 """Called now and then with all epochs' records so far."""
@@ -59,6 +66,8 @@ def train(
     private_seeds: bool = False,
     record_views: bool = False,
     view_passes: int | None = VIEW_PASSES,
+    profile: bool = False,
+    machines: Mapping[PartyId, int] = _ONE_EACH,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -79,6 +88,10 @@ def train(
         record_views: every party keeps what it sends and receives in its part of the run, for the audit: about the
             bytes of the traffic of the passes that are kept, once at either end.
         view_passes: of how many passes, beside the newest; None: of all.
+        profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
+            chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
+        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
+            without ``processes`` for one holder only. The result is that of one machine, to rounding.
         progress: called now and then.
 
     Raises:
@@ -89,13 +102,16 @@ def train(
     inputs = gather_inputs(settings, parties, ids, out)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
+    _check_machines(settings, machines, processes=processes)
     run = RunDirectory.create(out, settings)
     inputs.save(run)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
             run.party(party).record_views(view_passes)
-    return _train(run, settings, "train", custom, processes=processes, progress=progress)
+        if profile:
+            run.party(party).keep_trace()
+    return _train(run, settings, "train", custom, processes=processes, machines=machines, progress=progress)
 
 
 def resume(
@@ -103,11 +119,12 @@ def resume(
     *,
     custom: CustomModel | None = None,
     processes: bool = False,
+    machines: Mapping[PartyId, int] = _ONE_EACH,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
-    """Goes on with a run that was cut off; the result is bit-identical to an uninterrupted one.
+    """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
 
-    A complete run is returned as it is.
+    A complete run is returned as it is. Arguments are those of ``train``.
 
     Raises:
         RunError: there is no run at ``path``, or a party's part of it is missing.
@@ -117,7 +134,8 @@ def resume(
     if run.summary is not None:
         return load_result(path)
     _check_custom(settings, custom, processes=processes)
-    return _train(run, settings, "resume", custom, processes=processes, progress=progress)
+    _check_machines(settings, machines, processes=processes)
+    return _train(run, settings, "resume", custom, processes=processes, machines=machines, progress=progress)
 
 
 def predict(
@@ -211,12 +229,24 @@ def _train(
     custom: CustomModel | None,
     *,
     processes: bool,
+    machines: Mapping[PartyId, int],
     progress: Progress,
 ) -> TrainResult:
-    _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()))
+    _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()), machines=machines)
     progress(run.metrics())
-    summarise(run, (*settings.data.names, SERVER), settings.data.label_party)
+    parties = (*settings.data.names, SERVER)
+    _merge_traces(run, parties)
+    summarise(run, parties, settings.data.label_party)
     return load_result(run.path)
+
+
+def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:
+    """Writes the trace of all parties, in a run that keeps one."""
+    paths = [run.party(party).trace_path for party in parties]
+    if not all(path.is_file() for path in paths):
+        return
+    for party, dropped in merge_traces(paths, run.trace_path).items():
+        log.warning("%s: the last %d events of %s did not fit", run.trace_path, dropped, party)
 
 
 def _run(
@@ -227,10 +257,11 @@ def _run(
     *,
     processes: bool,
     tick: Callable[[], None],
+    machines: Mapping[PartyId, int] = _ONE_EACH,
 ) -> None:
     parties = (*settings.data.names, SERVER)
     with run.lock():
-        _launch(run, settings, work, custom, parties, processes=processes, tick=tick)
+        _launch(run, settings, work, custom, parties, processes=processes, tick=tick, machines=machines)
 
 
 def _launch(
@@ -242,14 +273,15 @@ def _launch(
     *,
     processes: bool,
     tick: Callable[[], None],
+    machines: Mapping[PartyId, int],
 ) -> None:
     if processes:
         command = ["-m", "veilgraph.paradigms.worker", str(run.path), work]
-        run_processes({party: [*command, party] for party in parties}, tick)
+        run_processes({party: [*command, party, str(machines.get(party, 1))] for party in parties}, tick)
         return
 
     def program(party: PartyId) -> Callable[[Link], None]:
-        return lambda link: run_simulated(run, party, work, link, custom)
+        return lambda link: run_simulated(run, party, work, link, custom, machines.get(party))
 
     run_threads({party: program(party) for party in parties}, settings.timeout_s, tick)
 
@@ -262,6 +294,19 @@ def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processe
         )
     if custom is not None and processes:
         raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
+
+
+def _check_machines(settings: JobSettings, machines: Mapping[PartyId, int], *, processes: bool) -> None:
+    if not machines:
+        return
+    for party, count in machines.items():
+        if party not in settings.data.names:
+            raise ConfigError(f"machines: {party!r} is not one of the holders {', '.join(settings.data.names)}")
+        if count < 2:
+            raise ConfigError(f"machines: {party}={count} must be at least 2; leave {party} out for one")
+    check_spread(settings)
+    if len(machines) > 1 and not processes:
+        raise ConfigError("machines: two holders that have several need a process each; use processes=True")
 
 
 def _predictions(run: RunDirectory) -> Predictions:

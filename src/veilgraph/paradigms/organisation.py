@@ -17,6 +17,7 @@ from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.partitioned.passes import unspreadable
 from veilgraph.privacy.plan import plan
 from veilgraph.roles.agreement import Hello, agree
 
@@ -69,6 +70,8 @@ class Organisation:
     def refusal(self, job: JobSettings) -> str | None:
         """Why it does not accept a job, by its limits; None when it does."""
         party = self.settings.party
+        if self.settings.machines is not None and (reason := unspreadable(job)) is not None:
+            return reason
         if party in job.releasing and self._fills_with_means:
             return (
                 "nodes.features with missing=mean: the mean is of all nodes, and in this job each perturbs its own "

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from typing import Final, Literal
 
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.traced import TracedLink
 from veilgraph.link.view import ViewFile
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.casting import Cast
@@ -26,6 +29,7 @@ from veilgraph.paradigms.run_directory import (
     save_tensors,
 )
 from veilgraph.paradigms.sending import SendingRecord, traffic_rows
+from veilgraph.paradigms.spread import Machines, spread
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.judge import Judge
@@ -58,6 +62,7 @@ def run_party(
     *,
     custom: CustomModel | None = None,
     organisation: Organisation | None = None,
+    machines: Machines | None = None,
 ) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
@@ -72,8 +77,12 @@ def run_party(
         recorder: counts what crosses the wire, beneath or in place of ``link``.
         custom: for ``model.local.model: custom``.
         organisation: the holder's own tables, where the job is from tables.
+        machines: of the holder, where several share its local part.
     """
     settings, store = run.settings, run.party(party)
+    trace = _new_trace(run, party, work)
+    if isinstance(trace, Trace):
+        link = TracedLink(link, trace)
     recorded = store.new_view(work)
     view = None if recorded is None else ViewFile(*recorded)
     if view is not None:
@@ -93,16 +102,31 @@ def run_party(
         if work != "align":
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
             with publisher_of(store, settings, aligned.graph, limit, begun=work != "train") as publisher:
-                _compute(run, party, work, link, custom, aligned, record, publisher)
+                _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines)
     finally:
         link.close()
+        if isinstance(trace, Trace):
+            trace.write(store.trace_path)
         if view is not None:
             view.close()
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
 
 
-def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, custom: CustomModel | None = None) -> None:
+def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:
+    if work not in ("train", "resume") or not run.party(party).trace_path.is_file():
+        return NO_TRACE
+    return Trace(party, 1 + (*run.settings.data.names, SERVER).index(party))
+
+
+def run_simulated(
+    run: RunDirectory,
+    party: PartyId,
+    work: Work,
+    link: Link,
+    custom: CustomModel | None = None,
+    machines: Machines | None = None,
+) -> None:
     """What one party does where all parties share a machine and a run directory."""
     settings, recorder = run.settings, RecordedLink(link)
     organisation = None
@@ -110,7 +134,7 @@ def run_simulated(run: RunDirectory, party: PartyId, work: Work, link: Link, cus
         path = None if party == SERVER else (settings.data.parties or {})[party]
         organisation = None if path is None else Organisation.read(path, party)
         agree_on_job(recorder, settings, party, organisation)
-    run_party(run, party, work, recorder, recorder, custom=custom, organisation=organisation)
+    run_party(run, party, work, recorder, recorder, custom=custom, organisation=organisation, machines=machines)
 
 
 def _compute(
@@ -122,15 +146,17 @@ def _compute(
     aligned: Aligned,
     record: SendingRecord,
     publisher: AnyPublisher | None,
+    trace: AnyTrace,
+    machines: Machines | None,
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
     noise = publisher if isinstance(publisher, Publisher) else None
-    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise)
+    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise, trace)
     cast = Cast(session, store, aligned, custom, publisher if isinstance(publisher, LocalPublisher) else None)
     role = cast.role
     writes = isinstance(role, Judge) and (role.reports or settings.data.is_apart)
-    try:
+    with spread(role, machines), closing(role):
         if work == "predict":
             role.infer_only()
             role.setup([])
@@ -164,8 +190,6 @@ def _compute(
         if isinstance(role, Judge):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
-    finally:
-        role.close()
 
 
 def _result(role: Role, fitted: Fitted) -> Record:

@@ -7,6 +7,7 @@ traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
 audit.json                     what attacks on the parties' views found, once audited
 report.html                    all of it on one page, once asked for
+trace.json                     where the time of the newest training went, in one with a profile
 parties/<name>/                private to that party
     graph.safetensors          its data
     nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
@@ -20,6 +21,7 @@ parties/<name>/                private to that party
     predictions.csv            at the label holder; horizontal: at every holder
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
                                passes.json how many passes' beside the newest
+    trace.json                 its part of the trace
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from torch import Tensor
 from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, write_whole
+from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph.privacy.canaries import Canaries
@@ -122,6 +125,11 @@ class RunDirectory:
         """Whether a party's part of a trained model is here."""
         return any((self.path / "parties").glob("*/model.safetensors"))
 
+    @property
+    def trace_path(self) -> Path:
+        """Where the trace of all parties lies."""
+        return self.path / "trace.json"
+
     def party_path(self, party: PartyId) -> Path:
         """Where the private part of one party is."""
         return self.path / "parties" / party
@@ -190,6 +198,15 @@ class PartyStore:
     def model_path(self) -> Path:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the party's trace lies; it is there where every training of the run keeps one."""
+        return self.path / "trace.json"
+
+    def keep_trace(self) -> None:
+        """Has every later training session of the party keep a trace, in place of the one before."""
+        write_trace(self.trace_path, [], {})
 
     def record_views(self, passes: int | None) -> None:
         """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""

@@ -1,5 +1,6 @@
-"""Entry point of one party's own process: ``python -m veilgraph.paradigms.worker RUN WORK PARTY PEER=FD ...``.
+"""Entry point of one party's own process: ``python -m veilgraph.paradigms.worker RUN WORK PARTY MACHINES PEER=FD ...``.
 
+MACHINES is how many processes share the party's local part, 1 for this one alone.
 Started by ``roles.launch.run_processes``; a user has no need to call it.
 """
 
@@ -20,7 +21,7 @@ _WORKS: dict[str, Work] = {"align": "align", "train": "train", "resume": "resume
 
 def main(arguments: list[str]) -> int:
     """Runs the party and returns the exit code."""
-    path, work, party, *peers = arguments
+    path, work, party, machines, *peers = arguments
     end_with_launcher()
     keep_freed_memory()
     try:
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
         share_cores(len(peers) + 1)
         sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
         link = SocketLink(party, sockets, run.settings.timeout_s)
-        run_simulated(run, party, _WORKS[work], link)
+        run_simulated(run, party, _WORKS[work], link, machines=int(machines) if int(machines) > 1 else None)
     except VeilgraphError as error:
         return report_failure(error)
     return 0

@@ -17,6 +17,7 @@ from torch import Tensor
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
+from veilgraph.mpc.ring import CPU
 from veilgraph.nn.network import Release
 from veilgraph.privacy.publish import Publisher
 
@@ -40,6 +41,7 @@ class HolderCut:
         bits: fractional bits of a masked embedding.
         dtype: of everything received.
         publisher: of the holder; None in a job without differential privacy.
+        device: where the holder computes; noise and messages are made on the CPU.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class HolderCut:
         bits: int,
         dtype: torch.dtype,
         publisher: Publisher | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self._link, self._masks, self._bits, self._dtype = link, masks, bits, dtype
+        self._link, self._masks, self._bits, self._dtype, self._device = link, masks, bits, dtype, device
         self._publisher = publisher
 
     def publish_weight(self, weight: Tensor) -> None:
@@ -60,7 +63,7 @@ class HolderCut:
     def release(self, step: int) -> Release | None:
         """What t must go through before it is weighted and published; None where nothing is done to it."""
         publisher = self._publisher
-        return None if publisher is None else lambda rows: publisher.embeddings(rows, step)
+        return None if publisher is None else lambda rows: publisher.embeddings(rows.cpu(), step).to(rows.device)
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
@@ -79,16 +82,18 @@ class HolderCut:
 
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives h^r for the next round; at the label holder, after the last, z_L."""
-        return receive_as(self._link, SERVER, Tag(Kind.COMBINED, step, round_), shape, self._dtype)
+        return receive_as(self._link, SERVER, Tag(Kind.COMBINED, step, round_), shape, self._dtype).to(self._device)
 
     def gradient(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives the gradient of what was published in ``round_``."""
-        return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype)
+        return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
     def _noised(self, gradient: Tensor, step: int) -> Tensor:
+        gradient = gradient.cpu()
         return gradient if self._publisher is None else self._publisher.gradients(gradient, step)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
+        values = values.cpu()
         if self._masks is None:
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
@@ -105,10 +110,21 @@ class ServerCut:
         masked: whether the holders mask.
         bits: fractional bits of a masked embedding.
         dtype: of everything else.
+        device: where the server computes.
     """
 
-    def __init__(self, link: Link, holders: Sequence[PartyId], *, masked: bool, bits: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        link: Link,
+        holders: Sequence[PartyId],
+        *,
+        masked: bool,
+        bits: int,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+    ) -> None:
         self._link, self._holders, self._masked, self._bits, self._dtype = link, tuple(holders), masked, bits, dtype
+        self._device = device
 
     def weight_total(self, nodes: int) -> Tensor:
         """Σ_i w_i of the degree-weighted mean: [N, 1]."""
@@ -121,7 +137,7 @@ class ServerCut:
     def each(self, step: int, round_: int, shape: tuple[int, int]) -> list[Tensor]:
         """What each holder published in the clear, in the holders' order."""
         tag = Tag(Kind.EMBEDDING, step, round_)
-        return list(gather(self._link, self._holders, tag, shape, self._dtype).values())
+        return [piece.to(self._device) for piece in gather(self._link, self._holders, tag, shape, self._dtype).values()]
 
     def gradient_total(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """The sum of the holders' gradients of the combined embedding of ``round_``."""
@@ -130,7 +146,7 @@ class ServerCut:
 
     def send_combined(self, step: int, round_: int, combined: Tensor, to: Sequence[PartyId] | None = None) -> None:
         """Sends h^r to all holders, or z_L to the label holder."""
-        values = combined.detach().contiguous()
+        values = combined.detach().cpu().contiguous()
         for holder in to or self._holders:
             self._link.send(holder, Tag(Kind.COMBINED, step, round_), values)
 
@@ -138,11 +154,11 @@ class ServerCut:
         """Sends each holder the gradient of its published piece: one for all, or one per holder in order."""
         each = gradients if len(gradients) > 1 else list(gradients) * len(self._holders)
         for holder, gradient in zip(self._holders, each, strict=True):
-            self._link.send(holder, Tag(Kind.GRADIENT, step, round_), gradient.contiguous())
+            self._link.send(holder, Tag(Kind.GRADIENT, step, round_), gradient.cpu().contiguous())
 
     def _sum(self, masked: Tag, clear: Tag, shape: tuple[int, int], bits: int) -> Tensor:
         if self._masked:
             pieces = gather(self._link, self._holders, masked, shape, torch.int64)
-            return open_sum(pieces.values(), bits, self._dtype, f"the sum of {masked}", _REMEDY)
+            return open_sum(pieces.values(), bits, self._dtype, f"the sum of {masked}", _REMEDY).to(self._device)
         pieces = gather(self._link, self._holders, clear, shape, self._dtype)
-        return torch.stack(list(pieces.values())).sum(dim=0)
+        return torch.stack(list(pieces.values())).sum(dim=0).to(self._device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
@@ -17,6 +18,8 @@ from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
+from veilgraph.roles.batch_pass import BatchPass
+from veilgraph.roles.batches import Batch
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.role import Role, Session
 
@@ -41,11 +44,13 @@ class DataHolder(Role):
         model = session.settings.model
         self._network = HolderNetwork(
             model, len(session.holders), self.adjacency, session.streams, session.dtype, custom, graph.common
-        )
+        ).to(session.device)
+        self.nodes = graph.common
         self._shape = (graph.common, model.dim)
         self._rounds = model.rounds
         self._embedding: InitialEmbedding
         self._is_set_up = False
+        self._batches: BatchPass | None = None
         self._cut: HolderCut
         self._h0: Tensor
 
@@ -73,7 +78,12 @@ class DataHolder(Role):
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
         combine = session.settings.model.combine
         self._cut = HolderCut(
-            session.link, masks if combine.is_masked else None, combine.bits, session.dtype, session.publisher
+            session.link,
+            masks if combine.is_masked else None,
+            combine.bits,
+            session.dtype,
+            session.publisher,
+            session.device,
         )
         if self._network.weight is not None:
             self._cut.publish_weight(self._network.weight)
@@ -88,6 +98,8 @@ class DataHolder(Role):
                 masks=masks,
                 streams=session.streams,
                 dtype=session.dtype,
+                device=session.device,
+                trace=session.trace,
                 own=rows_between(graph.features, graph.common, graph.num_nodes) if joint and has_own else None,
             )
         )
@@ -114,6 +126,11 @@ class DataHolder(Role):
         generator = self.dropout(epoch)
         if self._embeds_now():
             self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
+            if self.batch is None:
+                self._h0 = self._h0.to(self.session.device)
+        if self.batch is not None:
+            self._forward_batch(self.batch, step, epoch, generator)
+            return
         self._h0_leaf = leaf(self._h0)
         self._started = self._network.start(self._h0_leaf, generator)
         self._initial = leaf(self._started)
@@ -127,8 +144,31 @@ class DataHolder(Role):
             if round_ < self._rounds:
                 self._inputs.append(leaf(next_input(self._cut.combined(step, round_, self._shape), own)))
 
+    def _forward_batch(self, batch: Batch, step: int, epoch: int | None, generator: torch.Generator | None) -> None:
+        if self._batches is None:
+            local = self.session.settings.model.local
+            session = self.session
+            self._batches = BatchPass(
+                self._network, self.adjacency, local.hops, local.fanout, session.streams, session.device
+            )
+        if epoch is None:
+            output = self._batches.infer(self._h0, batch)
+        else:
+            output = self._batches.train(self._h0, batch, epoch, generator)
+        self._cut.publish(step, 1, output)
+
+    def _backward_batch(self, passes: BatchPass, batch: Batch, step: int) -> None:
+        shape = (len(batch.rows), self._shape[1])
+        gradient = passes.backward(self._cut.gradient(step, 1, shape), self._h0, batch)
+        if gradient is not None:
+            self._embedding.learn(self.embed_step, gradient)
+        self._changed()
+
     @override
     def backward(self, step: int) -> None:
+        if self.batch is not None and self._batches is not None:
+            self._backward_batch(self._batches, self.batch, step)
+            return
         common, after = self.graph.common, None  # the gradient of the next round's input
         for round_ in range(self._rounds, 0, -1):
             output, own = self._outputs[round_ - 1]
@@ -141,8 +181,8 @@ class DataHolder(Role):
                 after = gradient_of(self._inputs[round_ - 1])
                 self._cut.publish_gradient(step, round_ - 1, after[:common])
         backward(self._started, gradient_of(self._initial))
-        self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf))
-        self._stale = True
+        self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf).cpu())
+        self._changed()
 
     @override
     def modules(self) -> dict[str, nn.Module]:

@@ -96,6 +96,8 @@ TABLE: Final = (
         "Made of random numbers; nobody but the server and the receiver may know it.", when=("collaborative",)),
     Row(Kind.CORRELATION, _FROM_SERVER, "products of masks under a fresh mask", "random",
         "Computed from random numbers alone.", when=("collaborative",)),
+    Row(Kind.READY, _TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
+        "One byte, always the same; a large graph's rows are multiplied in blocks.", when=("collaborative",)),
     Row(Kind.STATIC_DIFFERENCE, _TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=("collaborative",)),
     Row(Kind.MASKED_OPERAND, _TO_HOLDER, "shares of weights and, in training, gradients of h0, minus one-time masks",
         "mask", _DEALT, when=("collaborative",)),

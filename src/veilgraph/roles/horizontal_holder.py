@@ -96,7 +96,7 @@ class HorizontalHolder(Judge):
         if settings.edges == "deduplicate":
             counts = send_edges(session.link, edge_hashes(key, nodes, edges))
             edges, weight = edges[:, counts], None if weight is None else weight[counts]
-        self._adjacency = Adjacency(edges, weight, graph.num_nodes, session.dtype)
+        self._adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
         self._features = Features(graph.features, session.dtype)
         if settings.aggregate == "mean":
             session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 0), self._adjacency.degrees.unsqueeze(1).contiguous())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
@@ -32,15 +33,22 @@ class LabelHolder(DataHolder, Judge):
         self._width = deep_width(model, len(session.holders))
         self._head: Head = build_head(
             self._width, self._objective.classes, model.head, streams=session.streams, dtype=session.dtype
-        )
+        ).to(session.device)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         super().forward(step, epoch)
-        shape = (self.graph.common, self._width)
-        self._deep = leaf(self._cut.combined(step, self._rounds, shape))
-        generator = None if epoch is None else self.session.streams.generator("head dropout", epoch)
-        self.logits = self._head(self._deep, self._common_adjacency, generator)
+        batch, common = self.batch, self.graph.common
+        rows = common if batch is None else len(batch.rows)
+        self._deep = leaf(self._cut.combined(step, self._rounds, (rows, self._width)))
+        logits = self._head(self._deep, self._common_adjacency, self.dropout(epoch, "head dropout")).cpu()
+        if batch is None or epoch is not None:
+            self.logits = logits
+            return
+        if batch.index == 0:
+            self._inferred = torch.empty(common, logits.shape[1], dtype=logits.dtype)
+        self._inferred[batch.rows] = logits
+        self.logits = self._inferred
 
     @override
     def backward(self, step: int) -> None:
@@ -48,6 +56,10 @@ class LabelHolder(DataHolder, Judge):
         backward(self.training_loss(rates))
         self._cut.publish_deep_gradient(step, gradient_of(self._deep))
         super().backward(step)
+
+    @override
+    def _current_loss(self) -> Tensor:
+        return self._objective.training_loss(self.logits, None if self.batch is None else self.batch.rows)
 
     @override
     def modules(self) -> dict[str, nn.Module]:

@@ -120,7 +120,9 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
         for party, process in processes.items():
             if process.returncode:
                 reports[party].seek(0)
-                failures.append(_reported(party, process.returncode, reports[party].read().decode(errors="replace")))
+                failures.append(
+                    reported_failure(party, process.returncode, reports[party].read().decode(errors="replace"))
+                )
     if failures:
         raise _cause(failures, silent)
 
@@ -202,7 +204,14 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, name="launcher", daemon=True).start()
 
 
-def _reported(party: PartyId, code: int, output: str) -> VeilgraphError:
+def reported_failure(party: PartyId, code: int, output: str) -> VeilgraphError:
+    """What a process that ended with ``code`` said of it by ``report_failure``, or that it said nothing.
+
+    Args:
+        party: whose process it was.
+        code: not 0; negative for a signal.
+        output: its standard error.
+    """
     lines = output.strip().splitlines()
     name, _, message = (lines[-1] if lines else "").partition(": ")
     known = getattr(errors, name, None)

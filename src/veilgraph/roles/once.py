@@ -234,7 +234,7 @@ def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
     if bound is not None:
         kept = bound_degrees(edges, graph.num_nodes, bound)
         edges, weight = edges[:, kept], None if weight is None else weight[kept]
-    adjacency = Adjacency(edges, weight, graph.num_nodes, session.dtype)
+    adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
     operand = ring.static_operand(graph.features, lambda values: values.to(session.dtype))
     projected = operand.times(random_projection(graph.num_features, job.model.dim, session.streams, session.dtype))
     return fixed_embedding(projected, adjacency, job.model, session.streams)[: graph.common]

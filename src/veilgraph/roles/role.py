@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
+from veilgraph.mpc.limbs import device_of
 from veilgraph.privacy.publish import Publisher
+from veilgraph.roles.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Session:
     """Why this party does not take part, told to all before work; empty when it does."""
     publisher: Publisher | None = None
     """A holder's, in a job with differential privacy."""
+    trace: AnyTrace = NO_TRACE
+    """Where the time goes, in a training with a profile."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -40,6 +45,15 @@ class Session:
     def dtype(self) -> torch.dtype:
         """Of weights and embeddings."""
         return precision(self.settings)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this party computes; what it sends and receives is on the CPU.
+
+        Raises:
+            ConfigError: the job names one that this machine lacks.
+        """
+        return device_of(self.settings.device)
 
 
 def precision(settings: JobSettings) -> torch.dtype:
@@ -58,6 +72,10 @@ class Role(ABC):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.nodes = 0
+        """C, how many nodes all holders of a vertical job know; known once set up."""
+        self.batch: Batch | None = None
+        """The targets of the pass, set before it; None: all common nodes at once."""
         self.embed_step = -1
         """Counts the initial embeddings computed in this session."""
         self.affordable_steps: int | None = None
@@ -156,13 +174,21 @@ class Role(ABC):
         if self.optimizer is not None:
             self.optimizer.step()
 
-    def dropout(self, epoch: int | None) -> torch.Generator | None:
-        """The dropout stream of an epoch; None in evaluation."""
-        return None if epoch is None else self.session.streams.generator("dropout", epoch)
+    def dropout(self, epoch: int | None, purpose: str = "dropout") -> torch.Generator | None:
+        """The dropout stream of an epoch, or of the batch in it; None in evaluation."""
+        if epoch is None:
+            return None
+        counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
+        return self.session.streams.generator(purpose, *counters)
 
     def infer_only(self) -> None:
         """Announces that no backward pass will follow, so that nothing is prepared for one."""
         self._learns = False
+
+    def _changed(self) -> None:
+        """The weights have changed; in batches h^0 stays what it is to the end of a period."""
+        if self.batch is None or self.batch.period:
+            self._stale = True
 
     def _embeds_now(self) -> bool:
         """Whether this forward pass needs a new h^0: once after every change of the weights, at all parties alike."""

@@ -85,9 +85,19 @@ class Objective:
                 f"{missing} of {self.classes} have none; move some into val_mask or select by another figure"
             )
 
-    def training_loss(self, logits: Tensor) -> Tensor:
-        """Mean cross-entropy over the training nodes, weighted by class where the job says so."""
-        return self._loss(logits, self._train)
+    def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over the training nodes, weighted by class where the job says so.
+
+        Args:
+            logits: Tensor[N, C], of every node; or Tensor[B, C] of some.
+            rows: Tensor[B] int64, which these are; without a training node among them the loss is 0.
+        """
+        if rows is None:
+            return self._loss(logits, self._train)
+        chosen = self._train[rows]
+        if not bool(chosen.any()):
+            return logits.sum() * 0
+        return functional.cross_entropy(logits[chosen], self._labels[rows[chosen]], weight=self._weights)
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """What logits say of every node, for ``nn.evidence``.

@@ -23,10 +23,17 @@ class Server(Role):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._model = session.settings.model
-        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype)
+        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype).to(
+            session.device
+        )
         combine = self._model.combine
         self._cut = ServerCut(
-            session.link, session.holders, masked=combine.is_masked, bits=combine.bits, dtype=session.dtype
+            session.link,
+            session.holders,
+            masked=combine.is_masked,
+            bits=combine.bits,
+            dtype=session.dtype,
+            device=session.device,
         )
         self._weight_total: Tensor | None = None
         self._dealer: Dealer | None = None
@@ -38,13 +45,14 @@ class Server(Role):
         mine = Hello(job=session.settings.hash(), checkpoints=checkpoints, alignment=session.alignment)
         hellos = agree(session.link, session.holders, mine)
         self.affordable_steps = fewest_steps(hellos)
-        nodes = hellos[session.holders[0]].nodes
-        self._shape = (nodes, self._model.dim)
+        self.nodes = nodes = hellos[session.holders[0]].nodes
         if self._network.combine.needs_weight:
             self._weight_total = self._cut.weight_total(nodes).clamp_min(1e-12)
         if self._model.initial.method == "collaborative":
             features = {holder: hellos[holder].features for holder in session.holders}
-            self._dealer = Dealer(session.link, features, nodes, self._model.dim, session.secrets)
+            self._dealer = Dealer(
+                session.link, features, nodes, self._model.dim, session.secrets, device=session.device
+            )
             self._dealer.send_seeds()
             self._deal(Direction.FORWARD, 0)
         return newest_common(hellos)
@@ -53,7 +61,11 @@ class Server(Role):
     def forward(self, step: int, epoch: int | None) -> None:
         self._deal_ahead()
         generator = self.dropout(epoch)
-        rounds = self._model.rounds
+        rounds, weight_total = self._model.rounds, self._weight_total
+        self._shape = (self.nodes, self._model.dim)
+        if self.batch is not None:
+            self._shape = (len(self.batch.rows), self._model.dim)
+            weight_total = None if weight_total is None else weight_total[self.batch.rows]
         self._pieces: list[list[Tensor]] = []
         self._sent: list[Tensor] = []
         for round_ in range(1, rounds + 1):
@@ -62,7 +74,7 @@ class Server(Role):
             else:
                 pieces = [leaf(piece) for piece in self._cut.each(step, round_, self._shape)]
             self._pieces.append(pieces)
-            combined = self._network.merge(pieces, self._weight_total)
+            combined = self._network.merge(pieces, weight_total)
             if round_ < rounds:
                 self._cut.send_combined(step, round_, combined)
             else:
@@ -75,12 +87,13 @@ class Server(Role):
         label_party = self.session.settings.data.label_party
         shape = tuple(self._sent[-1].shape)
         gradient = receive_as(self.session.link, label_party, Tag(Kind.GRADIENT, step), shape, self.session.dtype)
+        gradient = gradient.to(self.session.device)
         for round_ in range(self._model.rounds, 0, -1):
             if round_ < self._model.rounds:
                 gradient = self._cut.gradient_total(step, round_, self._shape)
             backward(self._sent[round_ - 1], gradient)
             self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
-        self._stale = True
+        self._changed()
 
     @override
     def modules(self) -> dict[str, nn.Module]:
@@ -99,4 +112,8 @@ class Server(Role):
 
     def _deal(self, direction: Direction, step: int) -> None:
         if self._dealer is not None:
-            self._background.submit(self._dealer.deal, direction, step)
+            self._background.submit(self._traced_deal, self._dealer, direction, step)
+
+    def _traced_deal(self, dealer: Dealer, direction: Direction, step: int) -> None:
+        with self.session.trace.span(f"deal {direction.name.lower()}", step=step):
+            dealer.deal(direction, step)

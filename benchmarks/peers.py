@@ -1,0 +1,121 @@
+"""The section on the secure product beside its peers: ``python -m benchmarks.peers [SHAPE ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+import torch
+
+from benchmarks import product
+from benchmarks.peer_runs import LIMIT_S, OURS, PEERS, REPEATS, SHAPES, holders, measure
+from benchmarks.product_check import TOLERANCE, PeerFigures
+from veilgraph.core.errors import VeilgraphError
+
+_ABOUT = [
+    "Compared are h⁰ = X·W, opened to both holders, and then Xᵀ·g, which stays shared. The peers are SPU 0.9.5",
+    "(SEMI2K, brpc) and CrypTen 0.4.1 (provider TTP, gloo), every party a process on this machine; ours runs in",
+    "threads of one process, and the time that the same messages take over sockets is added. X, W and g are shared",
+    "before any clock starts.",
+    "",
+    "- **Ahead.** Ours and CrypTen can make what does not depend on the step's values before it; SPU makes it as it",
+    "  goes, so its online part is all of it. `in all` adds ours up one after another: dealer, holders, online.",
+    "- **x cached.** SPU keeps a cached variable's mask and opens x minus the mask once, not in every product, as",
+    "  ours does. That saves its bytes, hardly its time. CrypTen has nothing like it.",
+    "- **What is computed.** Ours is exact in the ring: the only error is the rounding of its inputs. SPU and",
+    f"  CrypTen truncate every product. Entries off by no more than {TOLERANCE} were taken as right; the",
+    "  largest error is shown.",
+    "- **Trust.** SEMI2K as it comes (`TrustedFirstParty`) makes its randomness at the first holder, which could",
+    "  unmask everything. CrypTen's third party stands where our server does: it knows all masks, gets nothing that",
+    "  is masked, and must not collude with a holder. CrypTen draws masks from PyTorch's generator, ours are",
+    "  AES-256 in counter mode.",
+    "- **Fairness.** Theirs is a general product of two shared matrices: nobody has to know X, and any computation",
+    "  can follow. Ours wants each block of X known to one holder and unchanged from step to step. That is why it",
+    "  may multiply by a sparse x in the clear, and by the masked x ahead.",
+    "",
+]
+
+
+def section(shapes: Mapping[str, int] = SHAPES) -> list[str]:
+    """Lines of Markdown.
+
+    Args:
+        shapes: shape → rounds.
+    """
+    measured = {_title(shape): measure(shape, rounds) for shape, rounds in shapes.items()}
+    missing = [f"{name} ({peer.variable})" for name, peer in PEERS.items() if peer.python() is None]
+    lines = [
+        "## The secure product beside SPU and CrypTen",
+        "",
+        f"One step, 2 holders, d = {product.DIM}; medians of {', '.join(map(str, shapes.values()))} rounds in which "
+        f"all were measured in turn, by `make bench-peers`; load average meanwhile {os.getloadavg()[2]:.1f} on "
+        f"{os.cpu_count()} cores. A peer's run ends after {LIMIT_S} seconds, its start, the sharing of X and "
+        f"{1 + REPEATS} steps included. Bytes: what a holder sends online, and what the dealer sends to all.",
+        "",
+        "| shape | system | online | in all | a holder, online | dealer, ahead | largest error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, figures in measured.items():
+        lines += [_row(title, name, system) for name, system in figures.items()]
+    lines += [
+        "",
+        "How many times as long, and how many times the bytes, the better peer of each column takes:",
+        "",
+        "| shape | online | in all | bytes online, x not cached | bytes online |",
+        "|---|---|---|---|---|",
+        *(_ratios(title, figures) for title, figures in measured.items()),
+        "",
+    ]
+    if missing:
+        lines += [f"Left out, for want of an environment: {', '.join(missing)}; `make bench-peers` makes it.", ""]
+    return lines + _ABOUT
+
+
+def _title(shape: str) -> str:
+    parties = holders(shape)
+    columns = sum(graph.num_features for graph in parties)
+    kind = "dense" if parties[0].features.layout == torch.strided else "sparse"
+    return f"{shape}, {parties[0].num_nodes:,} × {columns:,}, {kind}"
+
+
+def _row(title: str, name: str, figures: PeerFigures | None) -> str:
+    if figures is None:
+        return f"| {title} | {name} | not done in {LIMIT_S} s | | | | |"
+    online = "–" if figures.online_seconds == figures.seconds else f"{figures.online_seconds:.3f} s"
+    dealt = f"{figures.ahead_bytes / 1e6:.1f} MB" if figures.ahead_bytes else "–"
+    error = "none" if name == OURS else f"{figures.error:.4f}"
+    if figures.wrong:
+        error += f", {figures.wrong:.1e} of the entries more"
+    sent = f"{figures.sent_bytes / 1e6:.2f} MB"
+    return f"| {title} | {name} | {online} | {figures.seconds:.3f} s | {sent} | {dealt} | {error} |"
+
+
+def _ratios(title: str, figures: Mapping[str, PeerFigures | None]) -> str:
+    ours = figures[OURS]
+    peers = {name: system for name, system in figures.items() if name != OURS and system is not None}
+    if ours is None or not peers:
+        return f"| {title} | – | – | – | – |"
+    online = min(peer.online_seconds for peer in peers.values()) / ours.online_seconds
+    in_all = min(peer.seconds for peer in peers.values()) / ours.seconds
+    general = [peer.sent_bytes for name, peer in peers.items() if "cached" not in name]
+    sent = [peer.sent_bytes / ours.sent_bytes for peer in peers.values()]
+    uncached = f"{min(general) / ours.sent_bytes:.1f}" if general else "–"
+    return f"| {title} | {online:.0f} | {in_all:.1f} | {uncached} | {min(sent):.1f} |"
+
+
+def main() -> None:
+    """Prints the section."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"default: {' '.join(SHAPES)}")
+    shapes = parser.parse_args().shapes or list(SHAPES)
+    if unknown := set(shapes) - set(SHAPES):
+        parser.error(f"{', '.join(sorted(unknown))}: no such shape; there are {', '.join(SHAPES)}")
+    try:
+        print("\n".join(section({shape: SHAPES[shape] for shape in shapes})))
+    except VeilgraphError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Neighbourhoods of some target nodes, for steps whose cost does not grow with the graph.
+
+Around the targets lie rings of nodes: those with an edge into the targets, those with an edge into these, and so on, K
+rings for K hops. The first hop computes all but the outermost ring, the last the targets alone. Where a node has more
+than ``fanout`` neighbours, so many are drawn without replacement (Hamilton et al. 2017) and their edges weighted up, so
+that a neighbourhood's sums, means and convolutions are unbiased estimates of the graph's.
+
+Which nodes and edges are drawn stays with the holder: nothing of it is ever sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from veilgraph.nn.propagate import Adjacency
+
+
+class Edges(Protocol):
+    """What a local model propagates over: a whole graph (``Adjacency``) or a neighbourhood in it."""
+
+    @property
+    def num_targets(self) -> int:
+        """T, for how many nodes, the first, the model gives a result."""
+
+    @property
+    def edge_index(self) -> Tensor:
+        """Tensor[2, E] int64, source and target."""
+
+    def layers(self, hops: int) -> Sequence[Adjacency]:
+        """What each hop propagates over, the first first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """The targets of a step and what lies around them.
+
+    Attributes:
+        nodes: Tensor[n] int64, rows of the holder's graph: the targets, then ring after ring.
+        rings: how many nodes lie in the first ring (the targets), the first two, ..., all K + 1.
+        incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target.
+        degrees: Tensor[n] float64, in the whole graph.
+        dtype: of every product.
+    """
+
+    nodes: Tensor
+    rings: tuple[int, ...]
+    incoming: sp.csr_array
+    degrees: Tensor
+    dtype: torch.dtype
+
+    @property
+    def num_targets(self) -> int:
+        """T."""
+        return self.rings[0]
+
+    @property
+    def edge_index(self) -> Tensor:
+        """Tensor[2, E] int64, source and target as places in ``nodes``."""
+        return Adjacency(self.incoming, self.dtype, self.degrees).edge_index
+
+    def layers(self, hops: int) -> Sequence[Adjacency]:
+        """One adjacency for each of the K hops, smaller and smaller."""
+        return [
+            self._within(targets, nodes) for nodes, targets in zip(self.rings[:0:-1], self.rings[-2::-1], strict=True)
+        ]
+
+    def _within(self, targets: int, nodes: int) -> Adjacency:
+        edges = self.incoming.indptr[targets]
+        part = sp.csr_array(
+            (self.incoming.data[:edges], self.incoming.indices[:edges], self.incoming.indptr[: targets + 1]),
+            shape=(targets, nodes),
+        )
+        return Adjacency(part, self.dtype, self.degrees[:nodes])
+
+
+class Sampler:
+    """Draws neighbourhoods in one holder's graph.
+
+    Args:
+        adjacency: of the whole graph.
+        hops: K.
+        fanout: how many neighbours of a node are drawn; None takes all.
+
+    Attributes:
+        adjacency: as given.
+    """
+
+    def __init__(self, adjacency: Adjacency, hops: int, fanout: int | None) -> None:
+        self.adjacency, self._hops, self._fanout = adjacency, hops, fanout
+        self._degrees = adjacency.degrees.double()
+        self._place = np.full(adjacency.num_nodes, -1, dtype=np.int64)
+
+    def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
+        """The neighbourhood of K hops around some nodes.
+
+        Args:
+            targets: Tensor[T] int64, distinct rows of the graph.
+            generator: source of the draws; None takes all neighbours.
+
+        Returns:
+            It, with ``targets`` first.
+        """
+        edges = self.adjacency.incoming
+        place, ring = self._place, targets.numpy()
+        place[ring] = np.arange(len(ring))
+        nodes, rings = [ring], [len(ring)]
+        counts, sources, weights = [], [], []
+        for _ in range(self._hops):
+            picked, taken, boost = self._edges_into(ring, generator)
+            found = edges.indices[picked].astype(np.int64)
+            counts.append(taken)
+            sources.append(found)
+            weights.append(edges.data[picked] * np.repeat(boost, taken))
+            ring = _distinct(found[place[found] < 0], place)
+            place[ring] = np.arange(rings[-1], rings[-1] + len(ring))
+            nodes.append(ring)
+            rings.append(rings[-1] + len(ring))
+        rows = np.concatenate(nodes)
+        columns = place[np.concatenate(sources)] if sources else np.zeros(0, dtype=np.int64)
+        place[rows] = -1
+        pointers = np.concatenate([[0], *counts]).cumsum()
+        incoming = sp.csr_array(
+            (np.concatenate(weights) if weights else np.zeros(0), columns, pointers),
+            shape=(len(pointers) - 1, len(rows)),
+        )
+        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, self._degrees[rows], self.adjacency.dtype)
+
+    def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[slice, Neighbourhood]]:
+        """Neighbourhoods with all neighbours around the graph's nodes, ``rows`` at a time, and which rows they are."""
+        total = self.adjacency.num_nodes
+        for start in range(0, total, rows):
+            stop = min(start + rows, total)
+            yield slice(start, stop), self.around(torch.arange(start, stop), None)
+
+    def _edges_into(
+        self, ring: np.ndarray, generator: torch.Generator | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Places of the edges drawn for each node of a ring; how many; and each node's degree over that."""
+        pointers = self.adjacency.incoming.indptr
+        starts = pointers[ring].astype(np.int64)
+        degrees = pointers[ring + 1] - starts
+        taken = degrees
+        if self._fanout is not None and generator is not None:
+            taken = np.minimum(degrees, self._fanout)
+        offsets = np.arange(taken.sum()) - np.repeat(taken.cumsum() - taken, taken)
+        many = taken < degrees
+        if many.any() and self._fanout is not None and generator is not None:
+            offsets[np.repeat(many, taken)] = _without_replacement(degrees[many], self._fanout, generator).ravel()
+        return np.repeat(starts, taken) + offsets, taken, degrees / np.maximum(taken, 1)
+
+
+def _without_replacement(counts: np.ndarray, size: int, generator: torch.Generator) -> np.ndarray:
+    """``size`` distinct numbers below each count (> ``size``), uniform: int64 [n, size] (Floyd's algorithm)."""
+    uniform = torch.rand(size, len(counts), dtype=torch.float64, generator=generator).numpy()
+    chosen = np.empty((size, len(counts)), dtype=np.int64)
+    for index in range(size):
+        last = counts - size + index
+        drawn = np.minimum((uniform[index] * (last + 1)).astype(np.int64), last)
+        chosen[index] = np.where((chosen[:index] == drawn).any(axis=0), last, drawn)
+    return chosen.T
+
+
+def _distinct(nodes: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """The different nodes among some; ``place`` is scratch at these nodes."""
+    place[nodes] = np.arange(len(nodes))
+    different: np.ndarray = nodes[place[nodes] == np.arange(len(nodes))]
+    return different

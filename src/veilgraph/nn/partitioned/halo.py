@@ -1,0 +1,73 @@
+"""A machine's block of the adjacency matrix: every product first fetches the rows of its halo."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from veilgraph.nn.partitioned.blocks import Block
+from veilgraph.nn.partitioned.group import MachineGroup
+from veilgraph.nn.propagate import Adjacency
+
+
+class HaloAdjacency(Adjacency):
+    """The rows of the whole graph's adjacency that belong to one machine's nodes.
+
+    Methods are those of ``Adjacency`` with x Tensor[n, d] of the machine's own nodes. All machines of the group call
+    the same ones in the same order, forward and backward.
+
+    Args:
+        block: this machine's.
+        dtype: of every product.
+        group: of the party's machines.
+    """
+
+    def __init__(self, block: Block, dtype: torch.dtype, group: MachineGroup) -> None:
+        super().__init__(block.incoming, dtype, block.degrees)
+        self._block, self._group = block, group
+
+    def sum(self, x: Tensor) -> Tensor:
+        """A·x: Tensor[n, d] to Tensor[n, d]."""
+        return super().sum(self._with_halo(x))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """(A·x)/degree: Tensor[n, d] to Tensor[n, d]."""
+        return super().mean(self._with_halo(x))
+
+    def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
+        """(A·x + s·x)/(degree + s): Tensor[n, d] to Tensor[n, d]."""
+        return super().self_loop_mean(self._with_halo(x), self_weight)
+
+    def gcn(self, x: Tensor) -> Tensor:
+        """D^-1/2·(A + I)·D^-1/2·x: Tensor[n, d] to Tensor[n, d]."""
+        return super().gcn(self._with_halo(x))
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """Element-wise maximum over neighbours: Tensor[n, d] to Tensor[n, d]."""
+        return super().maximum(self._with_halo(x))
+
+    def _with_halo(self, x: Tensor) -> Tensor:
+        return cast(Tensor, _Halo.apply(x, self._block, self._group))  # type: ignore[no-untyped-call]
+
+
+class _Halo(torch.autograd.Function):
+    """x of the own nodes to x of these and the halo; backward, the halo's gradients go home and are added."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block, group: MachineGroup) -> Tensor:  # noqa: ANN401 - torch's context
+        ctx.block, ctx.group = block, group
+        own, everything = block.incoming.shape
+        result = x.new_empty(everything, x.shape[1])
+        result[:own] = x
+        group.exchange(result[own:], x[block.sends], block.receive_counts, block.send_counts)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401 - torch's context
+        block, own = ctx.block, ctx.block.incoming.shape[0]
+        gradient = gradients[0].contiguous()
+        theirs = gradient.new_empty(len(block.sends), gradient.shape[1])
+        ctx.group.exchange(theirs, gradient[own:], block.send_counts, block.receive_counts)
+        return gradient[:own].index_add(0, block.sends, theirs), None, None

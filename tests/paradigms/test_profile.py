@@ -1,0 +1,121 @@
+"""Training with a profile: one trace of all parties, in which every message has both its ends and no value is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.traces import PARTIES, check_arrows, check_format, party_of, spans, trace_of
+from tests.roles.federation import Settings
+from veilgraph.core.trace import Event, Trace
+from veilgraph.core.types import Kind
+from veilgraph.link.traced import TracedLink
+from veilgraph.paradigms import party
+from veilgraph.paradigms.jobs import TrainResult, load_result, resume, train
+
+STEPS = 4
+SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}
+WORK = {"forward", "backward", "update", "evaluate", "checkpoint"}
+KINDS = "|".join(kind.name.lower() for kind in Kind)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    folder = tmp_path_factory.mktemp("profile")
+    return train(saved_job(folder / "data", SHORT), folder / "run", profile=True)
+
+
+@pytest.fixture(scope="module")
+def events(run: TrainResult) -> list[Event]:
+    return trace_of(run.path)
+
+
+def test_the_trace_is_of_all_parties_and_every_message_has_both_ends(run: TrainResult, events: list[Event]) -> None:
+    check_format(events)
+    check_arrows(events)
+    traffic = json.loads((run.path / "traffic.json").read_text(encoding="utf-8"))
+    for name in PARTIES:
+        of_party = [span for span in spans(events) if party_of(events)[span["pid"]] == name]
+        sent = sum(span["args"]["bytes"] for span in of_party if span["cat"] == "send")
+        assert sent == sum(row["bytes"] for row in traffic if row["party"] == name and row["direction"] == "sent")
+        work = Counter(span["name"] for span in of_party if span["name"] in WORK)
+        assert work == {"forward": STEPS, "backward": STEPS, "update": STEPS, "evaluate": 2, "checkpoint": 2}
+
+
+def test_spans_of_a_thread_nest(events: list[Event]) -> None:
+    for thread in {(span["pid"], span["tid"]) for span in spans(events)}:
+        own = [span for span in spans(events) if (span["pid"], span["tid"]) == thread]
+        open_until: list[float] = []
+        for span in sorted(own, key=lambda span: (span["ts"], -span["dur"])):
+            while open_until and open_until[-1] <= span["ts"]:
+                open_until.pop()
+            end = span["ts"] + span["dur"]
+            assert not open_until or end <= open_until[-1] + 1e-3, span
+            open_until.append(end)
+    names = party_of(events)
+    forward = [span for span in spans(events) if span["name"] == "forward" and names[span["pid"]] == "A"]
+    assert [span["args"]["step"] for span in forward] == sorted({span["args"]["step"] for span in forward})
+    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in pairwise(forward))
+
+
+def test_it_holds_names_tags_bytes_times_and_nothing_else(events: list[Event]) -> None:
+    ours = rf"(send ({KINDS}) to|wait for ({KINDS}) from) ({'|'.join(PARTIES)})"
+    for span in spans(events):
+        if span["cat"] == "work":
+            assert span["args"].keys() <= {"step", "epoch"}, span
+        else:
+            assert re.fullmatch(ours, span["name"])
+            assert re.fullmatch(rf"({KINDS})/step \d+/round \d+", span["args"].pop("tag"))
+            assert span["args"].keys() == {"bytes"}
+        assert all(type(fact) is int for fact in span["args"].values())
+
+
+def test_a_session_that_goes_on_writes_its_own_trace(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(records: list[Any]) -> None:
+        if len(records) >= 3:
+            raise Stopped
+
+    settings = saved_job(tmp_path / "data", {"train": {"epochs": 40, "evaluate_every": 40}})
+    with pytest.raises(Stopped):
+        train(settings, tmp_path / "run", profile=True, progress=stop)
+    assert not (tmp_path / "run" / "trace.json").exists()
+    (tmp_path / "run" / "summary.json").unlink(missing_ok=True)
+    resume(tmp_path / "run")
+    started = json.loads((tmp_path / "run" / "parties" / "A" / "result.json").read_text(encoding="utf-8"))["started_at"]
+    events = trace_of(tmp_path / "run")
+    check_arrows(events)
+    names = party_of(events)
+    steps = [span for span in spans(events) if span["name"] == "forward" and names[span["pid"]] == "B"]
+    assert len(steps) == 40 - started < 40
+
+
+def test_without_a_profile_there_is_no_trace(tmp_path: Path, run: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("made without a profile")
+
+    monkeypatch.setattr(Trace, "__init__", refuse)
+    monkeypatch.setattr(TracedLink, "__init__", refuse)
+    plain = train(saved_job(tmp_path / "data", SHORT), tmp_path / "run")
+    assert_same_run(run, plain)
+    assert not list(plain.path.rglob("*trace*"))
+    assert load_result(plain.path).summary == plain.summary
+
+
+def test_what_did_not_fit_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(party, "_new_trace", lambda run, name, work: Trace(name, 1, limit=5))
+    path = train(saved_job(tmp_path / "data", SHORT), tmp_path / "run", profile=True).path
+    dropped = json.loads((path / "trace.json").read_text(encoding="utf-8"))["otherData"]["dropped"]
+    assert dropped.keys() == set(PARTIES)
+    assert f"the last {dropped['A']} events of A did not fit" in caplog.text

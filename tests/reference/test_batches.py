@@ -1,0 +1,153 @@
+"""A job in batches is its plaintext twin, weight by weight; one batch of all nodes is the job without batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.paradigms.runs import joint_model
+from tests.roles.federation import CLASSES, DIM, NODES, Settings, small_job, small_parties, with_own_nodes
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.core.config import JobSettings
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import read_view
+from veilgraph.mpc.dealer import row_blocks
+from veilgraph.paradigms.jobs import predict, resume, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.roles.batches import inference_batches, training_batches
+
+SIZE = NODES // 3 + 1
+DROPOUT: Settings = {
+    "precision": "float64",
+    "model": {
+        "initial": {"dropout": 0.2, "activation": "tanh"},
+        "local": {"dropout": 0.3, "fanout": 2},
+        "head": {"dropout": 0.25},
+    },
+    "train": {"batch_size": SIZE, "select_by": "last"},
+}
+
+
+def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
+    result = train(settings, path, parties=graphs)
+    twin = PlainNetwork(settings, graphs, "A")
+    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
+    losses = [twin.train_step(epoch) for epoch in range(1, settings.train.epochs + 1)]
+    ours, expected = joint_model(path), twin.weights()
+    assert ours.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name
+    assert all(not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach()) for graph in graphs)
+    assert [record["loss"] for record in result.metrics] == pytest.approx(losses, abs=1e-6)
+    wanted = twin.infer().softmax(dim=1)
+    assert float((result.predictions.probabilities - wanted).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="collaborative, mean"),
+        pytest.param({"train": {"refresh_every": 2}}, id="renewed within the epoch"),
+        pytest.param(
+            {"model": {"initial": {"method": "secure-sum"}, "combine": {"strategy": "degree-weighted"}}},
+            id="secure sum, degree-weighted",
+        ),
+        pytest.param(
+            {
+                "model": {
+                    "initial": {"method": "individual"},
+                    "combine": {"strategy": "concat"},
+                    "local": {"model": "gcn"},
+                }
+            },
+            id="individual, concat, gcn",
+        ),
+        pytest.param({"model": {"combine": {"strategy": "regression"}, "local": {"model": "sage-lstm"}}}, id="lstm"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["common nodes", "own nodes"])
+def test_every_weight_equals_the_twins(tmp_path: Path, changes: Settings, own: bool) -> None:
+    graphs = with_own_nodes(small_parties(3), (5, 0, 4)) if own else small_parties(3)
+    assert_twins(tmp_path / "run", small_job(3, DROPOUT, changes), graphs)
+
+
+def test_one_batch_of_all_nodes_and_neighbours_is_the_job_without_batches(tmp_path: Path) -> None:
+    still: Settings = {"precision": "float64", "model": {"server": {"dropout": 0.0}}}
+    one, whole = small_job(2, still, {"train": {"batch_size": NODES}}), small_job(2, still)
+    first, second = (train(each, tmp_path / name, parties=small_parties()) for each, name in ((one, "1"), (whole, "2")))
+    torch.testing.assert_close(first.predictions.probabilities, second.predictions.probabilities, atol=1e-7, rtol=0)
+
+
+def test_resumed_to_the_same_bits_and_predicts(tmp_path: Path) -> None:
+    settings = small_job(2, DROPOUT, {"train": {"epochs": 4, "checkpoint_every": 2}})
+    train(settings, tmp_path / "whole", parties=small_parties())
+    part = small_job(2, DROPOUT, {"train": {"epochs": 4, "checkpoint_every": 2}})
+    train(part, tmp_path / "cut", parties=small_parties())
+    run = RunDirectory.open(tmp_path / "cut")
+    for party in ("A", "B", SERVER):
+        store = run.party(party)
+        store.checkpoint_path(4).unlink()
+    (tmp_path / "cut" / "result.json").unlink(missing_ok=True)
+    again = resume(tmp_path / "cut")
+    ours, expected = joint_model(again.path), joint_model(tmp_path / "whole")
+    assert all(torch.equal(ours[name], expected[name]) for name in expected)
+    found = predict(tmp_path / "whole")
+    assert found.probabilities.shape == (NODES, CLASSES)
+
+
+def test_what_leaves_a_holder_tells_nothing_of_its_neighbourhoods(tmp_path: Path) -> None:
+    """The shapes, tags and receivers of all messages are the same whatever edges a holder has."""
+    shapes = []
+    for seed in (0, 1):
+        graphs = small_parties(seed=seed)
+        settings = small_job(2, DROPOUT, {"train": {"epochs": 2}})
+        train(settings, tmp_path / str(seed), parties=graphs, record_views=True)
+        (view,) = RunDirectory.open(tmp_path / str(seed)).party("B").views()
+        shapes.append(sorted((seen.receiver, str(seen.tag), tuple(seen.shape)) for seen in read_view(view)))
+    assert shapes[0] == shapes[1]
+    published = [shape for receiver, tag, shape in shapes[0] if receiver == SERVER and "masked" in tag]
+    assert (SIZE, DIM) in published
+
+
+@pytest.mark.parametrize("size", [None, SIZE], ids=["all at once", "in batches"])
+def test_rows_multiplied_in_blocks_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    settings = small_job(2, {"precision": "float64", "train": {"epochs": 3, "batch_size": size}})
+    train(settings, tmp_path / "one", parties=small_parties())
+    for module in ("dealer", "product"):
+        monkeypatch.setattr(f"veilgraph.mpc.{module}.row_blocks", lambda n, f, d, _: row_blocks(n, f, d, 8 * DIM * 7))
+    train(settings, tmp_path / "many", parties=small_parties())
+    one, many = joint_model(tmp_path / "one"), joint_model(tmp_path / "many")
+    assert all(torch.equal(one[name], many[name]) for name in one)
+    predict(tmp_path / "many")
+
+
+def test_the_sequence_of_targets_covers_every_node_once() -> None:
+    settings = small_job(2, {"train": {"batch_size": 7, "refresh_every": 2}})
+    batches = [batch for batch in training_batches(settings, 30, 1) if batch is not None]
+    assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(30))
+    assert [batch.period for batch in batches] == [0, 2, 0, 2, 1]
+    other = [batch for batch in training_batches(settings, 30, 2) if batch is not None]
+    assert not torch.equal(batches[0].rows, other[0].rows)
+    order = torch.cat([batch.rows for batch in inference_batches(settings, 30) if batch is not None])
+    assert order.tolist() == list(range(30))
+    assert training_batches(small_job(), 30, 1) == [None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model": {"rounds": 2}}, "model.rounds"),
+        ({"model": {"head": {"logit_hops": 1}}}, "logit_hops"),
+        ({"paradigm": "horizontal"}, "paradigm"),
+        ({"train": {"batch_size": None}}, "model.local.fanout"),
+    ],
+)
+def test_what_batches_do_not_go_with_is_refused(changes: Settings, named: str) -> None:
+    with pytest.raises(Exception, match=named):
+        small_job(2, {"model": {"local": {"fanout": 3}}, "train": {"batch_size": 8}}, changes)
