@@ -293,6 +293,10 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
             "overlap=0.2 is for by='edges'",
         ),
         ({"paradigm": "horizontal", "data": {"parts": {"mixed": 0.2}}}, "mixed=0.2 is for by='labels'"),
+        ({"paradigm": "horizontal", "device": "auto"}, "device='auto' is for paradigm='vertical'"),
+        ({"train": {"refresh_every": 3}}, "refresh_every=3 counts batches"),
+        ({"model": {"local": {"fanout": 3}}}, r"model\.local\.fanout=3 bounds the neighbourhoods of batches"),
+        ({"train": {"batch_size": 8}, "model": {"rounds": 2}}, r"train\.batch_size needs model\.rounds=1"),
         ({"model": {"dim": 3}, "paradigm": "horizontal"}, "model is not the network of paradigm='horizontal'"),
         ({"horizontal": {"dim": 3}}, "horizontal is not the network of paradigm='vertical'"),
         (

@@ -10,7 +10,9 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import AHEAD, Dealer, Direction, operand_mask_name, result_mask_name, static_mask_name
+from veilgraph.mpc.limbs import FLOAT64, LimbOperand
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.ring import DenseOperand
@@ -35,10 +37,10 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
         product = SecureProduct(link, matrix, torch.clone, features, dim, block_bytes)
         results = []
         for step in range(steps):
-            forward = torch.empty(nodes, dim, dtype=torch.int64)
-            for rows, share in product.forward(step, weights[link.party], learns=step < steps - 1):
+            forward, more = torch.empty(nodes, dim, dtype=torch.int64), step < steps - 1
+            for rows, share in product.forward(step, weights[link.party], learns=more):
                 forward[rows] = share
-            results.append((forward, product.backward(step, lambda rows: gradients[link.party][rows])))
+            results.append((forward, product.backward(step, gradients[link.party].__getitem__, learns=more)))
         product.close()
         return results, link.transcript()
 
@@ -252,3 +254,16 @@ def test_contributions_become_shares_of_their_sum(holders):
     for share, total in opened.values():
         assert torch.equal(total, add(list(contributions.values())))
         assert not any(torch.equal(share, contribution) for contribution in contributions.values())
+
+
+def test_products_by_limbs_as_on_a_gpu_change_nothing(monkeypatch):
+    """The operands that a GPU would have, on the CPU: the same messages and shares, to the bit."""
+    matrices, plain = a_session()
+    monkeypatch.setattr(ring, "dense_operand", lambda matrix, device: LimbOperand(matrix, device, FLOAT64))
+    _, limbs = a_session()
+    for name, (results, view) in plain.items():
+        for one, other in zip(results, limbs[name][0], strict=True):
+            assert torch.equal(one[0], other[0])
+            assert all(torch.equal(one[1][owner], other[1][owner]) for owner in matrices)
+        sent = [sorted(str(m.tag) + str(m.tensor.tolist()) for m in seen) for seen in (view, limbs[name][1])]
+        assert sent[0] == sent[1]

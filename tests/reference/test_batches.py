@@ -12,6 +12,7 @@ from tests.paradigms.runs import joint_model
 from tests.roles.federation import CLASSES, DIM, NODES, Settings, small_job, small_parties, with_own_nodes
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import read_view
@@ -151,3 +152,16 @@ def test_the_sequence_of_targets_covers_every_node_once() -> None:
 def test_what_batches_do_not_go_with_is_refused(changes: Settings, named: str) -> None:
     with pytest.raises(Exception, match=named):
         small_job(2, {"model": {"local": {"fanout": 3}}, "train": {"batch_size": 8}}, changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="device='cuda': PyTorch finds no CUDA device here; set device to auto or cpu"
+    ):
+        train(small_job(2, {"device": "cuda"}), tmp_path / "run", parties=small_parties())
+    found, plain = (
+        train(small_job(2, {"device": device}), tmp_path / device, parties=small_parties())
+        for device in ("auto", "cpu")
+    )
+    assert torch.equal(found.predictions.probabilities, plain.predictions.probabilities)

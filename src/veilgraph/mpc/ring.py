@@ -33,6 +33,8 @@ _MIN_ROWS_PER_THREAD = 256
 _TRANSPOSED_ROWS = 2048
 """Rows that are transposed at a time: the copy stays in the cache."""
 _CHECKED_ROWS = 1 << 16
+_PART = 1 << 18
+"""Elements that are decoded at a time: what is computed on the way stays in the cache."""
 
 _SLICES = 4
 _ENTRIES_PER_SLICE = 50_000
@@ -62,11 +64,8 @@ def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int
     room = 63 - GUARD_BITS - headroom_bits
     if scaled.numel():
         smallest, largest = map(float, scaled.aminmax())
-        fits = -(2.0**room) < smallest and largest < 2.0**room  # false for NaN too
-    else:
-        fits = True
-    if not fits:
-        raise RangeOverflow(_overflow(what, bits, room, remedy))
+        if not (-(2.0**room) < smallest and largest < 2.0**room):  # true for NaN too
+            raise RangeOverflow(_overflow(what, bits, room, remedy))
     return scaled.round_().to(torch.int64)
 
 
@@ -77,11 +76,14 @@ def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: s
         RangeOverflow: an element reached into the guard bits, so the true value may have wrapped around.
     """
     limit = 1 << (63 - GUARD_BITS)
-    if elements.numel():
-        smallest, largest = map(int, elements.aminmax())
+    decoded = torch.empty(elements.shape, dtype=dtype)
+    parts = zip(torch.split(elements.reshape(-1), _PART), torch.split(decoded.view(-1), _PART), strict=True)
+    for part, out in parts if elements.numel() else ():
+        smallest, largest = map(int, part.aminmax())
         if largest >= limit or smallest < -limit:
             raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
-    return elements.to(torch.float64).mul_(2.0**-bits).to(dtype)
+        out.copy_(part.to(torch.float64).mul_(2.0**-bits))
+    return decoded
 
 
 def _overflow(what: str, bits: int, room: int, remedy: str) -> str:

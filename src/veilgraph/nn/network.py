@@ -127,18 +127,17 @@ class HolderNetwork(nn.Module):
         contribution: Tensor = self.contribution(self.local[0](h, h, around, generator), targets)
         return contribution
 
-    def contribute_all(self, h: Tensor, sampler: Sampler) -> Tensor:
-        """The only round of a job in batches, in evaluation: layer by layer, in blocks of nodes.
+    def propagate_all(self, h: Tensor, sampler: Sampler) -> Tensor:
+        """Gives t of the only round of a job in batches, in evaluation: layer by layer, in blocks of nodes.
 
         Args:
             h: Tensor[N, d], ``start`` of h^0.
             sampler: of one hop, that takes all neighbours.
 
         Returns:
-            What the holder gives to COMBINE, Tensor[C, d].
+            Tensor[N, d].
         """
-        contribution: Tensor = self.contribution(cast(_Local, self.local[0]).in_blocks(h, sampler))
-        return contribution[: self._common]
+        return cast(_Local, self.local[0]).in_blocks(h, sampler)
 
 
 def next_input(combined: Tensor, own: Tensor | None) -> Tensor:

@@ -44,7 +44,7 @@ class BatchPass:
         self._sampler = Sampler(adjacency, hops, fanout)
         self._one_hop = Sampler(adjacency, 1, None)
         self._gradient: Tensor | None = None
-        self._contribution: Tensor | None = None
+        self._local: Tensor | None = None
 
     def train(self, h0: Tensor, batch: Batch, epoch: int, generator: torch.Generator | None) -> Tensor:
         """What the holder publishes for a batch: Tensor[B, d], with a graph.
@@ -65,14 +65,13 @@ class BatchPass:
     def infer(self, h0: Tensor, batch: Batch) -> Tensor:
         """What the holder publishes for a batch of an inference, from all neighbours: Tensor[B, d], without a graph."""
         if batch.index == 0:
-            self._contribution = self._network.contribute_all(
-                self._network.start(h0.to(self._device), None), self._one_hop
-            )
-        if self._contribution is None:
+            started = self._network.start(h0.to(self._device), None)
+            self._local = self._network.propagate_all(started, self._one_hop)
+        if self._local is None:
             raise RunError("an inference in batches begins with its first")
-        contribution = self._contribution[batch.rows]
+        contribution: Tensor = self._network.contribution(self._local[batch.rows], batch.rows)
         if batch.is_last:
-            self._contribution = None
+            self._local = None
         return contribution
 
     def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
