@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from typing import Any, Final
@@ -37,18 +38,19 @@ def measure(dataset: str, repeats: int = REPEATS, steps: int = step.STEPS) -> di
 
 def section(datasets: Sequence[str] = DATASETS) -> list[str]:
     """Lines of Markdown."""
+    measured = {dataset: measure(dataset) for dataset in datasets}
     lines = [
         "## Combining, masked and in the clear",
         "",
         "The training step above with every way to combine; medians over steps, then over "
         f"{REPEATS} repeats in which all were measured in turn; the ratio is the median of the repeats' ratios. Masked "
-        "embeddings are sent as 64-bit ring elements, others as float32. concat needs every embedding by itself.",
+        "embeddings are sent as 64-bit ring elements, others as float32. concat needs every embedding by itself. "
+        f"15-minute load average at the end: {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores.",
         "",
         "| data | combine | masked | in the clear | masked / clear |",
         "|---|---|---|---|---|",
     ]
-    for dataset in datasets:
-        times = measure(dataset)
+    for dataset, times in measured.items():
         for strategy in dict.fromkeys(strategy for strategy, _ in VARIANTS):
             clear = times[strategy, False]
             masked = times.get((strategy, True))

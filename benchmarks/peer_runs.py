@@ -31,7 +31,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import exchange
 from veilgraph.link.sockets import SocketLink, socket_mesh
 
-SHAPES: Final = {"cora": 3, "citeseer": 3, "pubmed": 2, "arxiv": 1}
+SHAPES: Final = {"cora": 2, "citeseer": 2, "pubmed": 2, "arxiv": 1}
 """Shape → rounds in which all are measured in turn."""
 REPEATS: Final = 2
 LIMIT_S: Final = 180
@@ -44,7 +44,7 @@ class Peer:
     """A program that runs in an environment of its own.
 
     Attributes:
-        module: run with ``-m`` in the folder of the benchmarks.
+        module: run with ``-m``.
         options: of the program.
         variable: of the environment; names the interpreter.
         folder: of the environment that ``make bench-peers`` makes.
@@ -103,7 +103,7 @@ def measure_ours(shape: str, parties: Sequence[PartyGraph]) -> PeerFigures:
     online = figures.online_ms / 1e3 + wire
     dealt = 8 * product.DIM * sum(graph.num_nodes + graph.num_features for graph in parties)  # docs/protocol.md
     seconds = online + (figures.offline_holder_ms + figures.offline_dealer_ms) / 1e3
-    return PeerFigures(seconds, online, int(figures.online_bytes), dealt, 0.0, 0.0)
+    return PeerFigures(seconds, online, int(figures.online_bytes), dealt, 0.0)
 
 
 def sockets_seconds(parties: Sequence[PartyGraph]) -> float:
@@ -150,8 +150,15 @@ def measure_peer(python: Path, peer: Peer, path: Path, repeats: int, limit_s: fl
     """
     command = [str(python), "-W", "ignore", "-m", peer.module, str(path), "--repeats", str(repeats), *peer.options]
     try:
-        # A session of its own, so that its parties end with it.
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+        # In a session of its own, so that its parties end with it, and beside the values, as SPU leaves files behind.
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=path.parent,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
     except OSError as error:
         raise RunError(f"{peer.module} with {python} cannot be started: {error}") from error
     try:
@@ -199,5 +206,4 @@ def _median(several: Sequence[PeerFigures | None]) -> PeerFigures | None:
         done[-1].sent_bytes,
         done[-1].ahead_bytes,
         max(figures.error for figures in done),
-        max(figures.wrong for figures in done),
     )

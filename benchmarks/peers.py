@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -22,10 +22,11 @@ _ABOUT = [
     "- **Ahead.** Ours and CrypTen can make what does not depend on the step's values before it; SPU makes it as it",
     "  goes, so its online part is all of it. `in all` adds ours up one after another: dealer, holders, online.",
     "- **x cached.** SPU keeps a cached variable's mask and opens x minus the mask once, not in every product, as",
-    "  ours does. That saves its bytes, hardly its time. CrypTen has nothing like it.",
-    "- **What is computed.** Ours is exact in the ring: the only error is the rounding of its inputs. SPU and",
-    f"  CrypTen truncate every product. Entries off by no more than {TOLERANCE} were taken as right; the",
-    "  largest error is shown.",
+    "  ours does. It then sends little more than ours. CrypTen has nothing like it. A product that opens x every",
+    "  time sends about 1 + F / d times what ours sends: narrow features leave little to save.",
+    "- **What is computed.** Ours is exact in the ring: the only error is the rounding of its inputs, and",
+    "  tests hold it against the plain product to the bit. SPU and CrypTen truncate every product; a result off by",
+    f"  more than {TOLERANCE} would end the comparison.",
     "- **Trust.** SEMI2K as it comes (`TrustedFirstParty`) makes its randomness at the first holder, which could",
     "  unmask everything. CrypTen's third party stands where our server does: it knows all masks, gets nothing that",
     "  is masked, and must not collude with a holder. CrypTen draws masks from PyTorch's generator, ours are",
@@ -48,10 +49,10 @@ def section(shapes: Mapping[str, int] = SHAPES) -> list[str]:
     lines = [
         "## The secure product beside SPU and CrypTen",
         "",
-        f"One step, 2 holders, d = {product.DIM}; medians of {', '.join(map(str, shapes.values()))} rounds in which "
-        f"all were measured in turn, by `make bench-peers`; load average meanwhile {os.getloadavg()[2]:.1f} on "
-        f"{os.cpu_count()} cores. A peer's run ends after {LIMIT_S} seconds, its start, the sharing of X and "
-        f"{1 + REPEATS} steps included. Bytes: what a holder sends online, and what the dealer sends to all.",
+        f"One step, 2 holders, d = {product.DIM}; medians of {_listed(shapes.values())} rounds in which all were "
+        f"measured in turn; 15-minute load average at the end {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores. A "
+        f"peer's run ends after {LIMIT_S} seconds, its start, the sharing of X and {1 + REPEATS} steps included. "
+        "Bytes: what a holder sends online, and what the dealer sends to all (ours: by the formula).",
         "",
         "| shape | system | online | in all | a holder, online | dealer, ahead | largest error |",
         "|---|---|---|---|---|---|---|",
@@ -72,6 +73,11 @@ def section(shapes: Mapping[str, int] = SHAPES) -> list[str]:
     return lines + _ABOUT
 
 
+def _listed(numbers: Iterable[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _title(shape: str) -> str:
     parties = holders(shape)
     columns = sum(graph.num_features for graph in parties)
@@ -85,8 +91,6 @@ def _row(title: str, name: str, figures: PeerFigures | None) -> str:
     online = "–" if figures.online_seconds == figures.seconds else f"{figures.online_seconds:.3f} s"
     dealt = f"{figures.ahead_bytes / 1e6:.1f} MB" if figures.ahead_bytes else "–"
     error = "none" if name == OURS else f"{figures.error:.4f}"
-    if figures.wrong:
-        error += f", {figures.wrong:.1e} of the entries more"
     sent = f"{figures.sent_bytes / 1e6:.2f} MB"
     return f"| {title} | {name} | {online} | {figures.seconds:.3f} s | {sent} | {dealt} | {error} |"
 

@@ -1,7 +1,7 @@
 """Graphs from ten thousand to five million nodes, two holders on one machine: seconds and memory of an epoch.
 
-``python -m benchmarks.scale [--nodes N ...] [--out docs]`` makes each graph from a seed, trains one epoch in batches with
-all parties in threads of one fresh process, and writes ``scale.json`` and ``scale.svg``.
+``python -m benchmarks.scale [--nodes N ...] [--out docs]`` makes each graph from a seed, trains one epoch in batches
+with all parties in threads of one fresh process, and writes ``scale.json`` and ``scale.svg``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def draw(figures: list[dict[str, Any]], path: Path) -> None:
 def section(figures: list[dict[str, Any]]) -> list[str]:
     """The table, in Markdown."""
     lines = [
-        "| nodes | edges | epoch, s | µs a node | making and reading the graph, s | all, s | peak, GiB | test accuracy |",
+        "| nodes | edges | epoch, s | µs a node | making the graph, s | all, s | peak, GiB | test accuracy |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in figures:

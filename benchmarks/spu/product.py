@@ -165,13 +165,13 @@ def measure(path: Path, repeats: int, *, cached: bool) -> PeerFigures:
             seconds.append(time.perf_counter() - started)
         for holder in holders:
             holder.send(False)
-        error, wrong = check(load(path), *holders[0].recv())
+        error = check(load(path), *holders[0].recv())
         for process in processes:
             process.join()
         inside = [maximum.runtime_bytes(log.read_text(encoding="utf-8"), RUNS) for log in logs]
     median = statistics.median(seconds[1:])
     sent = max(run + other for run, other in zip(inside, opened, strict=True))
-    return PeerFigures(median, median, sent, 0, error, wrong)
+    return PeerFigures(median, median, sent, 0, error)
 
 
 def _main() -> None:

@@ -30,8 +30,8 @@ MAX_DETECTED_BITS = 12
 _SPARSE_BELOW = 0.12
 """Density below which the sparse product is the faster one."""
 _MIN_ROWS_PER_THREAD = 256
-_TRANSPOSED_ROWS = 2048
-"""Rows that are transposed at a time: the copy stays in the cache."""
+_TRANSPOSED_ROWS = 512
+"""Rows that a transposed product takes at a time: they stay in the cache."""
 _CHECKED_ROWS = 1 << 16
 _PART = 1 << 18
 """Elements that are decoded at a time: what is computed on the way stays in the cache."""
@@ -267,12 +267,13 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _transposed_part(left: Tensor, right: Tensor) -> Tensor:
-    kernel, total = _integer_kernel(), torch.zeros(left.shape[1], right.shape[1], dtype=torch.int64)
+    """leftᵀ·right as (rightᵀ·left)ᵀ: ``right`` is the narrow one, cheap to transpose."""
+    kernel, total = _integer_kernel(), torch.zeros(right.shape[1], left.shape[1], dtype=torch.int64)
     piece = torch.empty_like(total)
     for block, factor in zip(torch.split(left, _TRANSPOSED_ROWS), torch.split(right, _TRANSPOSED_ROWS), strict=True):
-        kernel(block.t().contiguous(), factor, piece)
+        kernel(factor.t().contiguous(), block, piece)
         total += piece
-    return total
+    return total.t().contiguous()
 
 
 @cache
