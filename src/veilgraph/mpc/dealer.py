@@ -7,8 +7,9 @@ product and block of rows: the dealer's half of the product of masks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import reduce
 from typing import Final
 
 import torch
@@ -156,15 +157,17 @@ class Dealer:
         rows = self._blocks[block].stop - self._blocks[block].start
         for owner, columns in self._features.items():
             inner, outer = (columns, rows) if direction is Direction.FORWARD else (rows, columns)
-            operand_masks = torch.zeros(inner, self._dim, dtype=torch.int64)
-            result_masks = torch.zeros(outer, self._dim, dtype=torch.int64)
-            for holder, seed in self._seeds.items():
-                if holder != owner:
-                    name = operand_mask_name(owner, direction, step, block)
-                    operand_masks += expand(seed, name, (inner, self._dim))
-                    name = result_mask_name(owner, direction, step, block)
-                    result_masks += expand(seed, name, (outer, self._dim))
+            others = [seed for holder, seed in self._seeds.items() if holder != owner]
+            name = operand_mask_name(owner, direction, step, block)
+            operand_masks = _sum(expand(seed, name, (inner, self._dim)) for seed in others)
+            name = result_mask_name(owner, direction, step, block)
+            result_masks = _sum(expand(seed, name, (outer, self._dim)) for seed in others)
             static = self._static[owner][block]
             multiply = static.times if direction is Direction.FORWARD else static.transposed_times
             correlation = multiply(operand_masks).sub_(result_masks)
             self._link.send(owner, Tag(Kind.CORRELATION, step, round_of(direction, block)), correlation)
+
+
+def _sum(masks: Iterable[Tensor]) -> Tensor:
+    """One by one, into the first."""
+    return reduce(Tensor.add_, masks)

@@ -245,7 +245,7 @@ class Collaborative(InitialEmbedding):
         opened_bits = session.feature_bits + int(self._weight_bits)
         for block, (rows, share) in enumerate(self._product.forward(step, self.shares, learns=learns)):
             opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step, block), share)
-            embedding[rows] = ring.decode(opened, opened_bits, torch.float64, "h^0", _SCALE_REMEDY) * self._scale
+            embedding[rows] = ring.decode(opened, opened_bits, session.dtype, "h^0", _SCALE_REMEDY, float(self._scale))
         return embedding
 
     @override
@@ -253,14 +253,15 @@ class Collaborative(InitialEmbedding):
         settings = self._session.settings
         self._momentum.mul_(settings.momentum).add_(gradient)
         self._scale.mul_(1 - settings.learning_rate * settings.weight_decay)
-        rate = settings.learning_rate / self._scale
+        rate = float(settings.learning_rate / self._scale)
 
         def scaled(rows: slice) -> Tensor:
             return ring.encode(
-                self._momentum[rows].to(torch.float64) * rate,
+                self._momentum[rows],
                 settings.gradient_bits,
                 "the scaled gradient of h^0",
                 "lower model.initial.gradient_bits or model.initial.learning_rate",
+                factor=rate,
             )
 
         for owner, update in self._product.backward(step, scaled).items():

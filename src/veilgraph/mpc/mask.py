@@ -61,14 +61,13 @@ class PairwiseMasks:
 
     def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
         """This holder's mask, int64 of ``shape``: uniform by itself, zero when summed over the holders."""
-        total = torch.zeros(shape, dtype=torch.int64)
+        total: Tensor | None = None
         for peer, key in self._keys.items():
             expanded = expand(key, f"{purpose}/{step}", shape)
-            if self._party < peer:
-                total += expanded
-            else:
-                total -= expanded
-        return total
+            if self._party > peer:
+                expanded.neg_()
+            total = expanded if total is None else total.add_(expanded)
+        return torch.zeros(shape, dtype=torch.int64) if total is None else total
 
     def mask_integers(self, purpose: str, step: int, count: int) -> list[int]:
         """As ``mask``, of integers mod 2^``INTEGER_BITS``."""

@@ -7,7 +7,7 @@ fractional bits is the integer round(v·2^b).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
@@ -34,7 +34,7 @@ _TRANSPOSED_ROWS = 512
 """Rows that a transposed product takes at a time: they stay in the cache."""
 _CHECKED_ROWS = 1 << 16
 _PART = 1 << 18
-"""Elements that are decoded at a time: what is computed on the way stays in the cache."""
+"""Elements that are encoded or decoded at a time."""
 
 _SLICES = 4
 _ENTRIES_PER_SLICE = 50_000
@@ -44,8 +44,10 @@ Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Result = TypeVar("Result")
 
 
-def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int = 0) -> Tensor:
-    """Real → ring: round(values·2^bits).
+def encode(
+    values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int = 0, factor: float | None = None
+) -> Tensor:
+    """Real → ring: round(values·2^bits), or round(factor·values·2^bits) computed in float64.
 
     Args:
         values: floating tensor of any shape.
@@ -53,6 +55,7 @@ def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int
         what: names the values in the error.
         remedy: says in the error which setting to change.
         headroom_bits: further top bits to leave free, for sums of several encoded values.
+        factor: multiplies all values.
 
     Returns:
         int64 tensor of the same shape.
@@ -60,30 +63,38 @@ def encode(values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int
     Raises:
         RangeOverflow: a value is not finite or does not fit into 63 − GUARD_BITS bits.
     """
-    scaled = values * 2.0**bits  # a power of two: exact in either precision
     room = 63 - GUARD_BITS - headroom_bits
-    if scaled.numel():
+    encoded = torch.empty(values.shape, dtype=torch.int64)
+    for part, out in _parts(values, encoded):
+        # a power of two is exact in either precision
+        scaled = part * 2.0**bits if factor is None else part.to(torch.float64) * (factor * 2.0**bits)
         smallest, largest = map(float, scaled.aminmax())
         if not (-(2.0**room) < smallest and largest < 2.0**room):  # true for NaN too
             raise RangeOverflow(_overflow(what, bits, room, remedy))
-    return scaled.round_().to(torch.int64)
+        out.copy_(scaled.round_())
+    return encoded
 
 
-def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
-    """Ring → real: elements/2^bits, refused when the guard bits are in use.
+def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: str, factor: float = 1.0) -> Tensor:
+    """Ring → real: factor·elements/2^bits, computed in float64, refused when the guard bits are in use.
 
     Raises:
         RangeOverflow: an element reached into the guard bits, so the true value may have wrapped around.
     """
     limit = 1 << (63 - GUARD_BITS)
     decoded = torch.empty(elements.shape, dtype=dtype)
-    parts = zip(torch.split(elements.reshape(-1), _PART), torch.split(decoded.view(-1), _PART), strict=True)
-    for part, out in parts if elements.numel() else ():
+    for part, out in _parts(elements, decoded):
         smallest, largest = map(int, part.aminmax())
         if largest >= limit or smallest < -limit:
             raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
-        out.copy_(part.to(torch.float64).mul_(2.0**-bits))
+        out.copy_(part.to(torch.float64).mul_(factor * 2.0**-bits))
     return decoded
+
+
+def _parts(values: Tensor, results: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of both side by side, small enough that what is computed on the way stays in the cache."""
+    both = values.detach().reshape(-1), results.view(-1)
+    return zip(*(torch.split(each, _PART) for each in both), strict=True) if values.numel() else iter(())
 
 
 def _overflow(what: str, bits: int, room: int, remedy: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from veilgraph.nn.linear import linear
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.propagate import Adjacency, first_rows
 
 
 class _SageHop(nn.Module, ABC):
@@ -31,7 +31,7 @@ class _SageHop(nn.Module, ABC):
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         neighbours = self.aggregate(h, adjacency, generator)
         own, others = torch.split(self.update.weight.t(), h.shape[1])  # W·CONCAT without the [T, 2d] that it would take
-        return torch.addmm(neighbours @ others, h[: adjacency.num_targets], own)
+        return torch.addmm(neighbours @ others, first_rows(h, adjacency.num_targets), own)
 
 
 class SageMeanHop(_SageHop):
@@ -129,7 +129,7 @@ class GatHop(nn.Module):
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One attention layer over neighbours and the node itself."""
         result: Tensor = self.attention(h, adjacency.edge_index.to(h.device))
-        return result[: adjacency.num_targets]
+        return first_rows(result, adjacency.num_targets)
 
 
 class GinHop(nn.Module):
@@ -142,7 +142,7 @@ class GinHop(nn.Module):
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One isomorphism layer."""
-        result: Tensor = self.mlp((1 + self.epsilon) * h[: adjacency.num_targets] + adjacency.sum(h))
+        result: Tensor = self.mlp((1 + self.epsilon) * first_rows(h, adjacency.num_targets) + adjacency.sum(h))
         return result
 
 
@@ -160,4 +160,4 @@ class AppnpHop(nn.Module):
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One step of personalised propagation."""
         neighbours = adjacency.self_loop_mean(h, self._self_weight)
-        return (1 - self._teleport) * neighbours + self._teleport * initial[: adjacency.num_targets]
+        return (1 - self._teleport) * neighbours + self._teleport * first_rows(initial, adjacency.num_targets)

@@ -14,6 +14,7 @@ from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.hops import AppnpHop, GatHop, GcnHop, GinHop, SageLstmHop, SageMeanHop, SagePoolHop
 from veilgraph.nn.neighbourhood import Edges, Sampler
+from veilgraph.nn.propagate import first_rows
 
 _SHORTEST = 1e-6
 
@@ -49,7 +50,7 @@ class LocalModel(nn.Module):
         """
         for hop, adjacency in zip(self.hops, edges.layers(len(self.hops)), strict=True):
             h = self._activation(hop(dropout(h, self._dropout, generator), initial, adjacency, generator))
-        h = h[: edges.num_targets]
+        h = first_rows(h, edges.num_targets)
         return normalize_rows(h) if self._normalize else h
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
@@ -105,7 +106,7 @@ class CustomLocal(nn.Module):
                 f"local.model='custom': {type(self.module).__name__} returned {got} for x of shape {list(h.shape)}; "
                 f"it must keep the shape, so give it an output width of dim={h.shape[1]}"
             )
-        result = result[: edges.num_targets]
+        result = first_rows(result, edges.num_targets)
         return normalize_rows(result) if self._normalize else result
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:

@@ -15,7 +15,7 @@ from veilgraph.nn.deep import build_deep
 from veilgraph.nn.initial import InitialTransform
 from veilgraph.nn.local import CustomLocal, LocalModel, build_local
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.propagate import Adjacency, first_rows
 
 Release = Callable[[Tensor], Tensor]
 """What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
@@ -105,10 +105,10 @@ class HolderNetwork(nn.Module):
         local: Tensor = self.local[round_ - 1](h, initial, self._adjacency, generator)
         own = local[self._common :] if self._common < self._adjacency.num_nodes else None
         if release is not None:
-            contribution: Tensor = self.contribution(release(local[: self._common]))
+            contribution: Tensor = self.contribution(release(first_rows(local, self._common)))
             return contribution, own
         contribution = self.contribution(local)
-        return contribution[: self._common], own
+        return first_rows(contribution, self._common), own
 
     def contribute_batch(
         self, h: Tensor, around: Neighbourhood, targets: Tensor, generator: torch.Generator | None

@@ -23,6 +23,11 @@ _Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(weight, source, target) of every edge to the entries of a matrix, float64."""
 
 
+def first_rows(x: Tensor, count: int) -> Tensor:
+    """The first rows of x; x itself where that is all of it, whose gradient is then not copied."""
+    return x if count == x.shape[0] else x[:count]
+
+
 class SparseMatrix:
     """A sparse matrix that is multiplied forward and, in backward passes, transposed.
 
@@ -144,14 +149,14 @@ class Adjacency:
         scale = inverse.numpy()
         neighbours = self._product(f"self-loop {self_weight}", x, lambda weight, source, target: weight * scale[target])
         own = (self_weight * inverse[: self.num_targets]).to(x).unsqueeze(1)
-        return neighbours + own * x[: self.num_targets]
+        return neighbours + own * first_rows(x, self.num_targets)
 
     def gcn(self, x: Tensor) -> Tensor:
         """D^-1/2·(A + I)·D^-1/2·x with D the degrees of A + I (Kipf & Welling 2017): Tensor[N, d] to Tensor[T, d]."""
         inverse = 1 / (self._degrees + 1)
         root = inverse.sqrt().numpy()
         neighbours = self._product("gcn", x, lambda weight, source, target: weight * root[source] * root[target])
-        return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * x[: self.num_targets]
+        return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * first_rows(x, self.num_targets)
 
     def maximum(self, x: Tensor) -> Tensor:
         """Element-wise maximum over neighbours, weights unused; zero where a node has none.
