@@ -19,7 +19,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test nightly lint format bench bench-spu bench-peers spu reproduce clean
+.PHONY: help demo demo-network test nightly lint format bench bench-spu bench-peers bench-scale spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, whi
 
 bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure product beside SPU's and CrypTen's, each installed apart
 	@$(BIN)/python -m benchmarks.peers
+
+bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about half an hour, 24 GiB
+	@$(BIN)/python -m benchmarks.scale
 
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import combine, critical_path, local_noise, memory, peers, privacy, product, secure_max, step
+from benchmarks import combine, critical_path, limbs, local_noise, memory, peers, privacy, product, secure_max, step
 
 _LIMIT = [
     "Where a wide sparse x meets many nodes, as on PubMed, the online part is bound by scipy's integer kernel,",
@@ -37,6 +37,7 @@ def main() -> None:
         *critical_path.section(),
         *combine.section(),
         *_products(),
+        *limbs.section(),
         *peers.section(),
         *privacy.section(),
         *local_noise.section(),

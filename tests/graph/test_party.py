@@ -38,7 +38,15 @@ def sparse(matrix):
     return matrix.to_sparse_csr()
 
 
+def sorted_by_target(graph):
+    order = graph.edge_index[1].argsort(stable=True)
+    weight = None if graph.edge_weight is None else graph.edge_weight[order]
+    return replace(graph, edge_index=graph.edge_index[:, order], edge_weight=weight)
+
+
 def same(first, second):
+    """Apart from the order of edges, which a saved graph has by target."""
+    first, second = sorted_by_target(first), sorted_by_target(second)
     for name in FIELDS:
         left, right = getattr(first, name), getattr(second, name)
         assert (left is None) == (right is None), name

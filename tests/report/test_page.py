@@ -170,19 +170,23 @@ def test_other_paradigms_are_put_into_words(runs: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("changes", "words"),
     [
-        ({"initial": {"method": "secure-sum"}}, "With two holders each can subtract its own part"),
-        ({"initial": {"method": "individual"}}, "from its own columns alone, and shows nothing of it"),
-        ({"combine": {"strategy": "concat"}}, "That is not masked: the server sees every holder's embedding"),
-        ({"rounds": 3}, "That happens in 3 rounds"),
-        ({"local": {"hops": 0}}, "No edges are used."),
+        ({"model": {"initial": {"method": "secure-sum"}}}, "With two holders each can subtract its own part"),
+        ({"model": {"initial": {"method": "individual"}}}, "from its own columns alone, and shows nothing of it"),
+        (
+            {"model": {"combine": {"strategy": "concat"}}},
+            "That is not masked: the server sees every holder's embedding",
+        ),
+        ({"model": {"rounds": 3}}, "That happens in 3 rounds"),
+        ({"model": {"local": {"hops": 0}}}, "No edges are used."),
+        ({"train": {"batch_size": 7}, "model": {"local": {"fanout": 3}}}, "at most 3 neighbours of a node, drawn anew"),
     ],
 )
-def test_what_a_setting_shows_to_whom_is_said(model: dict[str, Any], words: str, copy: Copy) -> None:
+def test_what_a_setting_shows_to_whom_is_said(changes: dict[str, Any], words: str, copy: Copy) -> None:
     run = copy("plain")
     job = yaml.safe_load((run / "job.yaml").read_text())
-    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"model": model})))
+    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, changes)))
     assert words in page_of(run).text
 
 

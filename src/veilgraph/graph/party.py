@@ -208,7 +208,9 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
 
 
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
-    """Writes a party's graph to one safetensors file, whole or not at all.
+    """Writes a party's graph to one safetensors file, whole or not at all; edges sorted by target.
+
+    A large graph that is read again is mapped from the file, features and edges, and used from there.
 
     Args:
         graph: the party's.
@@ -226,6 +228,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
     else:
         tensors["features"] = graph.features
     tensors.update({name: getattr(graph, name) for name in _TENSORS if getattr(graph, name) is not None})
+    _sort_edges(tensors)
     metadata = {"format": _FORMAT, "party": graph.party, "num_features": str(graph.num_features)}
     for name in _NUMBERS:
         if getattr(graph, name) is not None:
@@ -243,6 +246,16 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         raise RunError(f"{path}: the party graph cannot be written ({error}); choose a writable path") from error
+
+
+def _sort_edges(tensors: dict[str, Tensor]) -> None:
+    target = tensors["edge_index"][1]
+    if bool((target[1:] >= target[:-1]).all()):
+        return
+    order = target.argsort(stable=True)
+    tensors["edge_index"] = tensors["edge_index"][:, order]
+    if "edge_weight" in tensors:
+        tensors["edge_weight"] = tensors["edge_weight"][order]
 
 
 def load_party(path: Path) -> PartyGraph:

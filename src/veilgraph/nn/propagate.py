@@ -109,7 +109,9 @@ class Adjacency:
             num_nodes: N.
             dtype: of every product.
         """
-        adjacency = cls(by_target(edge_index, edge_weight, num_nodes), dtype)
+        weights = None if edge_weight is None else edge_weight.double()
+        degrees = torch.bincount(edge_index[1], weights=weights, minlength=num_nodes).double()
+        adjacency = cls(by_target(edge_index, edge_weight, num_nodes), dtype, degrees)
         adjacency._edge_index = edge_index
         return adjacency
 
@@ -183,15 +185,18 @@ class Adjacency:
 
 def by_target(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
     """Edges sorted by target, each target's in the order given: [N, N] CSR of their weights, copies kept apart."""
-    source, target = (_short(row, num_nodes) for row in edge_index)
-    weight = np.ones(len(source), dtype=np.int8) if edge_weight is None else edge_weight.numpy()
-    edges = sp.coo_array((weight, (target, source)), shape=(num_nodes, num_nodes))
-    edges.has_canonical_format = True  # so that copies of an edge are not added up
-    return edges.tocsr()
-
-
-def _short(nodes: Tensor, num_nodes: int) -> np.ndarray:
-    return nodes.to(torch.int32 if num_nodes < 2**31 else torch.int64).numpy()
+    weight = np.ones(edge_index.shape[1], dtype=np.int8) if edge_weight is None else edge_weight.numpy()
+    source, target = edge_index
+    if bool((target[1:] >= target[:-1]).all()):  # as in a saved graph, whose edges are then used where they lie
+        edges = sp.csr_array((num_nodes, num_nodes), dtype=weight.dtype)
+        edges.indptr = np.concatenate([[0], torch.bincount(target, minlength=num_nodes).numpy()]).cumsum()
+        edges.indices, edges.data = source.numpy(), weight
+        return edges
+    short = torch.int32 if num_nodes < 2**31 else torch.int64
+    places = target.to(short).numpy(), source.to(short).numpy()
+    unsorted = sp.coo_array((weight, places), shape=(num_nodes, num_nodes))
+    unsorted.has_canonical_format = True  # so that copies of an edge are not added up
+    return unsorted.tocsr()
 
 
 def _row_sums(matrix: sp.csr_array) -> np.ndarray:

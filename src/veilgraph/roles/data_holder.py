@@ -125,6 +125,7 @@ class DataHolder(Role):
     def forward(self, step: int, epoch: int | None) -> None:
         generator = self.dropout(epoch)
         if self._embeds_now():
+            self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
             self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
             if self.batch is None:
                 self._h0 = self._h0.to(self.session.device)

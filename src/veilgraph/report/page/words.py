@@ -128,7 +128,19 @@ def _vertical(settings: JobSettings) -> list[str]:
             f"The server has {counted(model.server.layers, 'further layer')}; {settings.data.label_party} gets the "
             "output, computes the loss from its labels, and gradients return the same way."
         )
-    return [*sentences, _noise(settings), _TRUST]
+    return [*sentences, *_batches(settings), _noise(settings), _TRUST]
+
+
+def _batches(settings: JobSettings) -> list[str]:
+    size, every, fanout = settings.train.batch_size, settings.train.refresh_every, settings.model.local.fanout
+    if size is None:
+        return []
+    drawn = "all neighbours" if fanout is None else f"at most {counted(fanout, 'neighbour')} of a node, drawn anew"
+    renewed = "once an epoch" if every is None else f"every {counted(every, 'step')}"
+    return [
+        f"A step is about {size:,} nodes in an order that all parties know; each holder takes {drawn}, and tells "
+        f"nobody which. The first layer is computed for all nodes, and changes, {renewed}."
+    ]
 
 
 def _first_layer(settings: JobSettings) -> str:
@@ -136,8 +148,8 @@ def _first_layer(settings: JobSettings) -> str:
     subtract = " With two holders each can subtract its own part, and then has the other's exactly." if two else ""
     sentences: Mapping[str, str] = {
         "collaborative": "The first layer is computed on secret shares: no party ever sees another's features, and its "
-        "weights exist nowhere in one place. Every holder learns the result for every common node, h⁰, and after every "
-        "step anew.",
+        "weights exist nowhere in one place. Every holder learns the result for every common node, h⁰, and anew "
+        "whenever they change.",
         "secure-sum": "In the first layer each holder multiplies its columns by weights of its own, and only the sum "
         f"over the holders, h⁰, is opened, to every holder.{subtract}",
         "individual": "Each holder computes its first layer from its own columns alone, and shows nothing of it.",
