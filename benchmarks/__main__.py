@@ -103,6 +103,7 @@ def _memory() -> list[str]:
         "d = 64, K = 2, collaborative, masked mean; all parties in threads of one process, graph making included.",
         "",
         f"- peak memory: {figures.peak_gib:.2f} GiB (the graphs alone: {figures.graph_gib:.2f} GiB)",
+        f"- peak memory of the largest party, each in a process of its own: {figures.party_gib:.2f} GiB",
         f"- seconds per step: {figures.step_seconds:.2f}",
         "",
     ]

@@ -19,11 +19,15 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Peak resident memory of one process that runs all parties in threads, and its step."""
+    """Peak resident memory of one process that runs all parties in threads, and its step; and of the largest of three.
+
+    ``party_gib`` is the most that one party takes where every party has a process of its own.
+    """
 
     peak_gib: float
     step_seconds: float
     graph_gib: float
+    party_gib: float
 
 
 def measure() -> MemoryFigures:
@@ -31,8 +35,7 @@ def measure() -> MemoryFigures:
     output = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.memory"], check=True, capture_output=True, text=True
     ).stdout
-    peak, seconds, graph = output.split()[-3:]
-    return MemoryFigures(float(peak), float(seconds), float(graph))
+    return MemoryFigures(*map(float, output.split()[-4:]))
 
 
 def _main() -> None:
@@ -47,12 +50,14 @@ def _main() -> None:
     before = _peak_gib()
     with tempfile.TemporaryDirectory() as folder:
         result = train(settings, Path(folder) / "run", parties=graphs)
+        threads = _peak_gib()
+        train(settings, Path(folder) / "apart", parties=graphs, processes=True)
     seconds = min(record["step_seconds"] for record in result.metrics)
-    print(_peak_gib(), seconds, before)
+    print(threads, seconds, before, _peak_gib(resource.RUSAGE_CHILDREN))
 
 
-def _peak_gib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def _peak_gib(whose: int = resource.RUSAGE_SELF) -> float:
+    return resource.getrusage(whose).ru_maxrss / 2**20
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import save_party
 from veilgraph.paradigms.jobs import train
@@ -78,8 +77,6 @@ def _one(nodes: int, folder: Path) -> None:
         "total_seconds": total,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "test_accuracy": result.summary["test_accuracy"],
-        "parties": 2,
-        "server": SERVER,
     }
     print(json.dumps(figures))
 
