@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.graphs import random_parties
-from veilgraph.core.config import parse_job
+from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.paradigms.jobs import train
 
 NODES, EDGES, FEATURES, CLASSES = 169_343, 1_166_243, 128, 40
@@ -38,22 +38,40 @@ def measure() -> MemoryFigures:
     return MemoryFigures(*map(float, output.split()[-4:]))
 
 
-def _main() -> None:
-    graphs = random_parties(NODES, EDGES, FEATURES, CLASSES)
-    settings = parse_job(
+def _job(**data: object) -> JobSettings:
+    return parse_job(
         {
             "name": "arxiv-sized",
+            "data": data,
             "model": {"dim": 64, "local": {"model": "sage-mean", "hops": 2}, "initial": {"learning_rate": 0.001}},
             "train": {"epochs": STEPS, "patience": None, "evaluate_every": STEPS, "checkpoint_every": STEPS},
         }
     )
+
+
+def _apart(folder: Path) -> None:
+    """All parties in processes of their own, on the graphs of the run in ``folder``: the peak of the largest."""
+    graphs = {name: str(folder / "run" / "parties" / name / "graph.safetensors") for name in "AB"}
+    train(_job(parties=graphs, label_holder="A"), folder / "apart", processes=True)
+    print(_peak_gib(resource.RUSAGE_CHILDREN))
+
+
+def _main() -> None:
+    if sys.argv[1:]:
+        _apart(Path(sys.argv[1]))
+        return
+    graphs, settings = random_parties(NODES, EDGES, FEATURES, CLASSES), _job()
     before = _peak_gib()
     with tempfile.TemporaryDirectory() as folder:
         result = train(settings, Path(folder) / "run", parties=graphs)
-        threads = _peak_gib()
-        train(settings, Path(folder) / "apart", parties=graphs, processes=True)
+        apart = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", folder],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
     seconds = min(record["step_seconds"] for record in result.metrics)
-    print(threads, seconds, before, _peak_gib(resource.RUSAGE_CHILDREN))
+    print(_peak_gib(), seconds, before, apart.split()[-1])
 
 
 def _peak_gib(whose: int = resource.RUSAGE_SELF) -> float:
