@@ -167,7 +167,10 @@ def test_the_dealer_waits_for_those_that_use_what_it_deals():
         shares = {owner: torch.ones(1, 1, dtype=torch.int64) for owner in features}
         for rows, _ in product.forward(0, shares):
             if rows.start == 2 and link.party == "A":
-                time.sleep(0.3)
+                deadline = time.monotonic() + 10
+                while len(dealt) < 3 + AHEAD and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                time.sleep(0.2)  # in which it could deal more
                 at_pause.append(len(dealt))
         product.close()
 
