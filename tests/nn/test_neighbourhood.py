@@ -100,7 +100,7 @@ def test_drawn_neighbours_are_distinct_and_no_more_than_the_fanout(fanout: int) 
 @pytest.mark.parametrize("operation", ["sum", "mean", "gcn"])
 def test_a_drawn_hop_is_unbiased(operation: str) -> None:
     adjacency = random_adjacency(NODES, 300, weighted=True)
-    h, sampler, targets, draws = embedding(), Sampler(adjacency, 1, 3), torch.arange(10), 4000
+    h, sampler, targets, draws = embedding(), Sampler(adjacency, 1, 3), torch.arange(10), 1500
     total = torch.zeros(10, DIM, dtype=torch.float64)
     for number in range(draws):
         around = sampler.around(targets, seeded(number))
@@ -109,7 +109,7 @@ def test_a_drawn_hop_is_unbiased(operation: str) -> None:
     matrix = dense(adjacency)
     expected = getattr(adjacency, operation)(h)[:10]
     assert int((matrix > 0).sum(dim=1)[:10].max()) > 3, "nothing was left out"
-    assert float((total / draws - expected).abs().max()) < 0.05 * float(expected.abs().max())
+    assert float((total / draws - expected).abs().max()) < 0.08 * float(expected.abs().max())
 
 
 def test_isolated_targets_and_no_edges() -> None:

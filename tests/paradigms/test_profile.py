@@ -23,6 +23,7 @@ from veilgraph.paradigms.jobs import TrainResult, load_result, resume, train
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}
 WORK = {"forward", "backward", "update", "evaluate", "checkpoint"}
+AHEAD = {f"{work} {direction}" for work in ("prepare", "deal") for direction in ("forward", "backward")}
 KINDS = "|".join(kind.name.lower() for kind in Kind)
 
 
@@ -69,7 +70,8 @@ def test_it_holds_names_tags_bytes_times_and_nothing_else(events: list[Event]) -
     ours = rf"(send ({KINDS}) to|wait for ({KINDS}) from) ({'|'.join(PARTIES)})"
     for span in spans(events):
         if span["cat"] == "work":
-            assert span["args"].keys() <= {"step", "epoch"}, span
+            assert span["args"].keys() <= {"step", "epoch", "block"}, span
+            assert span["name"] in WORK | AHEAD, span
         else:
             assert re.fullmatch(ours, span["name"])
             assert re.fullmatch(rf"({KINDS})/step \d+/round \d+", span["args"].pop("tag"))
