@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.core.model_settings import LocalSettings, ModelSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local import build_local
+from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.partitioned.blocks import Block, balanced, cut
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import distribute
@@ -32,29 +33,27 @@ import sys
 from veilgraph.core.errors import LinkError
 from veilgraph.nn.partitioned.rendezvous import follow
 from veilgraph.nn.partitioned.worker import serve
-for port in sys.argv[2:]:
-    group = follow("127.0.0.1", int(port), int(sys.argv[1]))
-    try:
-        while True:
-            serve(group)
-    except LinkError:
-        group.close()
+group = follow("127.0.0.1", int(sys.argv[2]), int(sys.argv[1]))
+try:
+    while True:
+        serve(group)
+except LinkError:
+    group.close()
 """
 
 
 class Machines:
-    """Two other machines of a party: the first joins a group of two, then both join one of three."""
+    """The other machine of a group of two, and the other two of one of three."""
 
     def __init__(self):
         (self.pair, of_pair), (self.three, of_three) = (open_store("127.0.0.1", 0) for _ in range(2))
-        ports = {1: [of_pair, of_three], 2: [of_three]}
-        self.processes = [
-            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), *map(str, ports[rank])])
-            for rank in ports
-        ]
+        self.of_pair, *self.of_three = (
+            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), str(port)])
+            for rank, port in ((1, of_pair), (1, of_three), (2, of_three))
+        )
 
     def end(self):
-        for process in self.processes:
+        for process in (self.of_pair, *self.of_three):
             process.kill()
             process.wait()
 
@@ -135,7 +134,12 @@ def check(group, kind, dtype, partition=balanced):
                 assert error <= tolerance, f"{kind}, round {round_ + 1}: {name} is off by {error:.1e}"
     with torch.no_grad():
         h = torch.randn(adjacency.num_nodes, DIM, dtype=dtype, generator=torch.Generator().manual_seed(2))
-        torch.testing.assert_close(several[1](h, h, adjacency, None), alone[1](h, h, adjacency, None))
+        expected = alone[1](h, h, adjacency, None)
+        torch.testing.assert_close(several[1](h, h, adjacency, None), expected)
+        torch.testing.assert_close(several[1].in_blocks(h, Sampler(adjacency, 1, None)), expected)
+    around = Sampler(adjacency, 2, None).around(torch.tensor([3, 0]), None)  # a step of a job in batches
+    rows = h[around.nodes]
+    torch.testing.assert_close(several[1](rows, rows, around, None), expected[[3, 0]])
     machines.close()
 
 
@@ -154,12 +158,12 @@ def test_three_machines_compute_what_one_does_until_one_is_lost(machines):
         settings, local = models("gcn", torch.float64)
         distribute(local, adjacency, settings, 2, group)
         result_of(local[0], adjacency, same=True, drops=False)
-        machines.processes[1].kill()
+        machines.of_three[1].kill()
         started = time.monotonic()
         with pytest.raises(LinkError, match="another machine of this party is gone"):
             result_of(local[0], adjacency, same=True, drops=False)
     assert time.monotonic() - started < 5
-    assert machines.processes[0].wait(10) == 0
+    assert machines.of_three[0].wait(10) == 0
 
 
 def test_a_machine_that_does_not_come_is_named():

@@ -139,6 +139,8 @@ def test_what_cannot_be_spread_is_refused_before_a_run_begins(alone, tmp_path):
     gat = parse_job({**settings.model_dump(mode="json"), "model": {"local": {"model": "gat"}, "dim": 4}})
     with pytest.raises(ConfigError, match=r"'gat' does not run on several machines.*choose one of sage-mean"):
         train(gat, tmp_path / "run", machines={"A": 2})
+    with pytest.raises(ConfigError, match="machines: they compute on their CPUs, and device='auto'; set it to cpu"):
+        train(settings.model_copy(update={"device": "auto"}), tmp_path / "run", machines={"A": 2})
     with pytest.raises(ConfigError, match="'C' is not one of the holders A, B"):
         train(settings, tmp_path / "run", machines={"C": 2})
     with pytest.raises(ConfigError, match="two holders that have several need a process each"):

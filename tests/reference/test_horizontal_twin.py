@@ -215,8 +215,10 @@ def test_a_first_layer_without_weights_is_sent_once_a_session(combine: str, upda
         assert messages_by_step_and_round(seen, Kind.GRADIENT, SERVER, holder) == back
     if combine == "secure-max":
         assert messages_by_step_and_round(transcripts["A"], Kind.WIN_SHARE, "B", "A") == sent
-        dealt = sum(m.tag.kind is Kind.BIT_CORRELATION and m.receiver == "B" for m in seen)
-        assert dealt == 7 * (len(sent) + (3 if update == "gated" else 2)), "a pass ahead was dealt for as well"
+        dealt = [m.tag.step for m in seen if m.tag.kind is Kind.BIT_CORRELATION and m.receiver == "B"]
+        assert sum(step <= 2 for step in dealt) == 7 * len(sent)
+        ahead = sum(step == 3 for step in dealt)  # a pass that never came: cut short where a holder had left already
+        assert ahead <= 7 * (3 if update == "gated" else 2)
 
 
 @pytest.mark.parametrize("combine", ["max", "secure-max"])

@@ -100,6 +100,8 @@ def unspreadable(job: JobSettings) -> str | None:
             "machines: only in vertical jobs that exchange embeddings in every pass does a holder have a local part "
             "that several machines can share; use one machine"
         )
+    if job.device != "cpu":
+        return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
     model = job.model.local.model
     return None if model in PARTITIONED else _REFUSED.format(model=model)
 
