@@ -32,7 +32,7 @@ demo-network: $(INSTALLED) ## three organisations with tables of their own, as p
 	@$(BIN)/veilgraph demo-network
 
 test: lint ## what continuous integration runs: lint, types, import floors, tests
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every role killed at 20 random moments
 	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py

@@ -122,11 +122,14 @@ def assert_same_here(consortium: Consortium, settings: JobSettings, folder: Path
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_a_job_from_tables_over_the_engine_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
-    consortium.submit(job("whole"))
+def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    settings = job("whole", train={**JOB["train"], "epochs": 60})
+    train_with_a_kill(consortium, settings)
 
     graphs = {party: consortium.run(party, "whole").party(party) for party in HOLDERS}
-    assert_same_here(consortium, job("whole"), tmp_path)
+    assert_same_here(consortium, settings, tmp_path)
 
     # Ids: everyone's first rows are the same nodes in the same order, and nobody names its other nodes.
     ids = {
@@ -145,7 +148,7 @@ def test_a_job_from_tables_over_the_engine_is_the_run_in_one_process(consortium:
 
     # Afterwards: anew for all nodes, read by id at the label holder.
     before = predict(consortium.run("A", "whole").path)
-    consortium.submit(job("whole"), "predict")
+    consortium.submit(settings, "predict")
     after = predict(consortium.run("A", "whole").path, ids=list(before.ids or ())[:5])
     assert after.ids == (before.ids or ())[:5]
     assert torch.equal(after.classes, before.classes[:5])
@@ -180,14 +183,6 @@ def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium
     for party in HOLDERS:
         said = logs(Kit.open(consortium.network.kits[party]), None)
         assert f"{party} refuses" in said or "stopped (ConfigError)" in said
-
-
-def test_a_killed_party_stops_the_others_and_all_go_on_to_the_same_result(
-    consortium: Consortium, tmp_path: Path
-) -> None:
-    settings = job("killed", train={**JOB["train"], "epochs": 60})
-    train_with_a_kill(consortium, settings)
-    assert_same_here(consortium, settings, tmp_path)
 
 
 def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:

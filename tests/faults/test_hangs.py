@@ -16,7 +16,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.roles.launch import _GRACE_S
 
 TIMEOUT_S = 3.0
-BUSY_S = 6.0
+BUSY_S = 12.0
 """For a machine with other things to do."""
 
 

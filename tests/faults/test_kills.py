@@ -28,7 +28,7 @@ Job = Callable[[Path], JobSettings]
 JOBS: dict[str, list[Job]] = {"vertical": [table_job, graph_job], "horizontal": [secure_max_job, mean_job]}
 OWN_END_S = 30.0
 """The launcher here waits so long for the others: who has not ended by itself by then was not told."""
-NOTICE_S = 8.0
+NOTICE_S = 15.0
 """Within this the others must end by themselves, on a busy machine too; below a second when there is nothing else."""
 MOST_WRITES = 20
 

@@ -16,7 +16,7 @@ from tests.paradigms.test_resume import alive, lines_of, one_thread, wait_for, w
 from veilgraph.core.config import write_job
 from veilgraph.paradigms.jobs import resume
 
-NOTICE_S = 8.0
+NOTICE_S = 15.0
 LONG = 150
 
 

@@ -202,7 +202,7 @@ def session(job: str) -> tuple[SealedLink, SealedLink, dict[Tag, Tensor]]:
         SealedLink(below[1], SHOP, ["bank"], job, fixed_secrets(2)),
     )
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(SealedLink.establish, links, timeout=10))
+        list(pool.map(SealedLink.establish, links, timeout=30))
     handshake = dict(below[0].sent)
     for one, link in zip(below, links, strict=True):
         one.link = Post(link.party, {})

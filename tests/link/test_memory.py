@@ -30,7 +30,7 @@ def test_a_failed_party_ends_every_wait_of_the_others() -> None:
         hub.fail("A", cause)
         for wait in waits:
             with pytest.raises(PeerFailed, match="A failed with DataError") as caught:
-                wait.result(timeout=5)
+                wait.result(timeout=30)
             assert "secret" not in str(caught.value)
             assert caught.value.__cause__ is not None
             assert caught.value.__cause__.__cause__ is cause

@@ -38,7 +38,7 @@ def outcome(link: SealedLink) -> LinkError | None:
 
 def outcomes(links: Iterable[SealedLink]) -> list[LinkError | None]:
     with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(outcome, links, timeout=10))
+        return list(pool.map(outcome, links, timeout=30))
 
 
 def pair(
@@ -344,7 +344,7 @@ def test_three_holders_and_first_use_by_many_threads() -> None:
         return total + sum(int(links[name].receive(other, TAG)) for other in others[:2])
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(play, names, timeout=10)) == [7, 7, 7, 3]
+        assert list(pool.map(play, names, timeout=30)) == [7, 7, 7, 3]
 
 
 def test_a_handshake_is_made_once() -> None:

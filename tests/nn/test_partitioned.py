@@ -162,7 +162,7 @@ def test_three_machines_compute_what_one_does_until_one_is_lost(machines):
         started = time.monotonic()
         with pytest.raises(LinkError, match="another machine of this party is gone"):
             result_of(local[0], adjacency, same=True, drops=False)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert machines.of_three[0].wait(10) == 0
 
 

@@ -105,12 +105,12 @@ def test_a_party_that_falls_silent_is_named(victim: PartyId, steps: int | None, 
         role = build_role(settings, link, graphs)
         try:
             if link.party == victim and steps is None:
-                over.wait(8)
+                over.wait(30)
                 return
             role.setup([])
             for step in range(4):
                 if link.party == victim and step == steps:
-                    over.wait(8)
+                    over.wait(30)
                     return
                 train_step(role, step, step + 1)
         except VeilgraphError:
@@ -120,14 +120,14 @@ def test_a_party_that_falls_silent_is_named(victim: PartyId, steps: int | None, 
     started = time.perf_counter()
     with pytest.raises(LinkTimeout, match=f"nothing more came from {victim};"):
         run_threads(dict.fromkeys(["A", "B", "C", SERVER], program), TIMEOUT_S, tick)
-    assert time.perf_counter() - started < TIMEOUT_S + 5
+    assert time.perf_counter() - started < TIMEOUT_S + 15
 
 
 def test_a_thread_that_never_ends_does_not_hold_up_the_error() -> None:
     over = threading.Event()
 
     def hangs(link: Link) -> None:
-        over.wait(4)
+        over.wait(30)
 
     def waits(link: Link) -> None:
         link.receive("B", Tag(Kind.SHARE))
@@ -136,7 +136,7 @@ def test_a_thread_that_never_ends_does_not_hold_up_the_error() -> None:
     try:
         with pytest.raises(LinkTimeout, match="from B"):
             run_threads({"A": waits, "B": hangs}, 0.3, tick)
-        assert time.perf_counter() - started < 3
+        assert time.perf_counter() - started < 15
     finally:
         over.set()
 
@@ -192,14 +192,14 @@ assert len(numbers) == 2
 def test_the_error_of_a_process_is_raised_here(text: str, error: type[Exception]) -> None:
     commands = {"A": WAITS_FOR_END.format("B", "B"), "B": FAILS.format(text, 3)}
     with pytest.raises(error, match=text.splitlines()[-1].partition(": ")[2].replace("^", r"\^")):
-        in_background(commands).result(timeout=10)
+        in_background(commands).result(timeout=30)
 
 
 def test_a_defect_in_a_process_names_the_process() -> None:
     with pytest.raises(PeerFailed, match=r"B's process ended with code 1: .*ZeroDivisionError"):
-        in_background({"A": "pass", "B": "1 / 0"}).result(timeout=10)
+        in_background({"A": "pass", "B": "1 / 0"}).result(timeout=30)
     with pytest.raises(PeerFailed, match="B's process ended with code 7: no message"):
-        in_background({"A": "pass", "B": "import sys; sys.exit(7)"}).result(timeout=10)
+        in_background({"A": "pass", "B": "import sys; sys.exit(7)"}).result(timeout=30)
 
 
 def test_report_failure_is_what_the_launcher_reads(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,18 +211,18 @@ def test_a_killed_process_is_named_although_others_fail_before_it_in_order() -> 
     kill = "import os, signal, time; time.sleep(0.2); os.kill(os.getpid(), signal.SIGKILL)"
     commands = {"A": WAITS_FOR_END.format(SERVER, SERVER), "B": kill, SERVER: WAITS_FOR_END.format("B", "B")}
     with pytest.raises(PeerFailed, match=r"\bB\b.*(-9|killed|SIGKILL)"):
-        in_background(commands).result(timeout=10)
+        in_background(commands).result(timeout=30)
 
 
 def test_a_stopped_process_does_not_hold_up_the_others_error() -> None:
     stop = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     late = "import sys, time; time.sleep(0.5); sys.stderr.write('LinkTimeout: A waited 1 s for B'); sys.exit(3)"
     future = in_background({"A": late, "B": stop})
-    finished, _ = wait([future], timeout=3)
+    finished, _ = wait([future], timeout=15)
     _kill_stopped_children()
     assert finished, "run_processes still waits"
     with pytest.raises(LinkTimeout, match="for B"):
-        future.result(timeout=10)
+        future.result(timeout=30)
 
 
 def _kill_stopped_children() -> None:
@@ -239,7 +239,7 @@ def test_an_interrupt_ends_the_processes_and_closes_their_files() -> None:
     started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         run_processes({"A": ["-c", SLEEPS.format(30)], "B": ["-c", SLEEPS.format(30)]}, interrupt)
-    assert time.perf_counter() - started < 8
+    assert time.perf_counter() - started < 20
     gc.collect()  # an open file would be a ResourceWarning, and warnings are errors here
 
 

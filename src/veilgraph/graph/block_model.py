@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -211,5 +210,7 @@ def weight_cutoff(settings: BlockModelSettings) -> float:
     def excess(cutoff: float) -> float:
         mean = (exponent - 1) / (exponent - 2) * (1 - cutoff ** (2 - exponent)) / (1 - cutoff ** (1 - exponent))
         return float(cutoff / mean - highest)
+
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 
     return float(brentq(excess, 1 + 1e-6, highest * (exponent - 1) / (exponent - 2)))

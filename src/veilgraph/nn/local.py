@@ -68,7 +68,7 @@ class LocalModel(nn.Module):
             result = torch.empty_like(h)
             for rows, around in sampler.blocks():
                 (adjacency,) = around.layers(1)
-                block = self._activation(hop(h[around.nodes], initial[rows], adjacency, None))
+                block = self._activation(hop(h.index_select(0, around.nodes), initial[rows], adjacency, None))
                 result[rows] = normalize_rows(block) if self._normalize and hop is self.hops[-1] else block
             h = result
         return normalize_rows(h) if self._normalize and not len(self.hops) else h

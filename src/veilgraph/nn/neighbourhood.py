@@ -95,7 +95,7 @@ class Sampler:
     def __init__(self, adjacency: Adjacency, hops: int, fanout: int | None) -> None:
         self.adjacency, self._hops, self._fanout = adjacency, hops, fanout
         self._degrees = adjacency.degrees.double()
-        self._place = np.full(adjacency.num_nodes, -1, dtype=np.int64)
+        self._place = np.full(adjacency.num_nodes, -1, dtype=np.int32)
 
     def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
         """The neighbourhood of K hops around some nodes.
@@ -168,7 +168,8 @@ def _without_replacement(counts: np.ndarray, size: int, generator: torch.Generat
 
 
 def _distinct(nodes: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The different nodes among some; ``place`` is scratch at these nodes."""
-    place[nodes] = np.arange(len(nodes))
-    different: np.ndarray = nodes[place[nodes] == np.arange(len(nodes))]
-    return different
+    """The different nodes among some, sorted: rows of the graph are then read in the order in which they lie."""
+    nodes.sort()
+    first = np.ones(len(nodes), dtype=bool)
+    np.not_equal(nodes[1:], nodes[:-1], out=first[1:])
+    return nodes[first]

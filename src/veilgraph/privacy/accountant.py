@@ -19,20 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-import dp_accounting
-from dp_accounting.pld import PLDAccountant
 from scipy.special import erfcx, ndtr
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, sensitivity_in_clips
-
-_FINEST_STEP = 1e-4
-"""Width of a cell of the privacy loss distribution; the library's own default."""
-
-_MOST_CELLS = 2e6
-"""Cells are widened beyond this many, which costs exactness on the safe side and bounds the memory."""
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
@@ -123,7 +115,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     pure = math.fsum(epsilon * count for epsilon, count in laplace)
     added = gaussian_epsilon(mu, delta) + pure
     if laplace and not math.isinf(added):
-        added = min(added, _composed(mu, laplace, pure, delta))
+        added = min(added, _composed(mu, laplace, delta))
     return added + local
 
 
@@ -225,34 +217,18 @@ def check_q(q: float) -> None:
         raise ConfigError(f"q={q!r} is a sampling probability and must be in (0, 1]; 1 is full participation")
 
 
-def _composed(mu: float, laplace: Sequence[tuple[float, int]], pure: float, delta: float) -> float:
-    accountant = _accountant(mu * mu / 2 + 10 * mu + 2 * pure)
-    if mu > 0:
-        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
-    for epsilon, count in laplace:
-        accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), count)
-    return float(accountant.get_epsilon(delta))
+def _composed(mu: float, laplace: Sequence[tuple[float, int]], delta: float) -> float:
+    from veilgraph.privacy.loss_distribution import composed_epsilon  # noqa: PLC0415  (a second to import)
+
+    return composed_epsilon(mu, laplace, delta)
 
 
 def _subsampled(event: GaussianEvent | LaplaceEvent, q: float, steps: int, delta: float) -> float:
-    release: dp_accounting.DpEvent
+    from veilgraph.privacy import loss_distribution  # noqa: PLC0415  (a second to import)
+
     if isinstance(event, GaussianEvent):
-        mu = _mu(event, 1)
-        widest, mean = mu * mu / 2 + 10 * mu, mu * mu / 2
-        release = dp_accounting.GaussianDpEvent(event.multiplier)
-    else:
-        widest = mean = event.epsilon
-        release = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
-    # By convexity, sampling multiplies the mean loss (a Kullback–Leibler divergence) by at most q.
-    accountant = _accountant(max(widest, 2 * steps * q * mean))
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(q, release), steps)
-    return float(accountant.get_epsilon(delta))
-
-
-def _accountant(loss_range: float) -> Any:  # noqa: ANN401 - an untyped package's class
-    """An accountant with cells as fine as losses that spread over ``loss_range`` allow."""
-    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    return PLDAccountant(relation, max(_FINEST_STEP, loss_range / _MOST_CELLS))
+        return loss_distribution.subsampled_gaussian_epsilon(_mu(event, 1), q, steps, delta)
+    return loss_distribution.subsampled_laplace_epsilon(event.epsilon, q, steps, delta)
 
 
 def _mu(event: GaussianEvent, count: int) -> float:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.privacy_settings import Neighbours
 from veilgraph.privacy.accountant import check_delta, check_q, gaussian_delta, subsampled_total, total
@@ -160,6 +158,8 @@ def calibrate_subsampled(epsilon_total: float, delta: float, q: float, steps: in
 
 
 def _from_above(excess: Callable[[float], float], too_little: float, enough: float) -> float:
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
+
     multiplier = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
     while excess(multiplier) > 0:
         multiplier *= 1 + _TOLERANCE

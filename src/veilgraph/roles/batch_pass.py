@@ -57,7 +57,7 @@ class BatchPass:
         """
         draws = self._streams.generator("neighbours", epoch, batch.index)
         around = self._sampler.around(batch.rows, draws)
-        self._nodes, self._leaf = around.nodes, leaf(h0[around.nodes].to(self._device))
+        self._nodes, self._leaf = around.nodes, leaf(h0.index_select(0, around.nodes).to(self._device))
         started = self._network.start(self._leaf, generator)
         self._output = self._network.contribute_batch(started, around, batch.rows, generator)
         return self._output

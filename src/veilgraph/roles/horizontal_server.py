@@ -78,7 +78,7 @@ class HorizontalServer(Role):
             output = layer.update(self._input(step, index), generator)
             self._sent.append(output)
             for holder, at in self._places.rows.items():
-                self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach()[at])
+                self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach().index_select(0, at))
 
     def _input(self, step: int, index: int) -> Tensor | Features:
         """What a layer's global update is of: the aggregate over the holders, kept where it is fixed."""
@@ -123,7 +123,9 @@ class HorizontalServer(Role):
 
     def _send_gradients(self, tag: Tag, pieces: list[Tensor]) -> None:
         for number, (holder, at) in enumerate(self._places.rows.items()):
-            piece = gradient_of(pieces[0])[at] if self._secure is not None else gradient_of(pieces[number])
+            piece = (
+                gradient_of(pieces[0]).index_select(0, at) if self._secure is not None else gradient_of(pieces[number])
+            )
             self.session.link.send(holder, tag, piece.contiguous())
 
     def _deal(self, until: int) -> None:
