@@ -82,6 +82,7 @@ def holder(party: str, port: int, kits: Path) -> None:
 
 
 def main(port: int, kits: Path, out: Path) -> bool:
+    torch.set_num_threads(1)  # OpenMP's other threads do not survive a fork, and who needs them waits for ever
     forks = multiprocessing.get_context("fork")
     server = forks.Process(target=relay, args=(port, kits, out))
     server.start()

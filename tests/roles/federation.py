@@ -196,6 +196,7 @@ def federate(
     custom: CustomModel | None = None,
     *,
     before: Callable[[Role, int], None] = lambda role, step: None,
+    keep_transcripts: bool = True,
 ) -> Federation:
     """Sets up every party in a thread, trains ``steps`` steps and infers once.
 
@@ -205,7 +206,7 @@ def federate(
     links: dict[PartyId, RecordedLink] = {}
 
     def program(link: Link) -> Role:
-        recorded = links[link.party] = RecordedLink(link, keep_transcript=True)
+        recorded = links[link.party] = RecordedLink(link, keep_transcript=keep_transcripts)
         role = build_role(settings, recorded, by_name, custom)
         role.setup([])
         try:
@@ -221,7 +222,8 @@ def federate(
 
     programs = dict.fromkeys([*settings.data.names, SERVER], program)
     roles = launch.run_threads(programs, settings.timeout_s, lambda: None)
-    return Federation(settings, roles, {party: link.transcript() for party, link in links.items()})
+    transcripts = {party: link.transcript() for party, link in links.items()} if keep_transcripts else {}
+    return Federation(settings, roles, transcripts)
 
 
 class OwnModel(nn.Module):

@@ -66,6 +66,7 @@ class TrainSettings(Settings):
         return self
 
 
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NETWORKS: Final = {"vertical": "model", "horizontal": "horizontal", "local": "local"}
 """Paradigm → the part of a job that describes its network."""
 
@@ -299,7 +300,7 @@ def read_job(path: Path) -> JobSettings:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); give the path of a job file") from error
     except yaml.YAMLError as error:

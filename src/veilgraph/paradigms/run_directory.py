@@ -27,9 +27,11 @@ parties/<name>/                private to that party
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +61,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lines = _Lines(path / "metrics.jsonl")
 
     @classmethod
     def create(cls, path: Path, settings: JobSettings) -> RunDirectory:
@@ -89,9 +92,9 @@ class RunDirectory:
             raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
         return cls(path)
 
-    @property
+    @cached_property
     def settings(self) -> JobSettings:
-        """The job as run.
+        """The job as run, as it was when first asked for.
 
         Raises:
             RunError: job.yaml was changed into something else.
@@ -156,21 +159,40 @@ class RunDirectory:
             file.write(json.dumps(record) + "\n")
 
     def metrics(self) -> list[Record]:
-        """All complete lines of metrics.jsonl; a line torn by a kill is left out."""
-        return list(self._complete_lines())
+        """All complete lines of metrics.jsonl; a line torn by a kill is left out. For one thread at a time."""
+        return self._lines.records()
 
     def forget_metrics_after(self, epoch: int) -> None:
         """Drops the epochs that a resumed run will do again."""
-        kept = [record for record in self._complete_lines() if record["epoch"] <= epoch]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
-        write_whole(self.path / "metrics.jsonl", text.encode())
-
-    def _complete_lines(self) -> Iterator[Record]:
         path = self.path / "metrics.jsonl"
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        for line in text.splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield _parse(line, path)
+        kept = [record for record in _Lines(path).records() if record["epoch"] <= epoch]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        write_whole(path, text.encode())
+
+
+class _Lines:
+    """A file of JSON lines that grows while it is read: every line is parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file, self._read = 0, 0
+        self._records: list[Record] = []
+
+    def records(self) -> list[Record]:
+        """Those of all complete lines."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._file or status.st_size < self._read:  # written anew
+                self._file, self._read, self._records = status.st_ino, 0, []
+            file.seek(self._read)
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self._records += [_parse(line, self._path) for line in complete.decode().splitlines()]
+        self._read += len(complete) + len(newline)
+        return list(self._records)
 
 
 def _parse(text: str, path: Path) -> Record:
