@@ -60,7 +60,7 @@ bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, whi
 bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure product beside SPU's and CrypTen's, each installed apart
 	@$(BIN)/python -m benchmarks.peers
 
-bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about half an hour, 24 GiB
+bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about ten minutes, 24 GiB
 	@$(BIN)/python -m benchmarks.scale
 
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part

@@ -21,7 +21,7 @@ from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import save_party
 from veilgraph.paradigms.jobs import train
 
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 5_000_000)
+SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 5_000_000)
 BATCH, FANOUT, MEAN_DEGREE, FEATURES = 16_384, 5, 20, 64
 _ONE = "--one"
 
