@@ -87,13 +87,17 @@ def machine(party_file):
         "--rank",
         "1",
     ]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who ignores it hands that down
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     try:
         yield process
-    finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=20)
         assert said.splitlines()[-1] == "veilgraph: stopped"
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def children(process):
