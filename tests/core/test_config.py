@@ -89,6 +89,8 @@ def test_the_shipped_jobs_are_valid():
         (b"- 1\n- 2\n", "a job is a mapping of settings, not list"),
         (b"hello", "a job is a mapping of settings, not str"),
         (b"!!python/object/apply:os.getcwd []", "not valid YAML"),
+        (b"name: 2026-13-45", r"not valid YAML \(month must be in 1..12\)"),
+        (b"[" * 10_000, r"not valid YAML \(lists or mappings nested hundreds deep\)"),
     ],
 )
 def test_a_file_that_is_no_job_is_refused_by_name(tmp_path, content, says):

@@ -166,6 +166,7 @@ def test_refusals(key, value, message):
     ("content", "message"),
     [
         ("party: [", "not valid YAML"),
+        ("party: " + "[" * 10_000, r"not valid YAML \(lists or mappings nested hundreds deep\)"),
         ("- a", "a party file is a mapping of settings, not list; see docs/tables.md"),
         ("", "party: Field required"),
         (b"\xff", "cannot be read"),

@@ -100,7 +100,7 @@ def _override(text: str) -> tuple[str, object]:
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in model.rounds=2", param_hint="--set")
     try:
         return key, yaml.safe_load(value)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
 
 

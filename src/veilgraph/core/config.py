@@ -23,6 +23,7 @@ from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
+from veilgraph.core.yaml_file import read_yaml
 
 
 class TrainSettings(Settings):
@@ -66,7 +67,6 @@ class TrainSettings(Settings):
         return self
 
 
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NETWORKS: Final = {"vertical": "model", "horizontal": "horizontal", "local": "local"}
 """Paradigm → the part of a job that describes its network."""
 
@@ -299,12 +299,7 @@ def read_job(path: Path) -> JobSettings:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - a safe one
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a job file") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    data = read_yaml(path, "job file")
     return parse_job({} if data is None else data, str(path))
 
 

@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import LimitSettings
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.yaml_file import read_yaml
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _WILDCARDS = frozenset("*?[")
@@ -294,12 +295,7 @@ def read_party_settings(path: Path) -> PartySettings:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 - derived from SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a party file") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    data = read_yaml(path, "party file", _TextLoader)
     return parse_party_settings({} if data is None else data, str(path))
 
 

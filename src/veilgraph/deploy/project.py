@@ -10,7 +10,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-import yaml
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from veilgraph.core.config import first_problem
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
@@ -75,11 +75,7 @@ def read_project(path: Path) -> ProjectSettings:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
     try:
-        return ProjectSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a project file") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error}); see the README's project file") from error
+        return ProjectSettings.model_validate(read_yaml(path, "project file"))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_problem(error)}") from error
 
