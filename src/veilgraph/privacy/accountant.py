@@ -218,13 +218,13 @@ def check_q(q: float) -> None:
 
 
 def _composed(mu: float, laplace: Sequence[tuple[float, int]], delta: float) -> float:
-    from veilgraph.privacy.loss_distribution import composed_epsilon  # noqa: PLC0415  (a second to import)
+    from veilgraph.privacy.loss_distribution import composed_epsilon  # noqa: PLC0415  (slow to import)
 
     return composed_epsilon(mu, laplace, delta)
 
 
 def _subsampled(event: GaussianEvent | LaplaceEvent, q: float, steps: int, delta: float) -> float:
-    from veilgraph.privacy import loss_distribution  # noqa: PLC0415  (a second to import)
+    from veilgraph.privacy import loss_distribution  # noqa: PLC0415  (slow to import)
 
     if isinstance(event, GaussianEvent):
         return loss_distribution.subsampled_gaussian_epsilon(_mu(event, 1), q, steps, delta)
