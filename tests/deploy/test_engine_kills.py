@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.test_network import HOLDERS, JOB, Consortium, assert_same_here, consortium, job, job_processes
+from tests.deploy.same_here import assert_same_here
+from tests.deploy.test_network import HOLDERS, JOB, Consortium, consortium, job, job_processes
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import SERVER
@@ -57,7 +58,7 @@ def test_a_kill_at_any_moment_is_survived(consortium: Consortium, tmp_path: Path
     submitting.join(400)
     assert not submitting.is_alive(), f"hangs after a kill of {party} at {delay_s:.1f} s"
     assert not failures, f"{failures[0]} after a kill of {party} at {delay_s:.1f} s ({len(killed)} processes)"
-    assert_same_here(consortium, settings, tmp_path)
+    assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
 
 
 @pytest.mark.parametrize("party", [HOLDERS[1], SERVER])
@@ -84,7 +85,7 @@ def test_a_site_that_is_killed_and_started_again_is_survived(
     submitting.join(600)
     assert not submitting.is_alive()
     assert not failures, str(failures[0])
-    assert_same_here(consortium, settings, tmp_path)
+    assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
 
 
 def processes_of(kit: Path) -> list[int]:

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests.deploy.same_here import assert_same_here, model_of
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
@@ -92,36 +93,6 @@ def job(name: str, **changes) -> JobSettings:
     return parse_job({"name": name, **JOB, **changes})
 
 
-def model_of(run_of, parties=(*HOLDERS, SERVER)) -> dict[str, torch.Tensor]:
-    """All parties' plain weights, and every shared W opened."""
-    tensors: dict[str, torch.Tensor] = {}
-    for party in parties:
-        for name, tensor in load_tensors(run_of(party).party(party).model_path)[0].items():
-            if name.startswith("initial.share/"):
-                tensors[name] = tensors[name] + tensor if name in tensors else tensor
-            else:
-                tensors[f"{party}/{name}"] = tensor
-    return tensors
-
-
-def assert_same_here(consortium: Consortium, settings: JobSettings, folder: Path) -> None:
-    """The weights are those of an undisturbed run in this process on the same aligned data, bit for bit."""
-    stores = {party: consortium.run(party, settings.name).party(party) for party in (*HOLDERS, SERVER)}
-    content = settings.model_dump(mode="json")
-    parties = {party: str(stores[party].graph_path) for party in HOLDERS}
-    content["data"] = {"parties": parties, "label_holder": "A"}  # scaled already
-    here = RunDirectory.create(folder / "here", parse_job(content))
-    for party, store in stores.items():
-        here.party(party).save_seed(store.seed())
-        if party in HOLDERS:
-            here.party(party).graph_path.write_bytes(store.graph_path.read_bytes())
-    resume(here.path)
-    ours = model_of(lambda party: consortium.run(party, settings.name))
-    theirs = model_of(lambda party: here)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
-
-
 def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     consortium: Consortium, tmp_path: Path
 ) -> None:
@@ -129,7 +100,7 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     train_with_a_kill(consortium, settings)
 
     graphs = {party: consortium.run(party, "whole").party(party) for party in HOLDERS}
-    assert_same_here(consortium, settings, tmp_path)
+    assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
 
     # Ids: everyone's first rows are the same nodes in the same order, and nobody names its other nodes.
     ids = {
@@ -201,8 +172,8 @@ def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Cons
     for party in (*HOLDERS, SERVER):
         here.party(party).save_seed(consortium.run(party, "rows").party(party).seed())
     whole = resume(here.path)
-    ours = model_of(lambda party: consortium.run(party, "rows"))
-    theirs = model_of(lambda party: here)
+    ours = model_of(lambda party: consortium.run(party, "rows"), (*HOLDERS, SERVER))
+    theirs = model_of(lambda party: here, (*HOLDERS, SERVER))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     for party in HOLDERS:
@@ -267,7 +238,7 @@ def job_processes(consortium: Consortium, party: str) -> list[int]:
                 command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if kit in command and any(name.endswith((".worker_process", ".runner_process")) for name in command):
+            if kit in command and {"holder-job", "server-job"} & set(command):
                 found.append(int(entry.name))
     return found
 

@@ -26,6 +26,7 @@ from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.deploy.guard.ingress import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
@@ -127,6 +128,8 @@ def _run(
     if "OMP_NUM_THREADS" not in os.environ:  # else several parties share this machine, as in the demonstration
         share_cores(1)
     try:
+        if not installed():
+            raise ConfigError("this process is not guarded; start the site with: veilgraph join KIT")
         settings = parse_job(job)
         kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
         with _link(settings, kit, party, fl_ctx, abort_signal, why) as (link, recorder):

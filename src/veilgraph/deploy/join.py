@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import locked
 from veilgraph.core.party_settings import read_party_settings
+from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.kit import Kit
 
-_PROGRAMS: Final = {
-    "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
-    "holder": ("nvflare.private.fed.app.client.client_train", "fed_client.json"),
-}
+_SETTINGS: Final = {"server": "fed_server.json", "holder": "fed_client.json"}
 _READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
 _POLL_S: Final = 0.2
 _GRACE_S: Final = 15.0
@@ -105,20 +104,21 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
-    """FLARE's program for this kit, in a process group of its own so that its jobs end with it."""
-    program, settings = _PROGRAMS[kit.kind]
+    """The site's program, in a process group of its own so that its jobs end with it."""
     variables = ["secure_train=true", f"org={kit.name}", "config_folder=config"]
     if kit.kind == "holder":
         variables.append(f"uid={kit.name}")
-    command = [sys.executable, "-u", "-m", program, "-m", str(kit.path), "-s", settings, "--set", *variables]
+    command = [sys.executable, "-u", "-m", PROGRAM, kit.kind, "-m", str(kit.path), "-s", _SETTINGS[kit.kind]]
+    command += ["--set", *variables]
     (kit.path / "transfer").mkdir(exist_ok=True)
-    with _log(kit).open("ab") as log:
+    with _log(kit).open("ab") as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=kit.path,
+            env=os.environ | {FOLDER_VARIABLE: sockets},
             start_new_session=True,
         )
         try:

@@ -12,6 +12,7 @@ from cryptography import x509
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.guard.policy import LOCAL_SCHEME
 from veilgraph.link.identity import Identity, load_identity
 
 KitKind = Literal["server", "holder", "administrator"]
@@ -87,6 +88,12 @@ class Kit:
         file = next(file for file, kind in _KINDS.items() if kind == self.kind)
         return _read_json(self.path / "startup" / file)
 
+    def confine(self) -> None:
+        """Leaves ``veilgraph join`` as the only way to start the site: FLARE's own programs cannot open a listener."""
+        _write_json(self.path / "local" / "comm_config.json", _COMMUNICATION)
+        for script in (self.path / "startup").glob("*.sh"):
+            script.unlink()
+
     def prepare(self, party_file: Path | None, runs: Path) -> None:
         """Writes the policy of this machine: what FLARE may run here, and where data and runs are.
 
@@ -103,10 +110,15 @@ class Kit:
         else:
             storage = self.path / "storage"
             resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+            resources["components"] = [part for part in resources["components"] if part["id"] != "log_receiver"]
             for part in resources["components"]:
                 if part["id"] == "job_manager":
                     part["args"]["uri_root"] = str(storage / "jobs")
+        for part in resources["components"]:
+            if part["id"] == "process_launcher":
+                part["path"] = _LAUNCHERS[self.kind]
         _write_json(local / "resources.json", resources)
+        self.confine()
         authorization = _read_json(local / "authorization.json.default")
         for role, rights in authorization["permissions"].items():
             if rights == "any":
@@ -126,6 +138,16 @@ class Kit:
         """Where this site keeps its runs."""
         return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
 
+
+_LAUNCHERS: Final = {
+    "server": "veilgraph.deploy.guard.launchers.ServerJobs",
+    "holder": "veilgraph.deploy.guard.launchers.HolderJobs",
+}
+_COMMUNICATION: Final = {
+    "allow_adhoc_conns": False,
+    "internal": {"scheme": LOCAL_SCHEME, "resources": {"host": "local", "connection_security": "clear"}},
+}
+"""The processes of a site meet at a Unix socket, and sites at the server alone."""
 
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
 _NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}

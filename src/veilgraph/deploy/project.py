@@ -21,6 +21,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
+from veilgraph.deploy.kit import Kit
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
@@ -111,6 +112,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
             for name, kit in kits.items():
                 shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
                 kit.chmod(0o700)
+                Kit.open(kit).confine()
             _keep_authority(made / "state" / "cert.json", out / "authority")
             keep_issued({str(name): kit for name, kit in kits.items()}, out / "authority")
     except OSError as error:

@@ -1,0 +1,1 @@
+"""What stands between FLARE and everybody else: what may come in, from whom, and through which door."""

@@ -1,0 +1,361 @@
+"""The filter in front of FLARE's dispatchers: every message that reaches a process of a site, before it is decoded.
+
+What a message says of itself (its origin, headers that ask for this or that) is compared with the connection on which
+it came: at the server with the certificate that the other end showed, at a holder with the server or its own machine.
+What is not on the list of ``policy`` goes nowhere, and into the log under the certified name. Nothing here reads what
+a message carries.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessageType
+from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import NullConnection
+from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderKey
+from nvflare.private.defs import CellMessageHeaderKeys
+
+from veilgraph.deploy.guard.policy import (
+    DIRECT,
+    NOTICE,
+    OURS,
+    RETURN_ONLY,
+    STREAM,
+    STREAM_DATA,
+    STREAM_NOTICES,
+    CellName,
+    allowed,
+    streams_between,
+)
+from veilgraph.deploy.guard.sockets import LocalConnection
+
+log = logging.getLogger("veilgraph")
+
+FROM_HEADER: Final = "veilgraph-from"
+"""Header in which a cell notes from whose certificate a message came; whatever the sender wrote there is dropped."""
+
+_CREDENTIALS: Final = (CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
+_NEVER: Final = (MessageHeaderKey.SECURE, MessageHeaderKey.CONN_URL, MessageHeaderKey.PASS_THROUGH)
+"""Headers that have FLARE exchange certificates, connect where the sender says, or leave data encoded."""
+
+_MAX_CONTROL_BYTES: Final = 64 << 20
+_MAX_NOTICE_BYTES: Final = 1024
+_REMEMBERED: Final = 10_000
+_SHOWN: Final = 120
+_ADMINISTRATOR_MARK: Final = "@"
+_SERVER: Final = "server"
+
+
+class Refused(Exception):
+    """A message that goes nowhere, and why."""
+
+
+class _Late(Refused):
+    """An answer after its question was given up: usual when a party leaves."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The connection on which a message came.
+
+    Attributes:
+        cell: the cell at its other end.
+        certified: common name of the certificate it showed; at a holder, ``server``: TLS checked who that is.
+        local: on this machine, in this account.
+    """
+
+    cell: CellName
+    certified: str
+    local: bool
+
+
+class Guard:
+    """What one cell takes from outside.
+
+    Args:
+        cell: whose messages these are.
+        revoked: says why a certificate (PEM) is not accepted any more, or None; asked once per connection.
+    """
+
+    def __init__(self, cell: CoreCell, revoked: Callable[[bytes], str | None] | None = None) -> None:
+        name = CellName.read(cell.get_fqcn())
+        if name is None:
+            raise ValueError(f"a cell called {cell.get_fqcn()!r} has no rules")
+        self._cell, self._me, self._revoked = cell, name, revoked
+        self._refusals = _Refusals()
+
+    def admits(self, endpoint: Endpoint, connection: Connection | None, message: Message) -> bool:
+        """Whether the message may go on into FLARE; if not, it has been dropped and noted."""
+        if connection is None or isinstance(connection, NullConnection):
+            return endpoint is not None and endpoint.name in CoreCell.ALL_CELLS  # from this very process
+        certified = "nobody"
+        try:
+            certified = self._certified(endpoint, connection)
+            return self._check(self._arrival(endpoint, connection, certified), message)
+        except _Late:
+            log.debug("an answer that nobody waits for any more was dropped")
+        except Refused as refused:
+            self._note(certified, message, str(refused))
+        except Exception as error:  # noqa: BLE001  (whatever a stranger's bytes do here, they do not get in)
+            self._note(certified, message, f"it cannot be read ({type(error).__name__})")
+        return False
+
+    # Who is at the other end
+
+    def _certified(self, endpoint: Endpoint, connection: Connection) -> str:
+        """Who the other end is: of this account, as its certificate says, or the server, which TLS has checked."""
+        if endpoint is None:
+            raise Refused("it came before its connection had a name")
+        if isinstance(connection, LocalConnection):
+            return self._me.site
+        if self._me.who == "server":
+            return _shown(connection.get_conn_properties().get("peer_cn") or "nobody")
+        return _SERVER
+
+    def _arrival(self, endpoint: Endpoint, connection: Connection, certified: str) -> Arrival:
+        cell = CellName.read(endpoint.name)
+        if cell is None:
+            raise Refused(f"no cell is called {_shown(endpoint.name)}")
+        if isinstance(connection, LocalConnection):
+            return Arrival(cell, certified, local=True)
+        if self._me.who == "server":
+            self._check_certificate(cell, certified, connection)
+            return Arrival(cell, certified, local=False)
+        if self._me.who == "server job":
+            raise Refused("a job at the server is reached through the server alone")
+        if cell.who != "server":
+            raise Refused(f"it came over a connection with {cell.whole}, and a holder has one with the server alone")
+        return Arrival(cell, certified, local=False)
+
+    def _check_certificate(self, cell: CellName, certified: str, connection: Connection) -> None:
+        if cell.who == "administrator":
+            belongs = _ADMINISTRATOR_MARK in certified
+        else:
+            belongs = cell.who in ("holder", "holder job") and cell.site == certified
+        if not belongs:
+            raise Refused(f"{_shown(certified)} is not {cell.whole}")
+        if self._revoked is None:
+            return
+        known = getattr(connection, "veilgraph_refused", None)
+        if known is None:
+            certificate = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
+            known = self._revoked(certificate) or ""
+            connection.veilgraph_refused = known
+        if known:
+            connection.close()
+            raise Refused(known)
+
+    # What it may say
+
+    def _check(self, arrival: Arrival, message: Message) -> bool:
+        headers = message.headers
+        if not isinstance(headers, dict) or not all(isinstance(key, str) for key in headers):
+            raise Refused("its headers are no headers")
+        origin = CellName.read(headers.get(MessageHeaderKey.ORIGIN))
+        destination = CellName.read(headers.get(MessageHeaderKey.DESTINATION))
+        if origin is None or destination is None:
+            raise Refused("no cell is called as its origin or destination")
+        for header in _NEVER:
+            if headers.get(header):
+                raise Refused(f"{header.removeprefix('cn__')} is used by nobody here")
+        self._check_origin(arrival, origin)
+        self._check_credentials(arrival, headers)
+        headers[FROM_HEADER] = arrival.certified
+        kind = headers.get(MessageHeaderKey.MSG_TYPE)
+        if kind == MessageType.REQ:
+            self._check_request(headers, message, origin, destination)
+        elif kind in (MessageType.REPLY, MessageType.RETURN):
+            self._check_reply(headers, kind, origin, destination)
+        else:
+            raise Refused(f"it is a {_shown(kind)}")
+        if (headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)) == (OURS, NOTICE):
+            self._take_notice(message)
+            return False
+        return True
+
+    def _check_origin(self, arrival: Arrival, origin: CellName) -> None:
+        """Whether what claims to be from ``origin`` can come this way."""
+        through = arrival.cell
+        if through == origin:
+            return
+        if self._me.who == "server":  # a site forwards for its own jobs
+            fits = not arrival.local and through.who == "holder" and origin.site == through.site
+        elif arrival.local:  # a parent forwards to its jobs what it has checked; a child forwards nothing
+            fits = self._me.job != "" and through.whole == self._me.site
+        else:
+            fits = through.who == "server" and origin.who in ("server job", "holder job", "holder")
+        if not fits or origin.site == self._me.site != through.site:
+            raise Refused(f"it claims to be from {origin.whole}, and came from {through.whole}")
+
+    def _check_credentials(self, arrival: Arrival, headers: Mapping[str, Any]) -> None:
+        """FLARE believes a bearer's name; here it is the certificate's or nobody's."""
+        if self._me.who == "server" and not arrival.local:
+            named = headers.get(CellMessageHeaderKeys.CLIENT_NAME)
+            if named is not None and named != arrival.certified:
+                raise Refused(f"it shows credentials of {_shown(named)}")
+
+    def _check_request(
+        self, headers: Mapping[str, Any], message: Message, origin: CellName, destination: CellName
+    ) -> None:
+        channel, topic = headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)
+        if not isinstance(channel, str) or not isinstance(topic, str):
+            raise Refused("it has no channel and topic")
+        if destination != self._me:
+            self._check_route(origin, destination)
+            if channel in DIRECT:
+                raise Refused(f"{channel} is never forwarded")
+        if channel == STREAM:
+            self._check_stream(headers, topic, origin, destination)
+        elif not allowed(destination, channel, topic, origin, streamed=False):
+            raise Refused(f"{destination.who} takes no such request of {origin.who}")
+        if channel == OURS:
+            if headers.get(MessageHeaderKey.PAYLOAD_ENCODING) not in (Encoding.BYTES, Encoding.NONE):
+                raise Refused("it is not plain bytes")
+        elif len(message.payload or b"") > _MAX_CONTROL_BYTES:
+            raise Refused(f"it has {len(message.payload)} bytes, the limit is {_MAX_CONTROL_BYTES}")
+
+    def _check_stream(self, headers: Mapping[str, Any], topic: str, origin: CellName, destination: CellName) -> None:
+        broken_off = headers.get(StreamHeaderKey.DATA_TYPE) == StreamDataType.ERROR
+        if topic in STREAM_NOTICES or (topic == STREAM_DATA and broken_off):
+            fits = streams_between(origin, destination)
+        elif topic == STREAM_DATA:
+            inner, of = headers.get(StreamHeaderKey.CHANNEL), headers.get(StreamHeaderKey.TOPIC)
+            if not isinstance(inner, str) or not isinstance(of, str):
+                raise Refused("its stream has no channel and topic")
+            size = headers.get(StreamHeaderKey.SIZE, 0)
+            if not isinstance(size, int) or size > _MAX_CONTROL_BYTES:
+                raise Refused(f"its stream has {_shown(size)} bytes, the limit is {_MAX_CONTROL_BYTES}")
+            if inner == RETURN_ONLY:  # what was asked may be answered
+                asked, _, what = of.partition(":")
+                fits = allowed(origin, asked, what, destination, streamed=True)
+            else:
+                fits = allowed(destination, inner, of, origin, streamed=True)
+        else:
+            fits = False
+        if not fits:
+            raise Refused(f"{destination.who} takes no such stream of {origin.who}")
+
+    def _check_route(self, origin: CellName, destination: CellName) -> None:
+        """The server forwards between sites, a holder's parent for its own jobs; both within one job."""
+        own = self._me.site in (origin.site, destination.site)
+        fits = self._me.who == "server" or (self._me.who == "holder" and own)
+        if not fits or not destination.job or origin.job not in ("", destination.job):
+            raise Refused(f"it is for {destination.whole}, and nothing from {origin.whole} is forwarded there")
+
+    def _check_reply(self, headers: Mapping[str, Any], kind: str, origin: CellName, destination: CellName) -> None:
+        if destination != self._me:
+            self._check_route(origin, destination)
+            if kind == MessageType.REPLY and (headers.get(MessageHeaderKey.CHANNEL) != OURS or not origin.job):
+                raise Refused("only answers to messages of a job are forwarded")
+            return
+        identifiers = headers.get(MessageHeaderKey.REQ_ID)
+        asked = origin.whole
+        if kind == MessageType.RETURN:
+            asked = str(headers.get(MessageHeaderKey.ORIGINAL_HEADERS, {}).get(MessageHeaderKey.DESTINATION))
+            name = CellName.read(asked)
+            if name is None or origin.site not in ("server", self._me.site, name.site):
+                raise Refused(f"it returns what was sent to {_shown(asked)}")
+        for identifier in [identifiers] if isinstance(identifiers, str) else list(identifiers or ()):
+            waiter = self._cell.waiters.get(identifier)
+            if waiter is not None and asked in waiter.targets:
+                continue
+            raise _Late("it answers nothing that was asked")
+
+    # What is told of it
+
+    def _note(self, certified: str, message: Message, why: str) -> None:
+        headers = message.headers if isinstance(message.headers, dict) else {}
+        origin, to = headers.get(MessageHeaderKey.ORIGIN), headers.get(MessageHeaderKey.DESTINATION)
+        channel, topic = headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)
+        if channel == STREAM and topic == STREAM_DATA:
+            channel, topic = headers.get(StreamHeaderKey.CHANNEL), headers.get(StreamHeaderKey.TOPIC)
+        count = self._refusals.count((certified, _shown(origin), _shown(to), _shown(channel), _shown(topic)))
+        if count is None:
+            return
+        what = f"{_shown(channel)}/{_shown(topic)} from {certified}, which claims to be {_shown(origin)}"
+        log.warning("refused %s, for %s: %s (%d so far)", what, _shown(to), _shown(why), count)
+        attacked = CellName.read(to)
+        if self._me.who == "server" and attacked is not None and attacked.who in ("holder", "holder job"):
+            self._tell(attacked.site, f"{what}: {_shown(why)} ({count} so far)")
+
+    def _tell(self, site: str, what: str) -> None:
+        """Lets the attacked site know; in the background, for this is a thread that FLARE receives with."""
+        payload = json.dumps({"refused": what}).encode()[:_MAX_NOTICE_BYTES]
+
+        def send() -> None:
+            self._cell.fire_and_forget(OURS, NOTICE, site, Message({}, payload), optional=True)
+
+        threading.Thread(target=send, name="notice", daemon=True).start()
+
+    def _take_notice(self, message: Message) -> None:
+        content = bytes(message.payload or b"")[:_MAX_NOTICE_BYTES]
+        said = json.loads(content)["refused"]
+        if self._refusals.count((_SERVER, _shown(said, _MAX_NOTICE_BYTES))) is not None:
+            log.warning("the server refused what was meant for here: %s", _shown(said, _MAX_NOTICE_BYTES))
+
+
+class _Refusals:
+    """Counts what is refused, by who it was first; told of at 1, 10, 100, ... so that logs stay small."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, attempt: tuple[str, ...]) -> int | None:
+        """The number of such attempts, if it is one to be told of."""
+        with self._lock:
+            if attempt not in self._counts and len(self._counts) >= _REMEMBERED:
+                attempt = attempt[:1]  # too many kinds: counted by who it was
+            number = self._counts[attempt] = self._counts.get(attempt, 0) + 1
+        return number if str(number).strip("0") == "1" else None
+
+
+def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
+    """Puts a guard in front of every cell of this process, from now on.
+
+    Args:
+        revoked: as for ``Guard``.
+    """
+    dispatch = CoreCell.process_message
+    guards: dict[int, Guard] = {}
+
+    def process_message(
+        cell: CoreCell, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
+    ) -> None:
+        guard = guards.get(id(cell))
+        if guard is None:
+            guard = guards.setdefault(id(cell), Guard(cell, revoked))
+        if guard.admits(endpoint, connection, message):
+            dispatch(cell, endpoint, connection, app_id, message)
+
+    send = CoreCell._send_to_endpoint
+
+    def send_to_endpoint(cell: CoreCell, to_endpoint: Endpoint, message: Message) -> str:
+        receiver = CellName.read(to_endpoint.name)
+        if cell.get_fqcn() == _SERVER and receiver is not None and receiver.who in ("holder", "holder job"):
+            for header in _CREDENTIALS:  # the server alone checks bearers' tokens, and no holder is given any
+                message.remove_header(header)
+        return str(send(cell, to_endpoint, message))
+
+    CoreCell.process_message = process_message
+    CoreCell._send_to_endpoint = send_to_endpoint
+    CoreCell.veilgraph_guarded = True
+
+
+def installed() -> bool:
+    """Whether this process's cells are guarded."""
+    return bool(getattr(CoreCell, "veilgraph_guarded", False))
+
+
+def _shown(text: object, characters: int = _SHOWN) -> str:
+    """A stranger's text for a log: one line, printable, short."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text)[:characters])

@@ -1,0 +1,41 @@
+"""The processes of a site: FLARE's own programs, behind the guard.
+
+    python -m veilgraph.deploy.guard.program ROLE ARGUMENTS-OF-FLARE
+
+``veilgraph join`` starts a site so, and the site its jobs (``launchers``). A process that was started in another way
+is not guarded, and a job's part refuses to run in it (``deploy.engine``).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from typing import Final
+
+from veilgraph.deploy.guard import commands, ingress, sockets
+
+PROGRAMS: Final = {
+    "server": "nvflare.private.fed.app.server.server_train",
+    "holder": "nvflare.private.fed.app.client.client_train",
+    "server-job": "nvflare.private.fed.app.server.runner_process",
+    "holder-job": "nvflare.private.fed.app.client.worker_process",
+}
+"""Role of a process → FLARE's program for it."""
+
+
+def main() -> None:
+    """Sets up the guard for this process's role and runs FLARE's program in it."""
+    role = sys.argv.pop(1)
+    os.umask(0o077)
+    sockets.register()
+    ingress.install()
+    if role == "holder":
+        commands.limit_site()
+    elif role == "server":
+        commands.limit_server()
+    runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

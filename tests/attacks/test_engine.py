@@ -1,0 +1,388 @@
+"""Attacks over the real engine: real kits, real sites, mutual TLS, and participants that do what FLARE lets them.
+
+Every attack here succeeds where ``test_without_the_guard`` says so: against the same sites without what stands in
+front of FLARE. With it each is refused, the attacked site's log names the certificate that made the attempt, and a job
+that runs meanwhile ends as it would have ended, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from tests.attacks.network import ADMINISTRATOR, HOLDERS, Attacked, Attacker, attacked, job
+from tests.deploy.same_here import assert_same_here
+from veilgraph.core.types import SERVER
+from veilgraph.deploy.control import _session, submit
+from veilgraph.deploy.guard.policy import COMMANDS, RULES, SITE_TOPICS
+from veilgraph.deploy.kit import Kit
+
+SHELL = {"topic": "sys.shell", "body": "cat startup/client.key", "headers": {}}
+SECRET = "PRIVATE KEY"
+NO_JOB = "00000000-0000-4000-8000-000000000000"
+ANSWER_S = 1.0
+TOPICS = sorted({topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics()})
+"""All commands that FLARE has for a site."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    with attacked(tmp_path_factory.mktemp("attacked")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def thief(site: Attacked) -> Attacker:
+    """Holder C, with its own kit and its own credentials, under a name that its certificate stands for."""
+    return site.attacker("C", f"C.{uuid.uuid4()}")
+
+
+def refusals(site: Attacked, party: str) -> list[str]:
+    return [line for line in site.log(party).splitlines() if "refused" in line]
+
+
+def await_refusal(site: Attacked, party: str, *words: str) -> None:
+    """The log of an attacked site tells of an attempt, within seconds."""
+    deadline = time.monotonic() + 20
+    while not any(all(word in line for word in words) for line in refusals(site, party)):
+        assert time.monotonic() < deadline, (words, refusals(site, party))
+        time.sleep(0.05)
+
+
+def pids(kit: Path) -> dict[int, list[str]]:
+    """The processes of a site and its jobs, with their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if str(kit) in command and any("veilgraph" in word for word in command[:4]):
+                found[int(entry.name)] = command
+    return found
+
+
+def listening(processes: Sequence[int]) -> set[int]:
+    """TCP ports on which the processes listen, on any interface."""
+    sockets = {
+        str(link.readlink())
+        for pid in processes
+        for link in Path(f"/proc/{pid}/fd").iterdir()
+        if link.is_symlink() and os.path.lexists(link)
+    }
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            part = line.split()
+            if part[3] == "0A" and f"socket:[{part[9]}]" in sockets:
+                ports.add(int(part[1].rpartition(":")[2], 16))
+    return ports
+
+
+# Without the guard
+
+
+def test_without_the_guard(tmp_path: Path) -> None:
+    """The positive control of all below: the same attempts on the same sites, as FLARE alone would have them."""
+    with attacked(tmp_path, guarded=False) as open_site:
+        name = f"C.{uuid.uuid4()}"
+        thief = open_site.attacker("C", name)
+        mine = open_site.token("C")
+
+        # A holder reads another's key: the header that asks for authorization is left out.
+        assert SECRET in thief("admin", "admin", "A", admin=SHELL, headers=mine, timeout_s=10)["body"]
+        asked = SHELL | {"headers": {"require_authz": "true", "admin_command": "cat"}}
+        assert SECRET not in thief("admin", "admin", "A", admin=asked, headers=mine, timeout_s=10)["body"]
+
+        # So does whoever reaches the server as an administrator, and the server itself.
+        run = open_site.kit("A") / NO_JOB
+        run.mkdir()
+        delete = {"topic": "train.delete_run", "headers": {"job_id": NO_JOB}}
+        thief("admin", "admin", "A", admin=delete, headers=mine, timeout_s=10)
+        assert not run.exists(), "another's folder was deleted"
+
+        # The engine's own commands for the whole network.
+        assert thief("_net_manager", "echo", "A", headers=mine, payload="00", timeout_s=10)["code"] == "ok"
+
+        # Any process of the machine, without a certificate, over the loopback.
+        processes = {pid for pid, command in pids(open_site.kit("A")).items() if "holder" in command}
+        (port,) = listening(sorted(processes))
+        stranger = subprocess.run(
+            [sys.executable, "-m", "tests.attacks.stranger", str(port)],
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert SECRET in stranger.stdout
+
+
+# Commands of the engine
+
+
+@pytest.mark.parametrize("origin", ["its own", "server", "A", "an administrator"])
+def test_no_command_of_another_holder_is_done(site: Attacked, thief: Attacker, origin: str) -> None:
+    """Every command that FLARE has, whatever its headers say, under any name."""
+    marker = site.kit("A") / NO_JOB
+    marker.mkdir(mode=0o700, exist_ok=True)
+    before = set(pids(site.kit("A")))
+    claimed = {"its own": {}, "server": {"cn__origin": "server"}, "A": {"cn__origin": "A"}}
+    headers = site.token("C") | claimed.get(origin, {"cn__origin": f"_admin_{uuid.uuid4()}"})
+    for topic in TOPICS:
+        for asked in ({}, {"require_authz": "false"}, {"require_authz": "true", "admin_command": "x"}):
+            command = {"topic": topic, "body": "cat startup/client.key", "headers": asked | {"job_id": NO_JOB}}
+            for outer in ("admin", topic):
+                thief("admin", outer, "A", admin=command, headers=headers)
+    answer = thief("admin", "admin", "A", admin=SHELL, headers=headers, timeout_s=ANSWER_S)
+    assert answer == {"code": "timeout", "body": "None"}
+    assert marker.exists()
+    assert set(pids(site.kit("A"))) == before
+    claims = {"its own": "claims to be C.", "an administrator": "claims to be _admin_"}
+    await_refusal(site, "A", "admin/admin from C,", claims.get(origin, f"claims to be {origin}:"))
+    audited = (site.kit("A") / "audit.log").read_text() if (site.kit("A") / "audit.log").exists() else ""
+    assert "sys.shell" not in audited
+    assert "delete_run" not in audited
+
+
+@pytest.mark.parametrize("who", ["an administrator", "a holder as one"])
+def test_an_administrators_way_leads_to_the_server_alone(site: Attacked, who: str) -> None:
+    party = ADMINISTRATOR if who == "an administrator" else "C"
+    attacker = site.attacker(party, f"_admin_{uuid.uuid4()}", site.admin_port)
+    assert attacker("admin", "admin", "A", admin=SHELL, timeout_s=ANSWER_S)["code"] in ("timeout", "unauthenticated")
+    await_refusal(site, SERVER, "admin/admin", f"from {party},")
+    if who == "a holder as one":
+        attacker("hci_channel", "command", "server", payload="00", headers=site.token("C"))
+        await_refusal(site, SERVER, "hci_channel/command", "from C,")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["cat server/startup/server.key", "ls server", "grep server x y", "sys_info client A", "restart client A",
+     "shutdown client A", "remove_client A", "delete_job x", "download_job x", "report_env client", "cells",
+     "stop_cell A", "configure_site_log client DEBUG", "clone_job x", "app_command x y"],
+)  # fmt: skip
+def test_the_server_has_no_command_that_nobody_needs(site: Attacked, command: str) -> None:
+    with _session(site.network.administrator, 30) as session:
+        reply = session.api.server_execute(command)
+    assert "Unknown command" in str(reply) or "unknown" in str(reply).lower(), reply
+
+
+def test_what_the_server_keeps_is_what_control_uses(site: Attacked) -> None:
+    with _session(site.network.administrator, 30) as session:
+        listed = session.api.server_execute("_commands")
+    names = {row[1] for part in listed.get("data", []) for row in part.get("rows", [])[1:]}
+    assert names == {command for command in COMMANDS if not command.startswith("_")}
+
+
+# The registries
+
+
+KNOWN = {
+    "_net_manager": {
+        "bulk_item", "bulk_test", "cells", "change_root", "comm_config", "config_vars", "conns", "echo", "heartbeat",
+        "list_pools", "msg_stats", "peers", "process_info", "route", "show_pool", "speed", "start_route", "stop",
+        "stop_cell", "stress", "url_use",
+    },
+    "admin": {"*"},
+    "aux_communication": {"*"},
+    "cellnet.channel": {"bulk", "bye"},
+    "client_command": {"*"},
+    "credential_manager": {"key_exchange"},
+    "download_service__": {"download_service__download", "download_service__source_failure"},
+    "hci_channel": {"*"},
+    "server_command": {"*", "get_task", "submit_update"},
+    "server_parent_listener": {"*"},
+    "sm__STREAM": {"sm__ACK", "sm__DATA", "sm__ERROR"},
+    "task": {"challenge", "heart_beat", "quit", "register", "report_job_failure"},
+    "veilgraph": {"piece", "ping", "stopped"},
+}  # fmt: skip
+"""All that FLARE 2.9.0 and veilgraph register in any process; what is let in of it is in ``guard.policy``."""
+
+
+def test_everything_registered_is_known_and_attacked_while_a_job_runs(
+    site: Attacked, thief: Attacker, tmp_path: Path
+) -> None:
+    """Every channel and topic in FLARE's own registries, at every kind of cell, under names of every role."""
+    settings = job("attacked", train={"epochs": 30, "checkpoint_every": 10, "patience": None})
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            submit(site.network.administrator, settings, "train", resume=False, wait=True, report=lambda line: None)
+        except BaseException as error:  # noqa: BLE001  (shown by the test)
+            failure.append(error)
+
+    submitting = threading.Thread(target=work)
+    submitting.start()
+    job_id = _job_of(site, submitting, failure)
+    registered = {(channel, topic) for _, channel, topic in site.registered()}
+    assert registered == {(channel, topic) for channel, topics in KNOWN.items() for topic in topics}
+
+    cells = {"A", f"A.{job_id}", SERVER, f"{SERVER}.{job_id}"}
+    origins = [None, *cells, f"B.{job_id}", f"_admin_{uuid.uuid4()}"]
+    inside = site.attacker("C", f"C.{job_id}")
+    for attacker in (thief, inside):
+        for channel, topic in sorted(registered):
+            if attacker is inside and channel == "veilgraph":
+                continue  # that is C's own way to speak in this job; what it may say there is link.flare's business
+            for target in sorted(cells):
+                for origin in origins:
+                    headers: dict[str, Any] = site.token("C") | ({} if origin is None else {"cn__origin": origin})
+                    attacker(channel, topic.replace("*", "abort"), target, headers=headers, payload="81a161a162")
+    submitting.join(180)
+    assert not failure, failure
+    assert not submitting.is_alive()
+    assert_same_here(site.network, settings, HOLDERS, tmp_path)
+    for party in ("A", SERVER):
+        for channel in ("_net_manager/stop_cell", "cellnet.channel/bulk", "credential_manager/key_exchange"):
+            await_refusal(site, party, channel, "from C,")
+
+
+def _job_of(site: Attacked, submitting: threading.Thread, failure: Sequence[BaseException]) -> str:
+    """The id of the job that runs, once A's process for it has come up."""
+    deadline = time.monotonic() + 120
+    while True:
+        for cell, _, topic in site.registered():
+            if topic == "ping" and cell.startswith("A."):
+                return cell.removeprefix("A.")
+        assert submitting.is_alive(), failure
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_every_rule_is_of_something_that_is_registered() -> None:
+    for rule in RULES:
+        topics = KNOWN.get(rule.channel, set())
+        assert rule.topic in topics or "*" in topics or rule.topic == "refused", rule
+        streamed = rule.channel in ("hci_channel", "aux_communication", "server_command")
+        assert rule.streamed == (streamed and rule.at != "administrator"), rule
+    assert set(SITE_TOPICS) < set(TOPICS)
+
+
+# Doors
+
+
+def test_no_site_listens_but_the_server_on_its_two_ports(site: Attacked) -> None:
+    for party in (*HOLDERS, SERVER):
+        processes = sorted(pids(site.kit(party)))
+        assert processes
+        ports = listening(processes)
+        assert ports == ({site.port, site.admin_port} if party == SERVER else set())
+
+
+def test_the_socket_of_a_site_is_for_its_account_alone(site: Attacked) -> None:
+    (main,) = (pid for pid, command in pids(site.kit("A")).items() if command[4:5] == ["holder"])
+    environment = dict(
+        part.split("=", 1) for part in Path(f"/proc/{main}/environ").read_text().split("\0") if "=" in part
+    )
+    folder = Path(environment["VEILGRAPH_SOCKETS"])
+    (address,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_ISSOCK(address.stat().st_mode)
+    if os.geteuid() != 0:
+        pytest.skip("only root can try as another account")
+    folder.chmod(0o777)  # the folder's protection taken away: the system's word on whose process it is remains
+    address.chmod(0o777)
+    try:
+        assert _connects(address, as_user=None)
+        assert not _connects(address, as_user=65534)
+        folder.chmod(0o700)
+        assert not _connects(address, as_user=65534)
+    finally:
+        folder.chmod(0o700)
+
+
+_CONNECT = """
+import os, socket, sys
+if sys.argv[2]:
+    os.setuid(int(sys.argv[2]))
+with socket.socket(socket.AF_UNIX) as end:
+    end.settimeout(2)
+    try:
+        end.connect(sys.argv[1])
+        print(end.recv(1) != b"")
+    except TimeoutError:
+        print(True)  # it listens to us: the other end speaks second
+    except OSError:
+        print(False)
+"""
+
+
+def _connects(address: Path, as_user: int | None) -> bool:
+    user = "" if as_user is None else str(as_user)
+    done = subprocess.run([sys.executable, "-c", _CONNECT, str(address), user], capture_output=True, check=True)
+    return done.stdout.strip() == b"True"
+
+
+def test_kits_start_no_other_way(site: Attacked) -> None:
+    for kit in site.network.kits.values():
+        assert not list(kit.rglob("*.sh"))
+    command = [sys.executable, "-m", "nvflare.private.fed.app.client.client_train", "-m", str(site.kit("B"))]
+    command += ["-s", "fed_client.json", "--set", "secure_train=true", "uid=B", "org=B", "config_folder=config"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            said, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            pytest.fail(f"FLARE's own program ran unguarded: {said}")
+    assert "No driver found" in said or "cannot create" in said, said
+
+
+# Credentials
+
+
+@pytest.mark.parametrize("named", ["server", "server_job", "A", ADMINISTRATOR])
+def test_credentials_in_anothers_name_are_refused(site: Attacked, thief: Attacker, named: str) -> None:
+    headers = site.token("C") | {"client_name": named}
+    thief("task", "heart_beat", SERVER, headers=headers, payload="00")
+    await_refusal(site, SERVER, "task/heart_beat from C,")
+
+
+@pytest.mark.parametrize("header", ["cn__secure", "cn__conn_url", "cn__pass_through"])
+def test_headers_that_make_the_engine_do_more_are_refused(site: Attacked, thief: Attacker, header: str) -> None:
+    """Such as connecting to an address of the sender's choice, which FLARE does even where that is switched off."""
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(1)
+        url = f"tcp://127.0.0.1:{trap.getsockname()[1]}"
+        for target in ("A", SERVER):
+            thief("task", "register", target, headers=site.token("C") | {header: url}, payload="00")
+        await_refusal(site, SERVER, "task/register from C,")
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+
+def test_logs_stay_small(site: Attacked, thief: Attacker) -> None:
+    before = len(site.log("A"))
+    for _ in range(300):
+        thief("admin", "flood", "A", admin=SHELL, headers=site.token("C"))
+    await_refusal(site, "A", "admin/flood from C,", "(100 so far)")
+    lines = [line for line in refusals(site, "A") if "admin/flood" in line]
+    assert len(lines) <= 3
+    assert len(site.log("A")) - before < 5000
+
+
+def test_honest_work_goes_on_afterwards(site: Attacked, tmp_path: Path) -> None:
+    settings = job("afterwards")
+    site.submit(settings)
+    assert_same_here(site.network, settings, HOLDERS, tmp_path)
+    assert not re.search(r"Traceback", site.log("A"))
+    assert Kit.open(site.kit("A")).name == "A"

@@ -1,0 +1,422 @@
+"""The guard by itself: every request that anybody could make of a cell, with connections made up.
+
+A hostile server, a hostile parent process, a hostile holder: what each may say to each cell is exactly what
+``guard.policy`` lists, and the attempt is noted under the name of the connection's other end.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.message import Message
+from nvflare.lighter.utils import load_private_key_file, sign_folders
+from nvflare.private import admin_defs
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.training_cmds import DeployProcessor
+
+from tests.attacks.test_engine import KNOWN
+from veilgraph.deploy.guard import commands
+from veilgraph.deploy.guard.ingress import FROM_HEADER, Guard
+from veilgraph.deploy.guard.policy import NOTICE, OURS, RULES, SITE_TOPICS, CellName, Rule
+from veilgraph.deploy.guard.sockets import LocalConnection
+from veilgraph.deploy.project import ProjectSettings, provision
+
+JOB, OTHER = "aaaaaaaa-1111-4111-8111-111111111111", "bbbbbbbb-2222-4222-8222-222222222222"
+ADMIN = f"_admin_{JOB}"
+CELLS = ("server", f"server.{JOB}", "A", f"A.{JOB}", f"A.{OTHER}", "C", f"C.{JOB}", f"C.{OTHER}", ADMIN)
+
+
+class Wire:
+    """A connection over TLS, as FLARE shows it."""
+
+    def __init__(self, common_name: str | None) -> None:
+        self.common_name, self.closed = common_name, False
+        self.context = SimpleNamespace(auth_context=lambda: {"x509_pem_cert": [b"pem"]})
+
+    def get_conn_properties(self) -> dict[str, str]:
+        return {} if self.common_name is None else {"peer_cn": self.common_name}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def local() -> LocalConnection:
+    return LocalConnection.__new__(LocalConnection)
+
+
+class Cell:
+    """The little of a cell that the guard asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiters: dict[str, Any] = {}
+        self.told: list[tuple[str, dict[str, str]]] = []
+        self.telling = threading.Event()
+
+    def get_fqcn(self) -> str:
+        return self.name
+
+    def fire_and_forget(self, channel: str, topic: str, site: str, message: Message, optional: bool) -> None:
+        assert (channel, topic, optional) == (OURS, NOTICE, True)
+        self.told.append((site, json.loads(message.payload)))
+        self.telling.set()
+
+
+def arrival(at: str, origin: str) -> tuple[str, Any]:
+    """The honest way from one cell to another: endpoint and connection."""
+    me, sender = CellName.read(at), CellName.read(origin)
+    assert me is not None
+    assert sender is not None
+    if me.who == "server":
+        if sender.who == "server job":
+            return origin, local()
+        return origin, Wire("ops@example.org" if sender.who == "administrator" else sender.site)
+    if me.who == "server job":
+        return "server", local()
+    if sender.site == me.site:
+        return origin, local()
+    return "server", Wire(None)
+
+
+def headers(channel: str, topic: str, origin: str, to: str, streamed: bool = False, **others: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "cn__msg_type": "req",
+        "cn__channel": channel,
+        "cn__topic": topic,
+        "cn__origin": origin,
+        "cn__destination": to,
+        "cn__payload_encoding": "bytes",
+    }
+    if streamed:
+        said |= {"cn__channel": "sm__STREAM", "cn__topic": "sm__DATA", "sm__ch": channel, "sm__tp": topic, "sm__sz": 9}
+    return said | others
+
+
+def admits(at: str, endpoint: str, connection: Any, said: dict[str, Any], payload: bytes = b"x") -> bool:
+    return Guard(Cell(at)).admits(SimpleNamespace(name=endpoint), connection, Message(said, payload))
+
+
+def requests() -> Iterator[tuple[str, str, bool]]:
+    topics = {(rule.channel, rule.topic) for rule in RULES}
+    topics |= {(channel, topic.replace("*", "abort")) for channel, each in KNOWN.items() for topic in each}
+    for channel, topic in sorted(topics - {(OURS, NOTICE)}):
+        if channel != "sm__STREAM":
+            yield from ((channel, topic, False), (channel, topic, True))
+
+
+@pytest.mark.parametrize("at", CELLS)
+def test_a_cell_takes_what_is_listed_and_nothing_else(at: str) -> None:
+    """Each request that is registered anywhere, from each cell, on the way on which an honest one would come."""
+    me = CellName.read(at)
+    assert me is not None
+    let_in = set()
+    for origin in CELLS:
+        if origin == at:
+            continue
+        endpoint, connection = arrival(at, origin)
+        for channel, topic, streamed in requests():
+            if admits(at, endpoint, connection, headers(channel, topic, origin, at, streamed)):
+                let_in.add((channel, topic, origin, streamed))
+    expected = set()
+    for origin in CELLS:
+        sender = CellName.read(origin)
+        assert sender is not None
+        for channel, topic, streamed in requests():
+            if Rule(me.who, channel, topic, sender.who, streamed) in RULES and _belong(me, sender, channel):
+                expected.add((channel, topic, origin, streamed))
+    assert let_in == expected
+
+
+def _belong(me: CellName, sender: CellName, channel: str) -> bool:
+    """Written out by hand: a job's cells are among themselves, and a parent has its own jobs alone."""
+    if me.whole == sender.whole:
+        return False
+    if {me.who, sender.who} == {"holder", "holder job"} and me.site != sender.site:
+        return False
+    return not (me.job and sender.job and me.job != sender.job)
+
+
+@pytest.mark.parametrize("at", CELLS)
+@pytest.mark.parametrize("through", CELLS)
+def test_no_cell_is_believed_to_be_another(at: str, through: str) -> None:
+    """What comes through one connection in the name of a cell that is not behind it."""
+    endpoint, connection = arrival(at, through)
+    behind = {endpoint, through}
+    if endpoint == "server" and at != "server":
+        behind |= {cell for cell in CELLS if "." in cell or cell in ("A", "C")} - {cell for cell in CELLS if
+                   cell.partition(".")[0] == at.partition(".")[0]}  # fmt: skip
+    if at == "server" and through in ("A", "C"):
+        behind |= {cell for cell in CELLS if cell.startswith(f"{through}.")}
+    if "." in at and endpoint == at.partition(".")[0]:
+        behind = set(CELLS)  # its own parent has checked it
+    for origin in set(CELLS) - behind - {at}:
+        for channel, topic, streamed in requests():
+            said = headers(channel, topic, origin, at, streamed)
+            assert not admits(at, endpoint, connection, said), (origin, channel, topic)
+
+
+def test_a_certificate_is_for_its_own_cells() -> None:
+    said = headers("task", "heart_beat", "A", "server")
+    assert admits("server", "A", Wire("A"), said)
+    for common_name in ("C", "server", "localhost", "ops@example.org", "", None):
+        assert not admits("server", "A", Wire(common_name), said)
+        assert not admits("server", "server", Wire(common_name), headers("task", "heart_beat", "server", "server"))
+    for common_name in ("C", "server", None):
+        assert not admits("server", ADMIN, Wire(common_name), headers("hci_channel", "command", ADMIN, "server", True))
+    assert not admits("server", "A", Wire("A"), said | {"client_name": "C"})
+    assert not admits(f"server.{JOB}", "server", Wire(None), headers(OURS, "ping", f"A.{JOB}", f"server.{JOB}"))
+    assert not admits("A", "C", Wire(None), headers("admin", "admin", "server", "A"))
+
+
+def test_a_revoked_certificate_says_nothing_more_and_is_cut_off() -> None:
+    cell, wire = Cell("server"), Wire("A")
+    guard = Guard(cell, lambda certificate: "revoked on some day" if certificate == b"pem" else None)
+    message = Message(headers("task", "heart_beat", "A", "server"), b"x")
+    assert not guard.admits(SimpleNamespace(name="A"), wire, message)
+    assert wire.closed
+    assert Guard(cell, lambda certificate: None).admits(SimpleNamespace(name="A"), Wire("A"), message)
+
+
+@pytest.mark.parametrize("header", ["cn__secure", "cn__conn_url", "cn__pass_through"])
+def test_headers_that_nobody_uses(header: str) -> None:
+    said = headers(OURS, "ping", f"C.{JOB}", f"A.{JOB}")
+    assert admits(f"A.{JOB}", "server", Wire(None), said | {header: False})
+    assert not admits(f"A.{JOB}", "server", Wire(None), said | {header: "tcp://10.0.0.1:1"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cn__payload_encoding": "fobs"}, {"cn__payload_encoding": None}, {"cn__msg_type": "REQ"}, {"cn__msg_type": None},
+     {"cn__origin": 7}, {"cn__destination": "A.x"}, {"cn__channel": None}, {"cn__topic": ["ping"]},
+     {"cn__origin": f"C.{JOB}\n"}, {"cn__origin": f"C.{JOB.upper()}x"}],
+)  # fmt: skip
+def test_what_is_malformed_is_refused(change: dict[str, Any]) -> None:
+    said = headers(OURS, "ping", f"C.{JOB}", f"A.{JOB}")
+    assert not admits(f"A.{JOB}", "server", Wire(None), said | change)
+
+
+def test_headers_that_are_none() -> None:
+    strange: list[Any] = [None, {}, {1: 2}, [1], "text"]
+    for said in strange:
+        assert not admits("A", "server", Wire(None), said)
+    guard = Guard(Cell("A"))
+    assert not guard.admits(None, Wire(None), Message({}, b""))
+    assert not guard.admits(SimpleNamespace(name="server"), None, Message({}, b""))
+
+
+def test_control_messages_are_small() -> None:
+    said = headers("admin", "admin", "server", "A")
+    assert admits("A", "server", Wire(None), said)
+    assert not admits("A", "server", Wire(None), said, bytes(65 << 20))
+    stream = headers("aux_communication", "__end_run__", f"server.{JOB}", f"A.{JOB}", True)
+    assert admits(f"A.{JOB}", "server", Wire(None), stream)
+    for size in (1 << 30, "9", None, 1e400):
+        assert not admits(f"A.{JOB}", "server", Wire(None), stream | {"sm__sz": size})
+
+
+def test_an_answer_is_let_in_where_it_was_asked_for() -> None:
+    cell = Cell(f"A.{JOB}")
+    cell.waiters["asked"] = SimpleNamespace(targets=[f"C.{JOB}"])
+    guard = Guard(cell)
+
+    def answer(origin: str, kind: str = "reply", **others: Any) -> bool:
+        said = headers(OURS, "ping", origin, f"A.{JOB}", cn__msg_type=kind, cn__req_id="asked") | others
+        return guard.admits(SimpleNamespace(name="server"), Wire(None), Message(said, b""))
+
+    assert answer(f"C.{JOB}")
+    assert not answer(f"C.{OTHER}")
+    assert not answer(f"server.{JOB}")
+    assert not answer(f"C.{JOB}", cn__req_id="never")
+    assert not answer(f"C.{JOB}", cn__req_id=["asked", "never"])
+    returned = {"cn__original_headers": {"cn__destination": f"C.{JOB}"}}
+    assert answer("C", "return", **returned)
+    assert answer("server", "return", **returned)
+    assert not answer("B", "return", **returned)
+    assert not answer("C", "return", cn__original_headers={"cn__destination": f"B.{JOB}"})
+    assert not answer("C", "return")
+
+
+def test_a_streamed_answer_is_to_a_stream_of_that_kind() -> None:
+    def answer(what: str, origin: str = f"server.{JOB}") -> bool:
+        said = headers("return_only", what, origin, f"A.{JOB}", True)
+        return admits(f"A.{JOB}", "server", Wire(None), said)
+
+    assert answer("server_command:get_task")
+    assert not answer("server_command:app_command")
+    assert not answer("aux_communication:__end_run__")
+    assert not answer("server_command:get_task", f"C.{JOB}")
+    notice = headers("sm__STREAM", "sm__ACK", f"server.{JOB}", f"A.{JOB}")
+    assert admits(f"A.{JOB}", "server", Wire(None), notice)
+    assert not admits(f"A.{JOB}", "server", Wire(None), notice | {"cn__origin": f"C.{JOB}"})
+    assert not admits("A", "server", Wire(None), notice | {"cn__origin": "server", "cn__destination": "A"})
+
+
+@pytest.mark.parametrize("at", ["server", "A"])
+def test_what_is_forwarded(at: str) -> None:
+    """Between the processes of one job, what their receivers take; a holder's parent for its own jobs alone."""
+
+    def forwards(said: dict[str, Any]) -> bool:
+        endpoint, connection = arrival(at, said["cn__origin"])
+        return admits(at, endpoint, connection, said)
+
+    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}"))
+    assert forwards(headers("server_command", "get_task", f"A.{JOB}", f"server.{JOB}", True))
+    assert not forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{OTHER}"))
+    assert not forwards(headers(OURS, "piece", f"C.{JOB}", "A" if at == "server" else "C"))
+    assert not forwards(headers(OURS, NOTICE, f"C.{JOB}", f"A.{JOB}"))
+    assert not forwards(headers("cellnet.channel", "bye", "server" if at == "A" else f"C.{JOB}", f"A.{JOB}"))
+    assert not forwards(headers("client_command", "abort", f"C.{JOB}", f"A.{JOB}"))
+    assert not forwards(headers("admin", "admin", f"A.{JOB}", "C"))
+    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"B.{JOB}")) == (at == "server")
+    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
+    assert not forwards(headers("admin", "admin", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
+
+
+def test_nothing_passes_a_process_of_a_job() -> None:
+    for at in (f"A.{JOB}", f"server.{JOB}", ADMIN):
+        for origin in CELLS:
+            endpoint, connection = arrival(at, origin)
+            assert not admits(at, endpoint, connection, headers(OURS, "piece", origin, f"B.{JOB}"))
+
+
+def test_the_certified_name_is_stamped_whatever_was_written_there() -> None:
+    said = headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}") | {FROM_HEADER: "A"}
+    assert admits("server", f"C.{JOB}", Wire("C"), said)
+    assert said[FROM_HEADER] == "C"
+
+
+def test_an_attempt_is_told_of_at_the_attacked_site_with_the_certified_name(caplog: pytest.LogCaptureFixture) -> None:
+    cell = Cell("server")
+    guard = Guard(cell)
+    with caplog.at_level(logging.WARNING, "veilgraph"):
+        for _ in range(12):
+            said = headers("admin", "sys.shell", "server", "A")
+            assert not guard.admits(SimpleNamespace(name="C"), Wire("C"), Message(said, b""))
+    assert cell.telling.wait(5)
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "refused admin/sys.shell from C, which claims to be server, for A"
+    ] * 2  # the first and the tenth
+    site, notice = cell.told[0]
+    assert site == "A"
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "veilgraph"):
+        attacked = headers(OURS, NOTICE, "server", "A")
+        assert not admits("A", "server", Wire(None), attacked, json.dumps(notice).encode())
+        assert not admits("A", "server", Wire(None), attacked, json.dumps({"refused": "x\nforged line"}).encode())
+    assert "admin/sys.shell from C, which claims to be server" in caplog.records[0].message
+    assert "\n" not in caplog.records[1].message
+    for origin, endpoint in ((f"C.{JOB}", "server"), ("C", "server")):
+        assert not admits("A", endpoint, Wire(None), headers(OURS, NOTICE, origin, "A"), b"{}")
+
+
+def test_a_flood_of_different_attempts_takes_bounded_room(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard(Cell("A"))
+    with caplog.at_level(logging.CRITICAL, "veilgraph"):
+        for number in range(12_000):
+            said = headers("admin", str(number), "C", "A")
+            guard.admits(SimpleNamespace(name="server"), Wire(None), Message(said, b""))
+    assert len(guard._refusals._counts) <= 10_001
+    assert guard._refusals._counts[("server",)] == 2000
+
+
+# Commands of a site
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> FedAdminAgent:
+    monkeypatch.setattr(FedAdminAgent, "register_processor", FedAdminAgent.register_processor)
+    commands.limit_site()
+    made = FedAdminAgent.__new__(FedAdminAgent)
+    made.processors = {}
+    for processor in ClientRequestProcessors.request_processors:
+        made.register_processor(processor)
+    return made
+
+
+def test_a_site_has_no_command_that_nobody_needs(agent: FedAdminAgent) -> None:
+    assert set(agent.processors) == SITE_TOPICS
+
+
+@pytest.mark.parametrize("job_id", ["startup", "..", "../..", f"{JOB} --set x=y", "", None, JOB.upper(), f"{JOB}\n"])
+def test_a_jobs_id_is_no_path_and_no_argument(agent: FedAdminAgent, job_id: str | None) -> None:
+    """``train.deploy`` removes the folder of that name first; ``train.start_job`` puts it into a command line."""
+    for topic in sorted(SITE_TOPICS):
+        request = admin_defs.Message(topic=topic, body=b"")
+        request.set_header("job_id", job_id)
+        reply = agent.processors[topic].process(request, None)
+        assert "refused" in str(reply.body), (topic, reply.body)
+
+
+@pytest.mark.parametrize("signer", ["ops@example.org", "C", "server", "nobody"])
+def test_a_site_runs_jobs_that_an_administrator_signed(tmp_path: Path, agent: FedAdminAgent, signer: str) -> None:
+    """Whatever the server hands on: not its own, not a holder's, not an unsigned one, and not a changed one."""
+    project = ProjectSettings.model_validate(
+        {
+            "name": "signed",
+            "server": {"host": "localhost"},
+            "holders": ["A", "C"],
+            "administrators": ["ops@example.org"],
+        }
+    )
+    kits = provision(project, tmp_path / "project")
+    app = tmp_path / "app"
+    (app / "config").mkdir(parents=True)
+    (app / "config" / "config_fed_client.json").write_text("{}")
+    deployed: list[str] = []
+
+    def deploy_app(**named: Any) -> str:
+        deployed.append(named["job_id"])
+        return ""
+
+    engine = SimpleNamespace(
+        args=SimpleNamespace(workspace=str(kits["A"])), get_client_name=lambda: "A", deploy_app=deploy_app
+    )
+    processor = DeployProcessor()
+    signed = signer != "nobody"
+    if signed:
+        stem = "server" if signer == "server" else "client"
+        startup = kits[signer] / "startup"
+        sign_folders(str(app), load_private_key_file(str(startup / f"{stem}.key")), str(startup / f"{stem}.crt"))
+
+    def deploy(change: bytes = b"") -> str:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            for path in sorted(app.rglob("*")):
+                if path.is_file():
+                    extra = change if path.name == "config_fed_client.json" else b""
+                    archive.writestr(str(path.relative_to(app)), path.read_bytes() + extra)
+        request = admin_defs.Message(topic="train.deploy", body=content.getvalue())
+        for key, value in {"job_id": JOB, "job_meta": {"x": 1}, "app_name": "veilgraph"}.items():
+            request.set_header(key, value)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("nvflare.private.fed.client.training_cmds.ClientEngineInternalSpec", SimpleNamespace)
+            return str(commands.CheckedProcessor(processor).process(request, engine).body)
+
+    said = deploy()
+    assert (deployed == [JOB]) == (signer == "ops@example.org"), said
+    if signer == "ops@example.org":
+        deployed.clear()
+        assert "no administrator" in deploy(change=b" ")
+        assert deployed == []
+
+
+def test_the_engine_is_the_one_that_was_read() -> None:
+    """The hooks hold in this release; another one is read anew first."""
+    assert version("nvflare") == "2.9.0"
+    assert callable(CoreCell.process_message)
+    assert callable(CoreCell._send_to_endpoint)

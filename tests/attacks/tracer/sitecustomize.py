@@ -1,0 +1,86 @@
+"""Put into the processes of a site by PYTHONPATH: what FLARE registers there is noted, and with which token it speaks
+(an attacker has its own site's), and the guard can be taken away.
+
+``ATTACK_TRACES`` is the folder of the notes. With ``ATTACK_UNGUARDED`` the process runs as FLARE itself would have it.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TRACES = os.environ.get("ATTACK_TRACES")
+
+
+class Changes(importlib.abc.MetaPathFinder):
+    def __init__(self, changes):
+        self.changes = changes
+
+    def find_spec(self, name, path, target=None):
+        change = self.changes.pop(name, None)
+        if change is None:
+            return None
+        spec: Any = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def note_registrations(module):
+    register = module.CoreCell.register_request_cb
+
+    def register_request_cb(cell, channel, topic, cb, *args, **kwargs):
+        with Path(f"{TRACES}/{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps([cell.get_fqcn(), channel, topic]) + "\n")
+        return register(cell, channel, topic, cb, *args, **kwargs)
+
+    module.CoreCell.register_request_cb = register_request_cb
+
+
+def note_tokens(module):
+    set_filters = module.set_add_auth_headers_filters
+
+    def set_add_auth_headers_filters(cell, client_name, auth_token, token_signature, ssid=None):
+        shown = {
+            "client_name": client_name,
+            "__token__": auth_token,
+            "__token_signature__": token_signature,
+            "ssid": ssid,
+        }
+        with Path(f"{TRACES}/token {cell.core_cell.get_fqcn()}").open("w") as file:
+            json.dump(shown, file)
+        return set_filters(cell, client_name, auth_token, token_signature, ssid)
+
+    module.set_add_auth_headers_filters = set_add_auth_headers_filters
+
+
+def no_guard(module):
+    module.install = lambda revoked=None: None
+    module.installed = lambda: True
+
+
+def loopback(module):
+    module._COMMUNICATION = {}
+
+
+def all_commands(module):
+    module.limit_site = module.limit_server = lambda: None
+
+
+if TRACES:
+    changes = {"nvflare.fuel.f3.cellnet.core_cell": note_registrations, "nvflare.fuel.sec.authn": note_tokens}
+    if os.environ.get("ATTACK_UNGUARDED"):
+        changes |= {
+            "veilgraph.deploy.guard.ingress": no_guard,
+            "veilgraph.deploy.guard.commands": all_commands,
+            "veilgraph.deploy.kit": loopback,
+        }
+    sys.meta_path.insert(0, Changes(changes))
