@@ -128,7 +128,7 @@ $(CRYPTEN_INSTALLED): benchmarks/crypten/requirements.txt $(INSTALLED)
 	@$(CRYPTEN_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps crypten==0.4.1
 	@touch $@
 
-# In this order: what torch needs is there by its hash before torch comes, which then adds itself, and CUDA where its build has it.
+# In this order: what torch needs is there by its hash before torch comes and adds itself, and CUDA where its build has it.
 $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	$(call make-venv,$(LOCKED_VENV),$(or $(PYTHON),$(CANDIDATES)),$(LOCKABLE),Python 3.11 to 3.13,PYTHON)
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP) --report $(LOCKED_VENV)/report-lock.json -r lock/deploy.txt
