@@ -8,6 +8,10 @@ SPU_VENV := .venv-spu
 SPU_INSTALLED := $(SPU_VENV)/.installed
 CRYPTEN_VENV := .venv-crypten
 CRYPTEN_INSTALLED := $(CRYPTEN_VENV)/.installed
+LOCKED_VENV := .venv-locked
+LOCKED_INSTALLED := $(LOCKED_VENV)/.installed
+TOOLS_VENV := .venv-tools
+TOOLS_INSTALLED := $(TOOLS_VENV)/.installed
 
 # Folder of the public data sets; the demonstration and the tests need none of them.
 VEILGRAPH_DATA ?= $(or $(wildcard ../shared/datasets),.data)
@@ -15,14 +19,20 @@ export VEILGRAPH_DATA
 
 CANDIDATES := python3.13 python3.12 python3.11 python3
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+SPU_SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))
+LOCKABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+# pip as for a deployment: exact files, wheels alone, nothing that the lock does not name.
+LOCKED_PIP := -m pip install -qq --disable-pip-version-check --only-binary :all: --no-deps --require-hashes
+# The requirements file that brings torch; one of your own may state its hash.
+TORCH ?= constraints.txt
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test nightly lint format bench bench-spu bench-peers bench-scale spu reproduce clean
+.PHONY: help demo demo-network install-locked lock sbom test nightly lint format bench bench-spu bench-peers bench-scale spu reproduce clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, and pooled
 	@$(BIN)/veilgraph demo
@@ -30,6 +40,23 @@ demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, a
 
 demo-network: $(INSTALLED) ## three organisations with tables of their own, as processes over mutual TLS
 	@$(BIN)/veilgraph demo-network
+
+install-locked: ## for a deployment: into .venv-locked, every file by the hashes in lock/deploy.txt
+	@rm -rf $(LOCKED_VENV)
+	@$(MAKE) --no-print-directory $(LOCKED_INSTALLED)
+	@echo "$$($(LOCKED_VENV)/bin/veilgraph --version) is installed: $(LOCKED_VENV)/bin/veilgraph"
+
+lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml allows and that are a week old
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/tools.in --output-file lock/tools.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml --constraints constraints.txt --extra deploy \
+	  pyproject.toml --output-file lock/deploy.txt
+
+sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
+	@mkdir -p dist
+	@$(TOOLS_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/veilgraph.cdx.json $(LOCKED_VENV)/bin/python
+	@$(TOOLS_VENV)/bin/python lock/hashes.py "$$($(LOCKED_VENV)/bin/veilgraph --version | cut -d ' ' -f 2)" \
+	  dist/veilgraph.cdx.json $(LOCKED_VENV)/report-lock.json $(LOCKED_VENV)/report-torch.json
 
 test: lint ## what continuous integration runs: lint, types, import floors, tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
@@ -67,36 +94,30 @@ reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a par
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(LOCKED_VENV) $(TOOLS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+# $(call make-venv,folder,candidates,test,Python that is needed,how to name one)
+define make-venv
 	@python=; \
-	for candidate in $(or $(PYTHON),$(CANDIDATES)); do \
-	  if "$$candidate" -c '$(SUITABLE)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	for candidate in $(2); do \
+	  if "$$candidate" -c '$(3)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "veilgraph needs Python 3.11 or newer with venv; install it, or name one: make PYTHON=/path/to/python3" >&2; \
+	  echo "$(4) with venv is needed; install it, or name one: make $(5)=/path/to/python3" >&2; \
 	  exit 1; \
 	fi; \
-	echo "Installing into $(VENV) with $$("$$python" --version); this takes a minute or two the first time."; \
-	"$$python" -m venv $(VENV)
+	echo "Installing into $(1) with $$("$$python" --version); this takes a minute or two the first time."; \
+	"$$python" -m venv $(1)
+endef
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(call make-venv,$(VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(SPU_INSTALLED): src/veilgraph/baselines/spu/requirements.txt
-	@python=; \
-	for candidate in $(or $(SPU_PYTHON),python3.11 python3); do \
-	  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; then \
-	    python=$$candidate; break; \
-	  fi; \
-	done; \
-	if [ -z "$$python" ]; then \
-	  echo "SPU needs Python 3.11 with venv; install it, or name one: make spu SPU_PYTHON=/path/to/python3.11" >&2; \
-	  exit 1; \
-	fi; \
-	echo "Installing SPU into $(SPU_VENV)."; \
-	"$$python" -m venv $(SPU_VENV)
+	$(call make-venv,$(SPU_VENV),$(or $(SPU_PYTHON),python3.11 python3),$(SPU_SUITABLE),Python 3.11,SPU_PYTHON)
 	@$(SPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@
 
@@ -105,4 +126,19 @@ $(CRYPTEN_INSTALLED): benchmarks/crypten/requirements.txt $(INSTALLED)
 	@$(BIN)/python -m venv $(CRYPTEN_VENV)
 	@$(CRYPTEN_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@$(CRYPTEN_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps crypten==0.4.1
+	@touch $@
+
+# In this order: what torch needs is there by its hash before torch comes and adds itself, and CUDA where its build has it.
+$(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
+	$(call make-venv,$(LOCKED_VENV),$(or $(PYTHON),$(CANDIDATES)),$(LOCKABLE),Python 3.11 to 3.13,PYTHON)
+	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP) --report $(LOCKED_VENV)/report-lock.json -r lock/deploy.txt
+	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: \
+	  --report $(LOCKED_VENV)/report-torch.json -r $(TORCH)
+	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation .
+	@$(LOCKED_VENV)/bin/python -m pip check
+	@touch $@
+
+$(TOOLS_INSTALLED): lock/tools.txt
+	$(call make-venv,$(TOOLS_VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
+	@$(TOOLS_VENV)/bin/python $(LOCKED_PIP) -r $<
 	@touch $@

@@ -1,0 +1,314 @@
+"""The lock of a deployment covers all of it, pip refuses what it does not say, and the page of dependencies is true."""
+
+import ast
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "lock" / "deploy.txt"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+DIRECT = [
+    Requirement(text)
+    for text in PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["deploy"]
+]
+BUILD = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
+LEFT_OUT = set(tomllib.loads((ROOT / "lock" / "uv.toml").read_text(encoding="utf-8"))["exclude-dependencies"])
+TESTED = [
+    {
+        "python_version": version,
+        "python_full_version": f"{version}.1",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+    for version in ("3.11", "3.12", "3.13")
+]
+LEGAL_LINES = re.compile(
+    r"#.*|"
+    r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
+    r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
+    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/tools\.in)?[a-z0-9, -]*|"
+)
+
+
+def locked(text):
+    """Requirement and number of hashes by name."""
+    found = {}
+    for block in re.split(r"\n(?=[a-z0-9])", text):
+        first, *rest = block.split("\n")
+        if first and not first.startswith("#"):
+            requirement = Requirement(first.removesuffix("\\"))
+            assert requirement.name not in found
+            found[requirement.name] = (requirement, sum(line.startswith("    --hash=sha256:") for line in rest))
+    return found
+
+
+def version_of(requirement):
+    (pin,) = requirement.specifier
+    assert pin.operator == "=="
+    return pin.version
+
+
+def applies(requirement, environment):
+    return requirement.marker is None or requirement.marker.evaluate(environment)
+
+
+def unmet(requirement, lock):
+    """Why the lock does not bring this requirement on a tested platform; empty: it does."""
+    name = canonicalize_name(requirement.name)
+    environments = [environment for environment in TESTED if applies(requirement, environment)]
+    if name == "torch" or not environments:
+        return []
+    if name not in lock:
+        return [f"{name} is not in the lock"]
+    entry = lock[name][0]
+    if not requirement.specifier.contains(version_of(entry), prereleases=True):
+        return [f"{entry} is not {requirement.specifier}"]
+    return [
+        f"{entry} leaves out {environment['python_version']}"
+        for environment in environments
+        if not applies(entry, environment)
+    ]
+
+
+def holes(text):
+    """What the lock lacks: for pyproject.toml, and for every package that is installed here at the locked version."""
+    lock = locked(text)
+    found = [hole for requirement in DIRECT + BUILD for hole in unmet(requirement, lock)]
+    pins = {name: version_of(entry) for name, (entry, _) in lock.items()} | {"torch": torch_pin()}
+    for name, version in pins.items():
+        try:
+            installed = distribution(name)
+        except PackageNotFoundError:
+            continue  # of another platform
+        if installed.version.partition("+")[0] == version:
+            needed = [Requirement(one) for one in installed.requires or ()]
+            found += [
+                hole for one in needed if canonicalize_name(one.name) not in LEFT_OUT for hole in unmet(one, lock)
+            ]
+    return found
+
+
+def torch_pin():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    (pin,) = [line for line in lines if line and not line.startswith("#")]
+    requirement = Requirement(pin)  # refuses a hash
+    assert requirement.name == "torch"
+    return version_of(requirement)
+
+
+@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt"])
+def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
+    text = (ROOT / "lock" / name).read_text(encoding="utf-8")
+    assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
+    assert "/" not in text.replace("-r lock/tools.in", "")
+    assert [entry for entry, (_, hashes) in locked(text).items() if hashes == 0] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://index.example/simple",
+        "-e file:///home/somebody/veilgraph",
+        "flask @ https://files.example/flask.whl",
+        "flask>=3 \\",
+        "    --hash=md5:0123456789abcdef0123456789abcdef",
+    ],
+)
+def test_other_lines_are_not_legal(line):
+    assert LEGAL_LINES.fullmatch(line) is None
+
+
+def test_the_lock_covers_all_that_a_deployment_needs():
+    assert holes(LOCK.read_text(encoding="utf-8")) == []  # mended by: make lock
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hole"),
+    [
+        (r"^flask==.*\n(    .*\n)*", "", "flask is not in the lock"),  # nvflare's own
+        (r"^uvicorn==.*\n(    .*\n)*", "", "uvicorn is not in the lock"),
+        (r"^nvflare==\S+", "nvflare==2.8.0", "nvflare==2.8.0 is not ==2.9.0"),
+        (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
+        (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
+    ],
+)
+def test_a_hole_is_found(old, new, hole):
+    text, changed = re.subn(old, new, LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert changed == 1
+    assert any(re.fullmatch(hole, one) for one in holes(text))
+
+
+def test_torch_is_pinned_by_version_alone():
+    lock = locked(LOCK.read_text(encoding="utf-8"))
+    assert "torch" not in lock
+    assert [name for name in lock if name.startswith(("nvidia-", "cuda-", "triton"))] == []
+    (needed,) = [requirement for requirement in DIRECT if requirement.name == "torch"]
+    assert needed.specifier.contains(torch_pin())
+
+
+# What pip makes of a lock, with the options of `make install-locked`.
+
+
+def locked_pip():
+    (line,) = re.findall(r"^LOCKED_PIP := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return shlex.split(line)
+
+
+def wheel(folder):
+    path = folder / "parcel-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("parcel.py", "")
+        archive.writestr("parcel-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: parcel\nVersion: 1.0\n")
+        archive.writestr("parcel-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("parcel-1.0.dist-info/RECORD", "")
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def installs(tmp_path, requirements, options):
+    (tmp_path / "lock.txt").write_text(requirements, encoding="utf-8")
+    target = tmp_path / "site"
+    local = ["--no-index", "--find-links", str(tmp_path), "--target", str(target), "-r", str(tmp_path / "lock.txt")]
+    done = subprocess.run([sys.executable, *options, *local], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (target / "parcel.py").exists()
+    return done
+
+
+def test_the_file_of_the_hash_is_installed(tmp_path):
+    digest = wheel(tmp_path)
+    done = installs(tmp_path, f"parcel==1.0 --hash=sha256:{digest}\n", locked_pip())
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_file_of_the_same_version_is_refused(tmp_path):
+    wheel(tmp_path)
+    done = installs(tmp_path, f"parcel==1.0 --hash=sha256:{'0' * 64}\n", locked_pip())
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def test_an_entry_without_hash_is_refused(tmp_path):
+    wheel(tmp_path)
+    assert installs(tmp_path, "parcel==1.0\n", locked_pip()).returncode != 0
+    unprotected = [option for option in locked_pip() if option != "--require-hashes"]
+    assert installs(tmp_path, "parcel==1.0\n", unprotected).returncode == 0
+
+
+def test_nothing_is_built_from_source(tmp_path):
+    source = tmp_path / "parcel-1.0.tar.gz"
+    source.write_bytes(b"never opened")
+    done = installs(tmp_path, f"parcel==1.0 --hash=sha256:{sha256(source.read_bytes()).hexdigest()}\n", locked_pip())
+    assert done.returncode != 0
+    assert "No matching distribution found" in done.stderr
+
+
+# The SBOM's hashes.
+
+
+def hashes_module():
+    spec = importlib.util.spec_from_file_location("hashes", ROOT / "lock" / "hashes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
+    bom = {
+        "metadata": {"component": {"name": "veilgraph"}},
+        "components": [
+            {"name": "openmined_psi", "version": "2.0.6"},
+            {"name": "torch", "version": "2.13.0+cpu"},
+            {"name": "pip", "version": "23.2.1"},
+        ],
+    }
+
+    def installed(name, version, digest):
+        archive = {"hashes": {"sha256": digest}}
+        return {"download_info": {"archive_info": archive}, "metadata": {"name": name, "version": version}}
+
+    folder = {"download_info": {"dir_info": {}}, "metadata": {"name": "pip", "version": "23.2.1"}}
+    reports = {
+        "a.json": [installed("openmined-psi", "2.0.6", "aa"), folder],
+        "b.json": [installed("torch", "2.13.0+cpu", "bb"), installed("pip", "1.0", "cc")],
+    }
+    for name, items in reports.items():
+        (tmp_path / name).write_text(json.dumps({"install": items}), encoding="utf-8")
+    path = tmp_path / "bom.json"
+    path.write_text(json.dumps(bom), encoding="utf-8")
+    hashes_module().main("0.1.0", path, [tmp_path / name for name in reports])
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert result["metadata"]["component"]["version"] == "0.1.0"
+    assert [component.get("hashes") for component in result["components"]] == [
+        [{"alg": "SHA-256", "content": "aa"}],
+        [{"alg": "SHA-256", "content": "bb"}],
+        None,
+    ]
+    assert "3 components; without a hash: pip" in capsys.readouterr().out
+
+
+# The page.
+
+MODULES = {
+    "openmined-psi": "private_set_intersection",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
+
+
+def imports(path):
+    """Top-level names of what a module imports, at its head, in functions, or by `import_module`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module":
+            names = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+        yield from (name.partition(".")[0] for name in names)
+
+
+def importers():
+    """Which parts of veilgraph import which modules: {"yaml": {"cli", "core", ...}, ...}."""
+    package = ROOT / "src" / "veilgraph"
+    found: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        part = path.relative_to(package).parts[0].removesuffix(".py")
+        for name in imports(path):
+            found.setdefault(name, set()).add(part)
+    return found
+
+
+def rows():
+    """{dependency: its parts of veilgraph} of the table in docs/supply-chain.md."""
+    page = (ROOT / "docs" / "supply-chain.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `([a-z_0-9-]+)` \| ([^|]*) \|", page, flags=re.MULTILINE)
+    assert len(dict(table)) == len(table)
+    return {canonicalize_name(name): set(re.findall(r"`(\w+)`", parts)) for name, parts in table}
+
+
+def test_every_direct_dependency_has_a_row_that_says_where_it_is_imported():
+    extra = [Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["arxiv"]]
+    names = {canonicalize_name(requirement.name) for requirement in DIRECT + extra}
+    found = importers()
+    module = {name: MODULES.get(name, name.replace("-", "_")) for name in names}
+    assert rows() == {name: found.get(module[name], set()) for name in sorted(names)}
