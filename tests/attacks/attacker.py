@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import struct
 import sys
 import time
+import uuid
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -54,7 +57,99 @@ def message_of(attempt: dict[str, Any]) -> Message:
     return Message({}, bytes.fromhex(attempt.get("payload", "")))
 
 
+NAMES = [
+    *("A", "B", "C", "server", "", ".", "A.", "A.x", "server.x", "_admin_x", "\x00", "A" * 4000, "A/../B", "é"),
+    *(f"{site}.{uuid.uuid4()}" for site in ("A", "B", "server")),
+    f"_admin_{uuid.uuid4()}",
+]
+CHANNELS = [
+    *("admin", "veilgraph", "task", "hci_channel", "aux_communication", "server_command", "client_command"),
+    *("cellnet.channel", "_net_manager", "credential_manager", "return_only", "sm__STREAM", "", "*", "x" * 3000),
+]
+TOPICS = [
+    *("admin", "piece", "ping", "stopped", "refused", "register", "challenge", "heart_beat", "command", "get_task"),
+    *("bye", "bulk", "stop_cell", "sm__DATA", "sm__ACK", "sm__ERROR", "*", "", "\n", "y" * 3000),
+]
+HEADERS = [
+    *("cn__msg_type", "cn__origin", "cn__destination", "cn__channel", "cn__topic", "cn__req_id", "cn__route"),
+    *("cn__secure", "cn__conn_url", "cn__pass_through", "cn__reply_expected", "cn__payload_encoding", "cn__from"),
+    *("cn__original_headers", "sm__ch", "sm__tp", "sm__id", "sm__dt", "sm__sz", "sm__sq", "sm__os", "sm__ri"),
+    *("client_name", "__token__", "__token_signature__", "ssid", "job_id", "veilgraph-from"),
+]
+
+
+def strange(random: Random) -> Any:
+    return random.choice(
+        [
+            None,
+            True,
+            False,
+            0,
+            -1,
+            2**63,
+            1e308,
+            "",
+            "x",
+            "A",
+            "server",
+            [],
+            {},
+            [[]],
+            {"a": 1},
+            b"\x00",
+            "req",
+            "reply",
+        ]
+    )
+
+
+def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
+    """Sends so many hostile messages of one kind, past what an honest sender's cell would check."""
+    random = Random(attempt["seed"])
+    endpoint = cell.agents["server"].endpoint
+    for _ in range(attempt["cases"]):
+        said: dict[str, Any] = attempt["headers"] | {
+            "cn__msg_type": "req",
+            "cn__origin": cell.get_fqcn(),
+            "cn__destination": random.choice(NAMES[:4] + NAMES[-4:]),
+            "cn__channel": random.choice(CHANNELS),
+            "cn__topic": random.choice(TOPICS),
+            "cn__route": [[cell.get_fqcn(), 0.0]],
+        }
+        payload = random.randbytes(random.choice([0, 1, 20, 60, 1000]))
+        match attempt["fuzz"]:
+            case "headers":
+                for header in random.sample(HEADERS, random.randint(1, 6)):
+                    said[header] = strange(random)
+            case "channels":
+                said |= {"cn__origin": random.choice(NAMES), "cn__destination": random.choice(NAMES)}
+            case "payloads":
+                said |= {"cn__channel": "veilgraph", "cn__payload_encoding": random.choice(["fobs", "bytes", None])}
+                payload = random.randbytes(random.choice([20, 100_000]))
+            case "streams":
+                said |= {
+                    "cn__channel": "sm__STREAM",
+                    "sm__ch": random.choice(CHANNELS),
+                    "sm__tp": random.choice(TOPICS),
+                }
+                said |= {f"sm__{key}": strange(random) for key in ("id", "dt", "sz", "sq", "os", "ri", "cs")}
+            case "answers":
+                said |= {"cn__msg_type": random.choice(["reply", "return"]), "cn__req_id": strange(random)}
+                said["cn__original_headers"] = strange(random)
+        if attempt["fuzz"] == "frames":
+            (connection,) = cell.communicator.conn_manager.sfm_endpoints["server"].connections
+            length = random.choice([0, 15, 16, 17, 2**31, len(payload) + 16])
+            kind = random.randrange(8)
+            frame = struct.pack(">IHBBHHHH", length, random.choice([0, 5, 65535]), kind, 0, 0, 1, 1, 1)
+            connection.conn.send_frame(frame + payload)
+        else:
+            cell.communicator.send(endpoint, CoreCell.APP_ID, Message(said, payload))
+    return {"sent": attempt["cases"]}
+
+
 def attack(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
+    if "fuzz" in attempt:
+        return fuzz(cell, attempt)
     cell.replaced.clear()
     cell.replaced.update(attempt.get("headers", {}))
     channel, topic, target = attempt["channel"], attempt["topic"], attempt["target"]

@@ -38,6 +38,10 @@ SHELL = {"topic": "sys.shell", "body": "cat startup/client.key", "headers": {}}
 SECRET = "PRIVATE KEY"
 NO_JOB = "00000000-0000-4000-8000-000000000000"
 ANSWER_S = 1.0
+FUZZ_CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "200"))
+FUZZ_KINDS = ("headers", "channels", "payloads", "streams", "answers", "frames")
+FUZZ_ROOM = 128 << 20
+"""Bytes by which a process may grow, however many come."""
 TOPICS = sorted({topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics()})
 """All commands that FLARE has for a site."""
 
@@ -378,6 +382,27 @@ def test_logs_stay_small(site: Attacked, thief: Attacker) -> None:
     lines = [line for line in refusals(site, "A") if "admin/flood" in line]
     assert len(lines) <= 3
     assert len(site.log("A")) - before < 5000
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_hostile_frames_of_every_kind_change_nothing(site: Attacked) -> None:
+    """Whatever a participant sends, nothing ends, hangs or grows: many of each kind, 100,000 in ``make nightly``."""
+    before = {party: {pid: resident(pid) for pid in pids(site.kit(party))} for party in (*HOLDERS, SERVER)}
+    started = time.monotonic()
+    for number, kind in enumerate(FUZZ_KINDS):
+        attacker = site.attacker("C", f"C.{uuid.uuid4()}")
+        answer = attacker("", "", "", fuzz=kind, cases=FUZZ_CASES, seed=number, headers=site.token("C"))
+        assert answer == {"sent": FUZZ_CASES}, (kind, answer)
+    assert time.monotonic() - started < 120 + FUZZ_CASES * len(FUZZ_KINDS) / 50, "something hangs"
+    for party, processes in before.items():
+        assert set(pids(site.kit(party))) == set(processes), "a process of a site ended"
+        for pid, size in processes.items():
+            assert resident(pid) < size + FUZZ_ROOM, party
+        assert len(site.log(party)) < 20 << 20
 
 
 def test_honest_work_goes_on_afterwards(site: Attacked, tmp_path: Path) -> None:

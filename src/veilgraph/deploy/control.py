@@ -34,6 +34,7 @@ from veilgraph.core import errors
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
+from veilgraph.deploy.guard.ingress import install
 from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
@@ -203,6 +204,7 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
     """A session with the server; FLARE's errors become ours."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
+    install()
     settings = kit.startup_settings()["admin"]
     address = f"{settings['host']}:{settings['port']}"
     quiet = StringIO()

@@ -320,11 +320,13 @@ class _Refusals:
 
 
 def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
-    """Puts a guard in front of every cell of this process, from now on.
+    """Puts a guard in front of every cell of this process, from now on; once.
 
     Args:
         revoked: as for ``Guard``.
     """
+    if installed():
+        return
     dispatch = CoreCell.process_message
     guards: dict[int, Guard] = {}
 
