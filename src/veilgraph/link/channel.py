@@ -8,7 +8,7 @@ Each side sends one hello, in the clear and signed by its certificate's key:
     certificate        u32 length, PEM
     signature          over (label, job's id, from, to, all of the above)
 
-    transcript = SHA-256(label, job, both names, both hellos)
+    transcript = SHA-256(label, job, both names, both hellos without their signatures)
     keys       = HKDF-SHA256(X25519 secret, label / transcript / from / purpose)
 
 The signature says for whom and for which job a key was made, so nobody else can offer one in the peer's name, and
@@ -144,7 +144,7 @@ class Channel:
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
         self._private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         body = _hello_body(self._private.public_key().public_bytes_raw(), session, identity.certificate_pem)
-        self._hello = body + identity.sign(_signed(party, peer, session, body))
+        self._body, self._hello = body, body + identity.sign(_signed(party, peer, session, body))
         self._lock = threading.Lock()
         self._accepted: bytes | None = None
         self._sealing: _Direction | None = None
@@ -180,7 +180,7 @@ class Channel:
             if heard == self._accepted:
                 return False
             raise ProtocolError(f"another hello in the name of {self._peer}, which has been heard")
-        public = self._verified(heard)
+        body, public = self._verified(heard)
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
@@ -188,7 +188,7 @@ class Channel:
         with self._lock:
             if self._accepted is not None:
                 return False
-            transcript = self._transcript(heard)
+            transcript = self._transcript(body)
             self._opening = _Direction(secret, transcript, self._session, self._peer, self._party)
             self._sealing = _Direction(secret, transcript, self._session, self._party, self._peer)
             self._accepted = heard
@@ -283,8 +283,8 @@ class Channel:
         sealing = _agreed(self._sealing, self._peer)
         return hmac.compare_digest(_receipt(sealing.receipts, bytes(frame[:HEAD_BYTES])), bytes(receipt[:64]))
 
-    def _verified(self, hello: bytes) -> bytes:
-        """The public key in a hello of the peer, once it is known to be the peer's."""
+    def _verified(self, hello: bytes) -> tuple[bytes, bytes]:
+        """What the peer signed, and the public key in it, once they are known to be the peer's."""
         magic, version, public, job, terms, certificate_bytes = _HELLO.unpack_from(hello)
         if (magic, version) != (_MAGIC, _VERSION):
             raise ProtocolError(
@@ -302,15 +302,14 @@ class Channel:
                 f"{self._peer} takes part in this job with other settings, or other parties, than {self._party}: "
                 "submit it again; who keeps jobs may have changed it"
             )
-        return public
+        return hello[:end], public
 
     def _transcript(self, theirs: bytes) -> bytes:
-        hellos = {self._party: self._hello, self._peer: theirs}
-        first, second = sorted(hellos)
+        bodies = {self._party: self._body, self._peer: theirs}
+        first, second = sorted(bodies)
         names = first.encode(), second.encode()
-        return hashlib.sha256(
-            joined(_LABEL, self._session.job.encode(), *names, hellos[first], hellos[second])
-        ).digest()
+        known = joined(_LABEL, self._session.job.encode(), *names, bodies[first], bodies[second])
+        return hashlib.sha256(known).digest()
 
 
 class _Direction:

@@ -141,12 +141,12 @@ class SealedLink:
         opened: list[tuple[Tag, Tensor]] = []
         assembly: Assembly | None = None
         number = 0
-        for part in _frames(memoryview(sealed.contiguous().numpy().data)):
+        for index, part in enumerate(_frames(memoryview(sealed.contiguous().numpy().data))):
             frame = self._channels[sender].open(part)
             if assembly is None:
                 number = frame.number
                 assembly = Assembly(lambda *it: opened.append(it), self._max_message_bytes, SEGMENT_BYTES, number)
-            if frame.kind != FrameKind.PIECE or not assembly.take(frame):
+            if frame.kind != FrameKind.PIECE or frame.index != index or not assembly.take(frame):
                 raise ProtocolError(f"a sealed {frame.kind.name.lower()} came that is no part of this message")
         if not opened or opened[0][0] != tag:
             raise ProtocolError(f"it holds {opened[0][0] if opened else 'only a part of a message'}")
