@@ -34,7 +34,7 @@ from veilgraph.link import flare, peer
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import HEAD_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind, Session
 from veilgraph.link.codec import encode
-from veilgraph.link.flare import FRAME, HELLO, FlareLink
+from veilgraph.link.flare import FRAME, HELLO
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import Peer
@@ -223,7 +223,7 @@ def test_who_believes_what_is_written_on_a_frame_is_lost(
     if name == "first piece":
         assert torch.equal(link.receive(SERVER, SEED), FALSE)
     else:
-        with pytest.raises(LinkError, match="closed its link|before the end of message"):
+        with pytest.raises(LinkError, match=r"closed its link|before the end of message"):
             link.receive(SERVER, SEED)
 
 
@@ -417,7 +417,12 @@ def over_cells(net: Network, attack: Callable[[], None]) -> Callable[..., None]:
     def run(programs: Mapping[PartyId, Callable[[Link], None]], timeout_s: float, tick: object) -> None:
         session = net.session(*programs)
         over = threading.Event()
-        attacking = threading.Thread(target=lambda: [attack() for _ in iter(over.is_set, True)])
+
+        def keep_attacking() -> None:
+            while not over.is_set():
+                attack()
+
+        attacking = threading.Thread(target=keep_attacking)
         attacking.start()
 
         def play(party: PartyId) -> None:

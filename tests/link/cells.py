@@ -58,8 +58,15 @@ def holder(party: str, port: int, kits: Path) -> None:
     cell.start()
     peer = "shop" if party == "bank" else "bank"
     came = threading.Event()
-    cell.register_request_cb("past", "the link", lambda message: came.set() or Message({}, b""))
-    link = FlareLink(party, cell, {peer: peer}, Kit.open(kits / party).identity(), Session("a job", ("bank", "shop")), 60)
+
+    def arrived(_: Message) -> Message:
+        came.set()
+        return Message({}, b"")
+
+    cell.register_request_cb("past", "the link", arrived)
+    link = FlareLink(
+        party, cell, {peer: peer}, Kit.open(kits / party).identity(), Session("a job", ("bank", "shop")), 60
+    )
     sealed = Tag(Kind.SHARE, 0)
     if party == "bank":
         link.send(peer, sealed, SEALED)

@@ -54,7 +54,10 @@ def test_receipts_are_of_the_receiver_and_of_one_frame() -> None:
     pieces = [bank.seal_piece(1, index, 9, b"x") for index in range(2)]
     receipts = [shop.receipt(shop.open(piece)) for piece in pieces]
     assert [len(receipt) for receipt in receipts] == [RECEIPT_BYTES] * 2
-    assert [[bank.received(piece, receipt) for receipt in receipts] for piece in pieces] == [[True, False], [False, True]]
+    assert [[bank.received(piece, receipt) for receipt in receipts] for piece in pieces] == [
+        [True, False],
+        [False, True],
+    ]
     mine = bank.receipt(shop.open(pieces[0]))  # of the other direction
     assert not bank.received(pieces[0], mine)
     for nothing in (b"", bytes(16), receipts[0][:15], receipts[0] + b"x"):

@@ -269,7 +269,7 @@ def test_messages_cannot_change_places() -> None:
     swapped = {tags[0]: bank_below.sent[tags[1]], tags[1]: shop_below.sent[tags[1]]}
     shop_below.alter = lambda tag, frame: swapped[tag]
     for tag in tags:
-        with pytest.raises(ProtocolError, match="it holds share|was not sealed by bank for shop"):
+        with pytest.raises(ProtocolError, match=r"it holds share|was not sealed by bank for shop"):
             shop.receive("bank", tag)
 
 
@@ -339,7 +339,11 @@ def test_data_beyond_a_segment(monkeypatch: pytest.MonkeyPatch, size: int) -> No
     if size > 24:  # segments of one message cannot change places, or be left out
         first, each = HEADER_BYTES + 8 + FRAME_BYTES, 8 + FRAME_BYTES
         swapped = [frame[:first], frame[first + each : first + 2 * each], frame[first : first + each]]
-        for forged in (torch.cat([*swapped, frame[first + 2 * each :]]), frame[:-each], torch.cat([frame, frame[:first]])):
+        for forged in (
+            torch.cat([*swapped, frame[first + 2 * each :]]),
+            frame[:-each],
+            torch.cat([frame, frame[:first]]),
+        ):
             shop_below.link, kept = Post(forged), shop_below.link
             with pytest.raises(ProtocolError):
                 shop.receive("bank", TAG)

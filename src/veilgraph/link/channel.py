@@ -138,7 +138,9 @@ class Channel:
         secrets: SecretSource = system_secrets,
     ) -> None:
         if party == peer or not {party, peer} <= set(session.parties):
-            raise ConfigError(f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}")
+            raise ConfigError(
+                f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}"
+            )
         if len(extra) > MAX_EXTRA_BYTES:
             raise ConfigError(f"extra has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
@@ -264,7 +266,9 @@ class Channel:
         try:
             return Frame(FrameKind(code), number, index, total, content)
         except ValueError as error:
-            raise ProtocolError(f"{self._peer} sealed a frame of kind {code}: install one release everywhere") from error
+            raise ProtocolError(
+                f"{self._peer} sealed a frame of kind {code}: install one release everywhere"
+            ) from error
 
     def renews(self, frame: Frame) -> bool:
         """Whether a frame that is no piece is newer than all that were asked about: a repeated one is not."""
@@ -315,9 +319,7 @@ class Channel:
 class _Direction:
     """Keys of what one party seals for the other, and of the receipts for it."""
 
-    def __init__(
-        self, secret: bytes, transcript: bytes, session: Session, sender: PartyId, receiver: PartyId
-    ) -> None:
+    def __init__(self, secret: bytes, transcript: bytes, session: Session, sender: PartyId, receiver: PartyId) -> None:
         def key(purpose: str) -> bytes:
             return derive_key(secret, f"{_LABEL.decode()}/{transcript.hex()}/{sender}/{purpose}")
 

@@ -1,8 +1,9 @@
 """Who a party is: the certificate and key that its project gave it, and how it checks those of others.
 
 A project has one root; it issues the certificate of every party directly, with the party's name as common name: the
-server's has its host name, which every kit knows, and an administrator's also has a role. These are the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any
-certificate authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+server's has its host's name, which every kit states, and an administrator's also has a role. These are the files that
+NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate authority can
+make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ is told to raise warnings: elsewhere such a certificate is read and its issuer c
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party's certificate, its private key, the roots of the project it trusts, and the server's common name in it."""
+    """A party's certificate, its private key, the roots of the project it trusts, and the server's name there."""
 
     certificate: x509.Certificate
     key: PrivateKey = field(repr=False)
@@ -95,7 +96,11 @@ class Identity:
         """
         try:
             peer = x509.load_pem_x509_certificate(certificate)
-            fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or _fault_of_role(peer, party, self.server_name)
+            fault = (
+                _fault(peer, self.roots)
+                or _fault_now(peer, self.roots, now)
+                or _fault_of_role(peer, party, self.server_name)
+            )
         except _MALFORMED as error:
             raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
         if fault:
@@ -188,7 +193,7 @@ def _fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: s
     """No participant's certificate passes for another's: not a holder's for the server's, nor an administrator's."""
     roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
     if roles:
-        return f"is an administrator's ({roles[0].value}), not a party's"
+        return f"is an administrator's ({roles[0].value!r}), not a party's"
     names = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     expected = server_name if party == SERVER else party
     if names != [expected]:

@@ -61,7 +61,9 @@ class Refusals:
         claimed, kind, name = key
         through = f", through the connection of {name}" if name else ""
         plural = "s that claim" if count > 1 else " that claims"
-        log.warning("%s refused %d forged %s%s to be of %s%s%s", self._party, count, kind, plural, claimed, through, why)
+        log.warning(
+            "%s refused %d forged %s%s to be of %s%s%s", self._party, count, kind, plural, claimed, through, why
+        )
 
 
 def _printable(text: str) -> str:
