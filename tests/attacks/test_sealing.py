@@ -293,6 +293,24 @@ def test_a_hello_of_another_job_is_none_of_this(bound: bool, monkeypatch: pytest
             ours.hear(theirs.hello)
 
 
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_hello_that_the_server_made_for_c_is_none_for_a(bound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C passes on what it was sent itself: A would have keys with nobody, and refuse the true hello afterwards."""
+    if not bound:
+        monkeypatch.setattr(channels, "_signed", lambda *parts: channels.joined(parts[0].encode(), parts[3]))
+    session = Session("job", ("A", "C", SERVER))
+    ours = Channel(IDENTITIES["A"], "A", SERVER, session)
+    to_c, to_us = (Channel(IDENTITIES[SERVER], SERVER, receiver, session) for receiver in ("C", "A"))
+    if bound:
+        with pytest.raises(ProtocolError, match="signature is not by the key of server's certificate"):
+            ours.hear(to_c.hello)
+        assert ours.hear(to_us.hello)
+    else:
+        assert ours.hear(to_c.hello)
+        with pytest.raises(ProtocolError, match="another hello"):
+            ours.hear(to_us.hello)
+
+
 def test_frames_of_another_job_are_none_of_this() -> None:
     _, old = pair(Session("old", ("A", "B")))
     ours, _ = pair(Session("new", ("A", "B")))
