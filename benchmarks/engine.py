@@ -1,7 +1,7 @@
 """A training step over the engine against the same job in one process: ``python -m benchmarks.engine [--out FILE]``.
 
-Every party is a process of its own; what holders send each other is sealed and relayed by the server, over mutual TLS
-on this machine's loopback.
+Every party is a process of its own; what parties send each other is sealed, and the server relays it between holders,
+over mutual TLS on this machine's loopback.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(graphs: list[PartyGraph], dim: int, epochs: int) -> EngineFigures:
 def _sent(run: RunDirectory, party: str, settings: JobSettings) -> float:
     """Bytes that a party sent in the whole training, setup and alignment apart, by its steps."""
     rows = json.loads((run.party(party).path / "traffic.json").read_text(encoding="utf-8"))
-    once = {"hello", "seal", "key", "seed", "static_difference", "blinded_ids", "id_tokens", "common_ids"}
+    once = {"hello", "key", "seed", "static_difference", "blinded_ids", "id_tokens", "common_ids"}
     total = sum(row["bytes"] for row in rows if row["direction"] == "sent" and row["kind"] not in once)
     return float(total) / settings.train.epochs
 
@@ -102,7 +102,7 @@ def main() -> None:
         f"Made by `python -m benchmarks.engine` on {platform.machine()}, {os.cpu_count()} cores for all parties "
         f"together, PyTorch {torch.__version__}. 2 holders, collaborative, masked mean, K = 2. Threads: one process, "
         "in memory. Sockets: a process per party, local sockets. Engine: NVIDIA FLARE over mutual TLS on loopback, "
-        "messages between holders sealed and relayed by the server. Seconds are the median training step. Bytes are "
+        "messages sealed, and between holders relayed by the server. Seconds are the median training step. Bytes are "
         "what a party sends in a step, evaluations of the run shared out over its steps.",
         "",
         "| job | threads | sockets | engine | engine / threads | bytes a step |",

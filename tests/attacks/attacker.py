@@ -67,7 +67,7 @@ CHANNELS = [
     *("cellnet.channel", "_net_manager", "credential_manager", "return_only", "sm__STREAM", "", "*", "x" * 3000),
 ]
 TOPICS = [
-    *("admin", "piece", "ping", "stopped", "refused", "register", "challenge", "heart_beat", "command", "get_task"),
+    *("admin", "hello", "frame", "refused", "register", "challenge", "heart_beat", "command", "get_task"),
     *("bye", "bulk", "stop_cell", "sm__DATA", "sm__ACK", "sm__ERROR", "*", "", "\n", "y" * 3000),
 ]
 HEADERS = [

@@ -1,155 +1,126 @@
-"""A provisioned project whose sites run on this machine, and participants of it that attack with a kit of their own."""
+"""The engine's cells in one process, a link over them for every party, and somebody who writes what it likes."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-from unittest import mock
+from itertools import count
 
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
-from veilgraph.deploy.control import submit
-from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
-from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.experiments.organisations import export_dataset
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessageType
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.message import Message
 
-HOLDERS = ("A", "B", "C")
-ADMINISTRATOR = "ops@example.org"
-TRACER = Path(__file__).parent / "tracer"
+from tests.link.certificates import Project
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.demo import free_ports
+from veilgraph.link.channel import Session
+from veilgraph.link.flare import CHANNEL, FRAME, FROM_HEADER, HELLO, FlareLink
+from veilgraph.link.identity import Identity
 
+PARTIES = ("A", "B", "C", SERVER)
+HOST = "host.example.org"
+PROJECT = Project()
 
-@dataclass
-class Attacker:
-    """A process that has one kit and a name of its choice."""
-
-    process: subprocess.Popen[str]
-
-    def __call__(self, channel: str, topic: str, target: str, **attempt: Any) -> dict[str, Any]:
-        """Makes an attempt; what it came to."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        attempt |= {"channel": channel, "topic": topic, "target": target}
-        self.process.stdin.write(json.dumps(attempt) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
+Drop = Callable[[Message], bool]
 
 
-@dataclass
-class Attacked:
-    """The project under attack.
+def identity(name: str, role: str | None = None) -> Identity:
+    """Of one participant of the project, whose server has the name of its host."""
+    made = PROJECT.identity(HOST if name == SERVER else name, role=role)
+    return Identity(made.certificate, made.key, made.roots, HOST)
 
-    Attributes:
-        network: its sites.
-        out: folder of all that it wrote.
-        port: of the server, for sites; ``admin_port`` for administrators.
-        traces: what FLARE registered in which process.
-    """
 
-    network: LocalNetwork
-    out: Path
-    port: int
-    admin_port: int
-    traces: Path
-    attackers: list[Attacker] = field(default_factory=list)
+IDENTITIES = {name: identity(name) for name in PARTIES}
 
-    def kit(self, party: str) -> Path:
-        return self.network.kits[party]
 
-    def log(self, party: str) -> str:
-        return (self.kit(party) / "site.log").read_text(encoding="utf-8", errors="replace")
+class Network:
+    """All cells, what came to each of them, and C, which may write to any of them whatever it likes."""
 
-    def token(self, cell: str) -> dict[str, str]:
-        """The credentials that FLARE gave a cell; an attacker has those of its own."""
-        found: dict[str, str] = json.loads((self.traces / f"token {cell}").read_text())
-        return found
+    def __init__(self, cells: Mapping[PartyId, CoreCell]) -> None:
+        self.cells = cells
+        self.came: list[Message] = []
+        """Requests of this module's channel, as they came to their destination."""
+        self.drop: Drop = lambda message: False
+        """Which messages are lost on the way."""
+        self.links: list[FlareLink] = []
+        self._jobs = count()
+        for cell in cells.values():
+            cell.process_message = self._tapped(cell.process_message)
 
-    def attacker(self, party: str, name: str, port: int | None = None) -> Attacker:
-        """Connects with a participant's kit under a name."""
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.attacks.attacker", str(self.kit(party))),
-                *(f"grpc://localhost:{port or self.port}", name),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+    def session(self, *parties: PartyId, settings: str = "") -> Session:
+        """Of a job that no test had before."""
+        self.came.clear()
+        return Session(f"job {next(self._jobs)}", parties, settings)
+
+    def link(self, party: PartyId, session: Session, timeout_s: float = 20.0) -> FlareLink:
+        """The party's link to all others of the job."""
+        addresses = {peer: peer for peer in session.parties if peer != party}
+        link = FlareLink(party, self.cells[party], addresses, IDENTITIES[party], session, timeout_s)
+        self.links.append(link)
+        return link
+
+    def close(self) -> None:
+        """Ends all links."""
+        self.drop = lambda message: False
+        while self.links:
+            self.links.pop().close()
+
+    def forge(self, to: PartyId, topic: str, payload: object, origin: str, **headers: object) -> None:
+        """C sends ``to`` a request that says it is of ``origin``."""
+        message = Message(
+            {
+                MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+                MessageHeaderKey.ORIGIN: origin,
+                MessageHeaderKey.FROM_CELL: SERVER,
+                MessageHeaderKey.DESTINATION: to,
+                MessageHeaderKey.CHANNEL: CHANNEL,
+                MessageHeaderKey.TOPIC: topic,
+                MessageHeaderKey.REQ_ID: "of C",
+                MessageHeaderKey.REPLY_EXPECTED: False,
+                MessageHeaderKey.PAYLOAD_ENCODING: Encoding.BYTES,
+                FROM_HEADER: "C",
+                **headers,
+            },
+            payload,
         )
-        made = Attacker(process)
-        self.attackers.append(made)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return made
+        CoreCell.process_message(self.cells[to], Endpoint("C"), None, CoreCell.APP_ID, message)
 
-    def submit(self, settings: JobSettings, **options: Any) -> list[str]:
-        said: list[str] = []
-        options = {"resume": False, "wait": True, **options}
-        submit(self.network.administrator, settings, "train", report=said.append, **options)
-        return said
+    def frames(self, origin: PartyId, to: PartyId, topic: str = FRAME) -> list[bytes]:
+        """What ``origin`` really sent ``to``."""
+        wanted = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.DESTINATION: to, MessageHeaderKey.TOPIC: topic}
+        return [
+            bytes(message.payload)
+            for message in list(self.came)
+            if all(message.get_header(key) == value for key, value in wanted.items())
+        ]
 
-    def registered(self) -> set[tuple[str, str, str]]:
-        """(Cell, channel, topic) of all that FLARE's processes take, as they registered it themselves."""
-        lines = [line for file in self.traces.glob("*.jsonl") for line in file.read_text().splitlines()]
-        return {(cell, channel, topic) for cell, channel, topic in map(json.loads, lines)}
+    def _tapped(self, process: Callable[..., None]) -> Callable[..., None]:
+        def tapped(endpoint: Endpoint, connection: object, app_id: int, message: Message) -> None:
+            if message.get_header(MessageHeaderKey.CHANNEL) == CHANNEL:
+                if self.drop(message):
+                    return
+                if message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ:
+                    self.came.append(Message(dict(message.headers), message.payload))
+            process(endpoint, connection, app_id, message)
+
+        return tapped
 
 
 @contextmanager
-def attacked(out: Path, *, guarded: bool = True) -> Iterator[Attacked]:
-    """Provisions and joins three holders and the server.
-
-    Args:
-        out: folder to make everything in.
-        guarded: False: as FLARE would have it, without what stands in front of it.
-    """
-    party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
-    for file in party_files.values():  # so that the run can be repeated in one process
-        file.write_text(file.read_text(encoding="utf-8") + "\nseed: job\n", encoding="utf-8")
-    port, admin_port = free_ports()
-    project = ProjectSettings.model_validate(
-        {
-            "name": "attacked",
-            "server": {"host": "localhost", "port": port, "admin_port": admin_port},
-            "holders": HOLDERS,
-            "administrators": [ADMINISTRATOR],
-        }
-    )
-    kits = provision(project, out / "project")
-    traces = out / "traces"
-    traces.mkdir()
-    with (
-        mock.patch.dict(os.environ, _traced(traces, guarded=guarded)),
-        local_network(kits, party_files, report=lambda line: None) as network,
-    ):
-        found = Attacked(network, out, port, admin_port, traces)
-        try:
-            yield found
-        finally:
-            for attacker in found.attackers:
-                attacker.process.kill()
-                attacker.process.communicate()
+def network() -> Iterator[Network]:
+    """Cells of all parties; the engine's threads, and its cells, end with the context."""
+    port, _ = free_ports()
+    names = (SERVER, *(name for name in PARTIES if name != SERVER))
+    cells = {name: CoreCell(name, f"grpc://localhost:{port}", False, {}) for name in names}
+    for cell in cells.values():
+        cell.start()
+    try:
+        yield Network(cells)
+    finally:
+        for name, cell in cells.items():
+            cell.stop()
+            CoreCell.ALL_CELLS.pop(name, None)
 
 
-def _traced(traces: Path, *, guarded: bool) -> Mapping[str, str]:
-    path = os.pathsep.join([str(TRACER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {"PYTHONPATH": path, "ATTACK_TRACES": str(traces)} | ({} if guarded else {"ATTACK_UNGUARDED": "1"})
-
-
-def job(name: str, **changes: Any) -> JobSettings:
-    """A job that takes about as long as it must."""
-    return parse_job(
-        {
-            "name": name,
-            "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
-            "model": {"dim": 8},
-            "train": {"epochs": 8, "checkpoint_every": 4, "patience": None},
-            "timeout_s": 120,
-            **changes,
-        }
-    )
+__all__ = ["FRAME", "HELLO", "HOST", "IDENTITIES", "PARTIES", "PROJECT", "Network", "identity", "network"]

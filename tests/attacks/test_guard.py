@@ -179,7 +179,7 @@ def test_a_certificate_is_for_its_own_cells() -> None:
     for common_name in ("C", "server", None):
         assert not admits("server", ADMIN, Wire(common_name), headers("hci_channel", "command", ADMIN, "server", True))
     assert not admits("server", "A", Wire("A"), said | {"client_name": "C"})
-    assert not admits(f"server.{JOB}", "server", Wire(None), headers(OURS, "ping", f"A.{JOB}", f"server.{JOB}"))
+    assert not admits(f"server.{JOB}", "server", Wire(None), headers(OURS, "frame", f"A.{JOB}", f"server.{JOB}"))
     assert not admits("A", "C", Wire(None), headers("admin", "admin", "server", "A"))
 
 
@@ -194,7 +194,7 @@ def test_a_revoked_certificate_says_nothing_more_and_is_cut_off() -> None:
 
 @pytest.mark.parametrize("header", ["cn__secure", "cn__conn_url", "cn__pass_through"])
 def test_headers_that_nobody_uses(header: str) -> None:
-    said = headers(OURS, "ping", f"C.{JOB}", f"A.{JOB}")
+    said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}")
     assert admits(f"A.{JOB}", "server", Wire(None), said | {header: False})
     assert not admits(f"A.{JOB}", "server", Wire(None), said | {header: "tcp://10.0.0.1:1"})
 
@@ -202,11 +202,11 @@ def test_headers_that_nobody_uses(header: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [{"cn__payload_encoding": "fobs"}, {"cn__payload_encoding": None}, {"cn__msg_type": "REQ"}, {"cn__msg_type": None},
-     {"cn__origin": 7}, {"cn__destination": "A.x"}, {"cn__channel": None}, {"cn__topic": ["ping"]},
+     {"cn__origin": 7}, {"cn__destination": "A.x"}, {"cn__channel": None}, {"cn__topic": ["frame"]},
      {"cn__origin": f"C.{JOB}\n"}, {"cn__origin": f"C.{JOB.upper()}x"}],
 )  # fmt: skip
 def test_what_is_malformed_is_refused(change: dict[str, Any]) -> None:
-    said = headers(OURS, "ping", f"C.{JOB}", f"A.{JOB}")
+    said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}")
     assert not admits(f"A.{JOB}", "server", Wire(None), said | change)
 
 
@@ -235,7 +235,7 @@ def test_an_answer_is_let_in_where_it_was_asked_for() -> None:
     guard = Guard(cell)
 
     def answer(origin: str, kind: str = "reply", **others: Any) -> bool:
-        said = headers(OURS, "ping", origin, f"A.{JOB}", cn__msg_type=kind, cn__req_id="asked") | others
+        said = headers(OURS, "frame", origin, f"A.{JOB}", cn__msg_type=kind, cn__req_id="asked") | others
         return guard.admits(SimpleNamespace(name="server"), Wire(None), Message(said, b""))
 
     assert answer(f"C.{JOB}")
@@ -274,16 +274,16 @@ def test_what_is_forwarded(at: str) -> None:
         endpoint, connection = arrival(at, said["cn__origin"])
         return admits(at, endpoint, connection, said)
 
-    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}"))
+    assert forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}"))
     assert forwards(headers("server_command", "get_task", f"A.{JOB}", f"server.{JOB}", True))
-    assert not forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{OTHER}"))
-    assert not forwards(headers(OURS, "piece", f"C.{JOB}", "A" if at == "server" else "C"))
+    assert not forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{OTHER}"))
+    assert not forwards(headers(OURS, "frame", f"C.{JOB}", "A" if at == "server" else "C"))
     assert not forwards(headers(OURS, NOTICE, f"C.{JOB}", f"A.{JOB}"))
     assert not forwards(headers("cellnet.channel", "bye", "server" if at == "A" else f"C.{JOB}", f"A.{JOB}"))
     assert not forwards(headers("client_command", "abort", f"C.{JOB}", f"A.{JOB}"))
     assert not forwards(headers("admin", "admin", f"A.{JOB}", "C"))
-    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"B.{JOB}")) == (at == "server")
-    assert forwards(headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
+    assert forwards(headers(OURS, "frame", f"C.{JOB}", f"B.{JOB}")) == (at == "server")
+    assert forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
     assert not forwards(headers("admin", "admin", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
 
 
@@ -291,11 +291,11 @@ def test_nothing_passes_a_process_of_a_job() -> None:
     for at in (f"A.{JOB}", f"server.{JOB}", ADMIN):
         for origin in CELLS:
             endpoint, connection = arrival(at, origin)
-            assert not admits(at, endpoint, connection, headers(OURS, "piece", origin, f"B.{JOB}"))
+            assert not admits(at, endpoint, connection, headers(OURS, "frame", origin, f"B.{JOB}"))
 
 
 def test_the_certified_name_is_stamped_whatever_was_written_there() -> None:
-    said = headers(OURS, "piece", f"C.{JOB}", f"A.{JOB}") | {FROM_HEADER: "A"}
+    said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}") | {FROM_HEADER: "A"}
     assert admits("server", f"C.{JOB}", Wire("C"), said)
     assert said[FROM_HEADER] == "C"
 

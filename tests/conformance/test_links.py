@@ -1,4 +1,4 @@
-"""What every link promises, over memory and over sockets, bare, recorded and sealed."""
+"""What every link promises, over memory and over sockets, bare, recorded and sealed, and over the engine's cells."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from itertools import count
 
 import pytest
 import torch
@@ -20,12 +21,13 @@ from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.deploy.demo import free_ports
+from veilgraph.link.channel import MAX_HELLO_BYTES, Session
 from veilgraph.link.codec import DTYPES, encode
 from veilgraph.link.collectives import exchange
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.sealed import MAX_HANDSHAKE_BYTES, SealedLink
+from veilgraph.link.sealed import SealedLink
 from veilgraph.link.sockets import SocketLink, socket_mesh
 
 PARTIES = ("A", "B", "server")
@@ -64,28 +66,36 @@ def stop_cells() -> Iterator[None]:
         cells.cache_clear()
 
 
+PROJECT = Project()
+IDENTITIES = {party: PROJECT.identity(party) for party in PARTIES}
+JOBS = (f"job {number}" for number in count())
+
+
 def over_flare(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> Network:
     peers = {party: {peer: peer for peer in parties if peer != party} for party in parties}
+    session = Session(next(JOBS), parties)
     return {
-        party: FlareLink(party, cells()[party], peers[party], timeout_s, max_message_bytes=limit) for party in parties
+        party: FlareLink(
+            party, cells()[party], peers[party], IDENTITIES[party], session, timeout_s, max_message_bytes=limit
+        )
+        for party in parties
     }
 
 
 WIRES = {"memory": over_memory, "sockets": over_sockets, "flare": over_flare}
-PROJECT = Project()
-IDENTITIES = {party: PROJECT.identity(party) for party in PARTIES}
 
 
 def sealed(wire: str, timeout_s: float, limit: int) -> Network:
-    """A and B seal what they send each other; the server has the bare link."""
-    network = WIRES[wire](PARTIES, timeout_s, limit + MAX_HANDSHAKE_BYTES)
-    holders = [
-        SealedLink(network[name], IDENTITIES[name], [peer], "job", max_message_bytes=limit)
-        for name, peer in (("A", "B"), ("B", "A"))
+    """All seal what they send each other."""
+    network = WIRES[wire](PARTIES, timeout_s, limit + MAX_HELLO_BYTES)
+    session = Session("job", PARTIES)
+    peers = {name: [peer for peer in PARTIES if peer != name] for name in PARTIES}
+    links = [
+        SealedLink(network[name], IDENTITIES[name], peers[name], session, max_message_bytes=limit) for name in PARTIES
     ]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(SealedLink.establish, holders))
-    return network | {link.party: link for link in holders}
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(SealedLink.establish, links))
+    return {link.party: link for link in links}
 
 
 @pytest.fixture(
@@ -98,7 +108,7 @@ def sealed(wire: str, timeout_s: float, limit: int) -> Network:
         "sockets sealed",
         "sockets sealed recorded",
         "flare",
-        "flare sealed",
+        "flare recorded",
     ]
 )
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:

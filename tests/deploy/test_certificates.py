@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,30 @@ def renew(consortium: Path, name: str, folder: Path, now: datetime = NOW, days: 
     signed = sign_certificate(folder / f"{name}.csr", consortium / "authority", folder / f"{name}.crt", now, days)
     assert signed.sha256 == asked.sha256
     return folder / f"{name}.crt"
+
+
+def test_every_kit_knows_who_may_be_whom(consortium: Path) -> None:
+    """By the certificates that provisioning makes; the server's has its host's name."""
+    names = ("server", "bank", "shop", "ops@example.org")
+    identities = {name: kit(consortium, name).identity() for name in names}
+    for verifier in names:
+        assert identities[verifier].server_name == "localhost"
+        for claimed in (*names, "localhost"):
+            for signer in names:
+                one = identities[signer]
+                check = partial(identities[verifier].verify_peer, claimed, one.certificate_pem, one.sign(b"said"))
+                if claimed == signer != "ops@example.org":
+                    check(b"said", datetime.now(UTC))
+                else:
+                    with pytest.raises(ProtocolError, match="certificate is"):
+                        check(b"said", datetime.now(UTC))
+
+
+def test_a_kit_that_does_not_name_its_server(consortium: Path) -> None:
+    settings = consortium / "kits" / "bank" / "startup" / "fed_client.json"
+    settings.write_text('{"servers": []}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="the kit does not name its server"):
+        kit(consortium, "bank").identity()
 
 
 @pytest.mark.parametrize("name", ["server", "bank", "ops@example.org"])

@@ -115,7 +115,7 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     assert {party for party in HOLDERS if (graphs[party].path / "predictions.csv").exists()} == {"A"}
     assert all((graphs[party].path / "disclosures.jsonl").exists() for party in HOLDERS)
     sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
-    assert {"seal", "blinded_ids", "share"} <= {record["kind"] for record in sealed}
+    assert {"blinded_ids", "share"} <= {record["kind"] for record in sealed}
 
     # Afterwards: anew for all nodes, read by id at the label holder.
     before = predict(consortium.run("A", "whole").path)

@@ -1,8 +1,8 @@
 """A FLARE network whose parties are forks of one process: ``python -m tests.link.cells PORT KITS OUT``.
 
 The server only relays, and keeps what it relays between holders in ``OUT/relayed``. ``bank`` sends ``shop`` a marked
-tensor sealed, and another one in the clear so that a test can tell that what is relayed is kept at all. The command
-ends with 0 when both have what was sent.
+tensor over their link, and another one past it, in the clear, so that a test can tell that what is relayed is kept at
+all. The command ends with 0 when both have what was sent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.message import Message
 
 from veilgraph.core.types import Kind, Tag
 from veilgraph.deploy.kit import Kit
+from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
-from veilgraph.link.sealed import SealedLink
 
 SEALED = torch.full((3_000_000,), 0x5EA1ED_C0FFEE, dtype=torch.int64)  # 24 MB: several pieces
 CLEAR = torch.full((100,), 0x0C1EA7_BADCAB, dtype=torch.int64)
@@ -56,13 +57,21 @@ def holder(party: str, port: int, kits: Path) -> None:
     cell = cell_of(party, port, kits)
     cell.start()
     peer = "shop" if party == "bank" else "bank"
-    wire = FlareLink(party, cell, {peer: peer}, timeout_s=60)
-    link = SealedLink(wire, Kit.open(kits / party).identity(), [peer], "a job")
-    clear, sealed = Tag(Kind.EMBEDDING, 0), Tag(Kind.SHARE, 0)
+    came = threading.Event()
+
+    def arrived(_: Message) -> Message:
+        came.set()
+        return Message({}, b"")
+
+    cell.register_request_cb("past", "the link", arrived)
+    link = FlareLink(
+        party, cell, {peer: peer}, Kit.open(kits / party).identity(), Session("a job", ("bank", "shop")), 60
+    )
+    sealed = Tag(Kind.SHARE, 0)
     if party == "bank":
         link.send(peer, sealed, SEALED)
-        wire.send(peer, clear, CLEAR)
         link.receive(peer, Tag(Kind.CONTROL))
+        cell.send_request("past", "the link", peer, Message({}, CLEAR.numpy().tobytes()), timeout=30)
         times = []
         for step in range(20):
             start = time.perf_counter()
@@ -72,10 +81,10 @@ def holder(party: str, port: int, kits: Path) -> None:
         sys.stdout.write(f"round trip {sorted(times)[10]}\n")
     else:
         assert torch.equal(link.receive(peer, sealed), SEALED)
-        assert torch.equal(wire.receive(peer, clear), CLEAR)
         link.send(peer, Tag(Kind.CONTROL), torch.ones(1))
         for step in range(20):
             link.send(peer, Tag(Kind.SHARE, 1 + step), link.receive(peer, Tag(Kind.SHARE, 1 + step)))
+        assert came.wait(30)
     link.close()
     sys.stdout.flush()
     os._exit(0)  # FLARE's own threads would keep the process for seconds

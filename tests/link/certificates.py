@@ -39,20 +39,28 @@ class Project:
         start: datetime = NOW - DAY,
         end: datetime = NOW + DAY,
         algorithm: hashes.SHA224 | None = None,
+        role: str | None = None,
     ) -> x509.Certificate:
-        """A party's certificate; without a name it has no common name."""
+        """A party's certificate; without a name it has no common name, with a role it is an administrator's."""
         subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "org")]
+        if role is not None:
+            subject.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
         if name is not None:
             subject.insert(0, x509.NameAttribute(NameOID.COMMON_NAME, name))
         alternative = x509.SubjectAlternativeName([x509.DNSName(name or "none")])
         return self.sign(x509.Name(subject), key, start, end, alternative, *extensions, algorithm=algorithm)
 
     def identity(
-        self, name: str | None, key: PrivateKey | None = None, start: datetime = NOW - DAY, end: datetime = NOW + DAY
+        self,
+        name: str | None,
+        key: PrivateKey | None = None,
+        start: datetime = NOW - DAY,
+        end: datetime = NOW + DAY,
+        role: str | None = None,
     ) -> Identity:
         """What a party of this project loads."""
         key = key or fresh_key()
-        return Identity(self.certificate(name, key, start=start, end=end), key, (self.root,))
+        return Identity(self.certificate(name, key, start=start, end=end, role=role), key, (self.root,))
 
     def sign(
         self,

@@ -70,6 +70,27 @@ def test_the_wrong_party(project: Project) -> None:
         verify(project.identity("bank"), project.identity(None))
 
 
+def test_the_server_is_who_has_its_hosts_name(project: Project) -> None:
+    """Whatever a participant's own certificate, it passes for nobody else."""
+    bank = project.identity("bank")
+    bank = Identity(bank.certificate, bank.key, bank.roots, "host.example.org")
+    server = project.identity("host.example.org")
+    verify(bank, server, "server")
+    for false, rule in (
+        (project.identity("shop"), "server's certificate is for 'shop', not 'host.example.org'"),
+        (project.identity("server"), "is for 'server', not 'host.example.org'"),
+        (project.identity("host.example.org", role="project_admin"), r"is an administrator's .'project_admin'."),
+    ):
+        with pytest.raises(ProtocolError, match=rule):
+            verify(bank, false, "server")
+    with pytest.raises(ProtocolError, match=r"is for 'host.example.org', not 'shop'"):
+        verify(bank, server, "shop")
+    with pytest.raises(ProtocolError, match="is the server's, which is no holder; rename the holder"):
+        verify(bank, server, "host.example.org")
+    with pytest.raises(ProtocolError, match="is an administrator's"):
+        verify(bank, project.identity("shop", role="lead"), "shop")
+
+
 def test_another_project_of_the_same_name(project: Project) -> None:
     with pytest.raises(ProtocolError, match="shop's certificate is of another project"):
         verify(project.identity("bank"), Project().identity("shop"))

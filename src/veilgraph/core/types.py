@@ -54,7 +54,7 @@ class Kind(IntEnum):
     COMMON_IDS = 16
     """The tokens that every holder sent."""
     SEAL = 17
-    """Certificate and signed ephemeral key with which two holders agree on a key."""
+    """Certificate and signed ephemeral key with which two parties agree on keys, where whole messages are sealed."""
     MASKED_BITS = 18
     """E = X ⊕ A: shares of the factors of a product of bits, under one-time masks."""
     BIT_CORRELATION = 19

@@ -25,12 +25,12 @@ from nvflare.apis.signal import Signal
 from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, PeerFailed, VeilgraphError
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.guard.ingress import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
+from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.sealed import SealedLink
 from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
 from veilgraph.roles.launch import keep_freed_memory, share_cores
 
@@ -132,14 +132,14 @@ def _run(
             raise ConfigError("this process is not guarded; start the site with: veilgraph join KIT")
         settings = parse_job(job)
         kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
-        with _link(settings, kit, party, fl_ctx, abort_signal, why) as (link, recorder):
+        with _link(settings, kit, party, fl_ctx, abort_signal, why) as link:
             take_part(
                 kit.runs_now(),
                 settings,
                 party,
                 _work(work),
                 link,
-                recorder,
+                link,
                 party_file=kit.party_file(),
                 resume=resume,
             )
@@ -171,8 +171,8 @@ def _link(
     fl_ctx: FLContext,
     abort_signal: Signal,
     why: Callable[[], str],
-) -> Iterator[tuple[Link, RecordedLink]]:
-    """This party's link, sealed between holders, and what counts its traffic; both end when FLARE aborts the job."""
+) -> Iterator[RecordedLink]:
+    """This party's sealed link, its traffic counted; it ends when FLARE aborts the job."""
     job_id = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
     holders = settings.data.names
     parties = (*holders, SERVER)
@@ -180,15 +180,14 @@ def _link(
         raise ConfigError(f"{party} is not one of the job's holders {', '.join(holders)}; name it under data.parties")
     cell = fl_ctx.get_engine().get_cell().core_cell
     addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
-    wire = FlareLink(party, cell, addresses, settings.timeout_s)
+    session = Session(job_id, parties, settings.hash())
+    wire = FlareLink(party, cell, addresses, kit.identity(), session, settings.timeout_s)
     done = threading.Event()
     watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done, why), daemon=True)
     watcher.start()
     try:
-        recorder = RecordedLink(wire)
-        peers = [holder for holder in holders if holder != party]
-        link: Link = recorder if party == SERVER else SealedLink(recorder, kit.identity(), peers, job_id)
-        yield link, recorder
+        link = RecordedLink(wire)
+        yield link
         link.close()
     except BaseException as error:
         wire.stop(type(error).__name__)

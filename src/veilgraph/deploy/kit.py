@@ -62,11 +62,7 @@ class Kit:
         if kind is None:
             raise ConfigError(f"{path} is not a start-up kit; give a folder that veilgraph provision made under kits/")
         certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        try:
-            subject = x509.load_pem_x509_certificate(certificate.read_bytes()).subject
-            name = str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
-        except (OSError, ValueError, IndexError) as error:
-            raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error
+        name = _common_name(certificate)
         return cls(path, kind, SERVER if kind == "server" else name)
 
     @property
@@ -75,13 +71,26 @@ class Kit:
         return self.path / "runs"
 
     def identity(self) -> Identity:
-        """The holder's certificate, key and trusted root.
+        """The participant's certificate, key and trusted root, and the name in the server's certificate.
 
         Raises:
             ConfigError: one of them cannot be read.
         """
         startup = self.path / "startup"
-        return load_identity(startup / "client.crt", startup / "client.key", startup / "rootCA.pem")
+        stem = "server" if self.kind == "server" else "client"
+        files = startup / f"{stem}.crt", startup / f"{stem}.key", startup / "rootCA.pem"
+        return load_identity(*files, self._server_name())
+
+    def _server_name(self) -> str:
+        """Common name of the server's certificate, as this kit, and nobody on the way, says."""
+        if self.kind == "server":
+            return _common_name(self.path / "startup" / "server.crt")
+        settings = self.startup_settings()
+        try:
+            server = settings["admin"] if self.kind == "administrator" else settings["servers"][0]
+            return str(server["server_identity" if self.kind == "administrator" else "identity"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise ConfigError(f"{self.path}: the kit does not name its server; ask for a new start-up kit") from error
 
     def startup_settings(self) -> dict[str, Any]:
         """FLARE's own settings of the kit."""
@@ -152,6 +161,14 @@ _COMMUNICATION: Final = {
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
 _NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}
 """Nobody may bring code, or run shell commands on another's machine, whatever role FLARE gives them."""
+
+
+def _common_name(certificate: Path) -> str:
+    try:
+        subject = x509.load_pem_x509_certificate(certificate.read_bytes()).subject
+        return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

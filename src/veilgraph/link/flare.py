@@ -1,48 +1,50 @@
-"""The link between organisations: a mailbox over NVIDIA FLARE's cells.
+"""The link between organisations: a mailbox over NVIDIA FLARE's cells, sealed end to end.
 
-FLARE connects every organisation to the server with mutual TLS; what holders send each other is relayed by the server,
-so a ``SealedLink`` belongs on top of this one. FLARE's core cell is not part of its public interface: all that is used
-of it is in this file, and its version is pinned.
+FLARE connects every organisation to the server with mutual TLS. What holders send each other is relayed by the server,
+and any participant may write any origin on what it sends. So nothing that FLARE says of a message is believed: every
+pair of parties has a ``Channel``, whose frames nobody else can make, and what it does not open changes nothing.
+FLARE's core cell is not part of its public interface: all that is used of it is in this file, and its version is
+pinned. On its channel ``veilgraph`` there are two topics:
 
-A message travels as pieces of 4 MiB that are sent side by side and acknowledged one by one. Every piece starts with
+    hello   u32 length of the sender's hello, the hello, and, once the sender has keys, a sealed frame;
+            the answer is made likewise, with a receipt in place of the frame
+    frame   a sealed frame; the answer is its receipt
 
-    message   u64   counts the messages from this sender to this receiver
-    piece     u32   index of the piece
-    total     u64   bytes of the whole message: codec header and data
-
-all little-endian. Repeated pieces are acknowledged and dropped, so a piece may be sent again when its
-acknowledgement is lost.
+A message travels as pieces of 4 MiB that are sent side by side, each again until its receipt comes.
 """
 
 from __future__ import annotations
 
 import queue
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message as CellMessage
 from torch import Tensor
 
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
-from veilgraph.core.types import PartyId, Tag
-from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, build_tensor, decode_header, encode
+from veilgraph.core.types import SERVER, PartyId, Tag
+from veilgraph.link.channel import Buffer, Channel, FrameKind, Session, claimed_kind
+from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
+from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
+from veilgraph.link.peer import LONGEST_REASON, OnExtra, Peer
+from veilgraph.link.pieces import Outgoing
+from veilgraph.link.refusals import Refusals
 
-PIECE_BYTES: Final = 4 << 20
-"""Data bytes of a piece; one frame of 87 MB takes four times as long as its pieces side by side."""
+CHANNEL: Final = "veilgraph"
+HELLO, FRAME = "hello", "frame"
+TOPICS: Final = (HELLO, FRAME)
+"""All that parties say to each other during a job comes on these topics of ``CHANNEL``."""
+FROM_HEADER: Final = "veilgraph-from"
+"""Header with the certified name of the connection that a message came through, where a guard writes one: for the log
+alone."""
 
-_CHANNEL: Final = "veilgraph"
-_PIECE, _PING, _STOPPED = "piece", "ping", "stopped"
-_HEADER: Final = struct.Struct("<QIQ")
 _SIDE_BY_SIDE: Final = 4
 _PING_EVERY_S: Final = 1.0
 _REPLY_S: Final = 10.0
@@ -50,33 +52,28 @@ _FIRST_REPLY_S: Final = 2.0
 _RETRY_S: Final = 0.2
 _FLUSH_S: Final = 15.0
 _TELL_S: Final = 2.0
-_LONGEST_REASON: Final = 200
 _ABORTED: Final = "the job was stopped"
-
-
-@dataclass
-class _Incoming:
-    """What has arrived of the message that a peer is sending."""
-
-    number: int = 0
-    data: Tensor | None = None
-    missing: set[int] = field(default_factory=set)
 
 
 class FlareLink:
     """One party's end of a FLARE job's cell network.
 
-    Sends are queued and go out in the background, one message at a time per receiver. Every second each peer is asked
-    for a sign of life: one that gave none for ``silence_s`` has failed, as has one that says that it stopped.
+    Sends are queued and go out in the background, one message at a time per receiver, once the two have authenticated
+    each other. A peer that gave no sign of life for ``silence_s`` has failed, as has one that says that it stopped.
 
     Args:
         party: name of the party on this end.
         cell: of this party's job process.
         addresses: peer → name of its job process's cell.
+        identity: of this party.
+        session: of the job; the same at all parties.
         timeout_s: longest wait of a receive, in seconds.
         silence_s: longest time without a sign of life of a peer that was heard before, in seconds.
         connect_s: longest wait for the first sign of life, in seconds.
         max_message_bytes: limit of one message, header included.
+        extra: told to every peer, sealed, before anything else.
+        on_extra: given a peer and its ``extra``, once, before anything else of it; a ``LinkError`` ends the session
+            with that peer.
     """
 
     def __init__(
@@ -84,31 +81,41 @@ class FlareLink:
         party: PartyId,
         cell: CoreCell,
         addresses: Mapping[PartyId, str],
+        identity: Identity,
+        session: Session,
         timeout_s: float,
         *,
         silence_s: float = 20.0,
         connect_s: float = 120.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        extra: bytes = b"",
+        on_extra: OnExtra | None = None,
     ) -> None:
         self._party, self._cell, self._addresses = party, cell, dict(addresses)
-        self._timeout_s, self._silence_s, self._connect_s = timeout_s, silence_s, connect_s
-        self._max_message_bytes = max_message_bytes
-        self._peers = {address: peer for peer, address in self._addresses.items()}
+        self._timeout_s, self._silence_s, self._max_message_bytes = timeout_s, silence_s, max_message_bytes
         self._mailbox = Mailbox(party, self._addresses)
-        self._incoming = {peer: _Incoming() for peer in self._addresses}
-        self._receiving = {peer: threading.Lock() for peer in self._addresses}
-        self._heard: dict[PartyId, float] = {}
-        self._started = time.monotonic()
-        self._broken: dict[PartyId, LinkError] = {}
+        self._peers = {
+            name: Peer(
+                name,
+                Channel(identity, party, name, session, extra=extra),
+                self._mailbox,
+                max_message_bytes=max_message_bytes,
+                silence_s=silence_s,
+                connect_s=connect_s,
+                on_extra=on_extra,
+            )
+            for name in self._addresses
+        }
+        self._origins = {address: self._peers[name] for name, address in self._addresses.items()}
+        self._refusals = Refusals(party)
         self._outgoing: dict[PartyId, queue.SimpleQueue[tuple[bytes, memoryview] | None]]
-        self._outgoing = {peer: queue.SimpleQueue() for peer in self._addresses}
+        self._outgoing = {name: queue.SimpleQueue() for name in self._addresses}
         self._closed, self._ending = threading.Event(), threading.Lock()
         self._pieces = ThreadPoolExecutor(_SIDE_BY_SIDE * len(self._addresses), thread_name_prefix=f"{party} pieces")
-        cell.register_request_cb(_CHANNEL, _PIECE, self._on_piece)
-        cell.register_request_cb(_CHANNEL, _PING, self._on_ping)
-        cell.register_request_cb(_CHANNEL, _STOPPED, self._on_stopped)
-        self._senders = [self._thread(self._send_all, peer) for peer in self._addresses]
-        self._watchers = [self._thread(self._watch, peer) for peer in self._addresses]
+        cell.register_request_cb(CHANNEL, HELLO, self._on_hello)
+        cell.register_request_cb(CHANNEL, FRAME, self._on_frame)
+        self._senders = [self._thread(self._send_all, peer) for peer in self._peers.values()]
+        self._watchers = [self._thread(self._watch, peer) for peer in self._peers.values()]
 
     @property
     def party(self) -> PartyId:
@@ -123,14 +130,14 @@ class FlareLink:
             ProtocolError: the receiver is unknown, or the message has no encoding.
             LinkError: this end is closed.
         """
-        if to not in self._outgoing:
+        if to not in self._peers:
             raise ProtocolError(
-                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._outgoing)}"
+                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._peers)}"
             )
         if self._closed.is_set():
             raise LinkError(f"{self._party} cannot send {tag} to {to}: its own link is closed")
-        if to in self._broken:
-            raise PeerFailed(f"{self._party} cannot send {tag} to {to}: {self._broken[to]}") from self._broken[to]
+        if (failure := self._peers[to].failure) is not None:
+            raise PeerFailed(f"{self._party} cannot send {tag} to {to}: {failure}") from failure
         self._outgoing[to].put(encode(tag, tensor, self._max_message_bytes))
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
@@ -151,8 +158,8 @@ class FlareLink:
 
     def abort(self, why: str) -> None:
         """Ends at once because the job was stopped from outside: whoever uses this end gets ``PeerFailed(why)``."""
-        for peer in self._addresses:
-            self._fail(peer, PeerFailed(why))
+        for peer in self._peers.values():
+            peer.fail(PeerFailed(why))
         self._end(0.0, _ABORTED)
 
     def _end(self, flush_s: float | None, reason: str) -> None:
@@ -166,161 +173,151 @@ class FlareLink:
             for sender in self._senders:
                 sender.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
             self._closed.set()
-            payload = reason.encode()[:_LONGEST_REASON]
-            tells = [self._thread(self._request, peer, _STOPPED, payload, _TELL_S) for peer in self._addresses]
+            content = reason.encode()[:LONGEST_REASON]
+            tells = [self._thread(self._tell, peer, content) for peer in self._peers.values()]
             for tell in tells:
                 tell.join(_TELL_S)  # a peer that cannot be told finds out by itself
             for watcher in self._watchers:
                 watcher.join(_REPLY_S)
             self._pieces.shutdown(wait=False, cancel_futures=True)
+            self._refusals.close()
 
-    def _thread(self, target: Callable[..., object], *arguments: object) -> threading.Thread:
-        thread = threading.Thread(target=target, args=arguments, name=f"{self._party} {arguments[0]}", daemon=True)
+    def _thread(self, target: Callable[..., object], peer: Peer, *arguments: object) -> threading.Thread:
+        name = f"{self._party} {peer.name}"
+        thread = threading.Thread(target=target, args=(peer, *arguments), name=name, daemon=True)
         thread.start()
         return thread
 
     # Sending
 
-    def _send_all(self, peer: PartyId) -> None:
+    def _send_all(self, peer: Peer) -> None:
         """Body of the thread that sends what is queued for ``peer``."""
-        number = 0
-        while (message := self._outgoing[peer].get()) is not None:
-            header, data = message
-            number += 1
+        while (message := self._outgoing[peer.name].get()) is not None:
             try:
-                self._send_message(peer, number, header, data)
+                while not peer.ready.wait(_RETRY_S):
+                    self._give_up_on_silence(peer, "its handshake is not done")
+                self._send_message(peer, Outgoing(peer.channel, *message))
             except LinkError as error:
-                self._broken[peer] = error
-                self._mailbox.fail(peer, error)
+                peer.fail(error)
                 return
 
-    def _send_message(self, peer: PartyId, number: int, header: bytes, data: memoryview) -> None:
-        total = len(header) + data.nbytes
-        count = max(1, -(-data.nbytes // PIECE_BYTES))
+    def _send_message(self, peer: Peer, message: Outgoing) -> None:
+        if message.count == 1:
+            self._deliver(peer, message, 0)
+            return
+        futures = [self._pieces.submit(self._deliver, peer, message, index) for index in range(message.count)]
+        for future in futures:
+            future.result()
 
-        def piece(index: int) -> bytes:
-            part = data[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
-            return b"".join((_HEADER.pack(number, index, total), header if index == 0 else b"", part))
-
-        if count == 1:
-            self._deliver(peer, piece(0))
-        else:
-            futures = [self._pieces.submit(lambda index: self._deliver(peer, piece(index)), i) for i in range(count)]
-            for future in futures:
-                future.result()
-
-    def _deliver(self, peer: PartyId, piece: bytes) -> None:
-        """Sends a piece until it is acknowledged or the peer has failed."""
-        while True:
-            code = self._request(peer, _PIECE, piece, _REPLY_S if peer in self._heard else _FIRST_REPLY_S)
-            if code == ReturnCode.OK:
-                return
-            if code == ReturnCode.INVALID_REQUEST:
-                raise ProtocolError(f"{peer} refused a message of {self._party}: it could not be decoded")
-            if self._closed.is_set() or self._silent(peer):
-                raise PeerFailed(f"{peer} cannot be reached ({code})")
+    def _deliver(self, peer: Peer, message: Outgoing, index: int) -> None:
+        """Sends a piece until the peer has it or has failed."""
+        piece = message.piece(index)
+        while why := self._hand_over(peer, piece, _REPLY_S):
+            self._give_up_on_silence(peer, why)
             time.sleep(_RETRY_S)
 
-    def _request(self, peer: PartyId, topic: str, payload: bytes, reply_s: float) -> str:
+    def _give_up_on_silence(self, peer: Peer, why: str) -> None:
+        if self._closed.is_set() or peer.silent():
+            raise PeerFailed(f"{peer.name} cannot be reached ({why})")
+
+    def _hand_over(self, peer: Peer, frame: Buffer, reply_s: float) -> str:
+        """Sends a frame once; empty if the peer says that it has it, else what FLARE says of it."""
+        said, receipt = self._request(peer, FRAME, frame, reply_s)
+        return "" if peer.has(frame, receipt) else said
+
+    def _request(self, peer: Peer, topic: str, payload: Buffer, reply_s: float) -> tuple[str, Buffer]:
+        """What FLARE says of a request, and the answer: nobody's until it is verified."""
+        message = CellMessage(self._headers(), payload)
         try:
             reply = self._cell.send_request(
-                _CHANNEL, topic, self._addresses[peer], CellMessage({}, payload), timeout=reply_s, optional=True
+                CHANNEL, topic, self._addresses[peer.name], message, timeout=reply_s, optional=True
             )
         except Exception as error:  # noqa: BLE001  (FLARE raises what its drivers raise; all mean: not delivered)
-            return f"{type(error).__name__}: {error}"
-        code = str(reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK))
-        if code == ReturnCode.OK:
-            self._heard[peer] = time.monotonic()
-        return code
+            return f"{type(error).__name__}: {error}", b""
+        said = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+        return f"FLARE says {said}", reply.payload if isinstance(reply.payload, Buffer) else b""
+
+    def _headers(self) -> dict[str, bool]:
+        """The server's relay takes the bearer token of the server's job off messages that are marked as in transit;
+        FLARE itself marks only those from holder to holder. A holder that has it can pass for the server.
+        """
+        return {MessageHeaderKey.SERVER_TRANSIT_REQUIRED: True} if self._party == SERVER else {}
 
     # Receiving: called by the cell's threads
 
-    def _on_piece(self, message: CellMessage) -> CellMessage:
-        peer = self._origin(message)
-        if peer is None:
-            return make_reply(ReturnCode.INVALID_REQUEST)
+    def _on_hello(self, message: CellMessage) -> CellMessage:
+        peer = self._claimed(message)
         try:
-            self._take_piece(peer, message.payload)
+            if peer is None:
+                raise ProtocolError("its origin has no part in this job")
+            frame = peer.hear(message.payload)
         except ProtocolError as error:
-            self._mailbox.fail(peer, ProtocolError(f"{peer} sent what cannot be decoded: {error}"))
-            return make_reply(ReturnCode.INVALID_REQUEST)
-        return make_reply(ReturnCode.OK)
+            return self._refuse(message, HELLO, error)
+        receipt = self._on_frame(CellMessage(message.headers, frame)).payload if len(frame) else b""
+        return self._answer(peer.greeting(receipt or b""))
 
-    def _take_piece(self, peer: PartyId, payload: object) -> None:
-        if not isinstance(payload, bytes | bytearray | memoryview) or len(payload) < _HEADER.size:
-            raise ProtocolError("a piece of a message without its header")
-        number, index, total = _HEADER.unpack_from(payload)
-        body = memoryview(payload)[_HEADER.size :]
-        with self._receiving[peer]:
-            incoming = self._incoming[peer]
-            if number < incoming.number or (number == incoming.number and index not in incoming.missing):
-                return  # was here before
-            if number > incoming.number:
-                if incoming.missing or number != incoming.number + 1:
-                    raise ProtocolError(f"message {number} before the end of message {incoming.number}")
-                incoming.data, incoming.missing = self._room(total), set(range(_count(total)))
-                incoming.number = number
-            if incoming.data is None or incoming.data.numel() != total or index not in incoming.missing:
-                raise ProtocolError(f"piece {index} does not belong to message {number}")
-            start = 0 if index == 0 else HEADER_BYTES + index * PIECE_BYTES
-            end = min(total, HEADER_BYTES + (index + 1) * PIECE_BYTES)
-            if body.nbytes != end - start:
-                raise ProtocolError(f"piece {index} of message {number} has {body.nbytes} bytes, not {end - start}")
-            incoming.data.numpy().data[start:end] = body
-            incoming.missing.discard(index)
-            if incoming.missing:
-                return
-            whole, incoming.data = incoming.data, None
-        header = decode_header(whole[:HEADER_BYTES].numpy().tobytes(), self._max_message_bytes)
-        # Data behind a header of 60 bytes would not be aligned for 8-byte elements.
-        self._mailbox.put(peer, header.tag, build_tensor(header, whole[HEADER_BYTES:].clone()))
+    def _on_frame(self, message: CellMessage) -> CellMessage:
+        peer = self._claimed(message)
+        try:
+            if peer is None:
+                raise ProtocolError("its origin has no part in this job")
+            return self._answer(peer.take(message.payload))
+        except ProtocolError as error:
+            return self._refuse(message, claimed_kind(message.payload), error)
 
-    def _room(self, total: int) -> Tensor:
-        if not HEADER_BYTES <= total <= self._max_message_bytes:
-            raise ProtocolError(f"a message of {total} bytes came, the limit is {self._max_message_bytes}")
-        return torch.empty(total, dtype=torch.uint8)
+    def _claimed(self, message: CellMessage) -> Peer | None:
+        """Whose a message says it is: that says which channel may open it, and no more."""
+        return self._origins.get(str(message.get_header(MessageHeaderKey.ORIGIN, "")))
 
-    def _on_ping(self, message: CellMessage) -> CellMessage:
-        peer = self._origin(message)
-        return make_reply(ReturnCode.INVALID_REQUEST if peer is None else ReturnCode.OK)
+    def _refuse(self, message: CellMessage, kind: str, error: ProtocolError) -> CellMessage:
+        peer = self._claimed(message)
+        self._refusals.add(None if peer is None else peer.name, kind, message.get_header(FROM_HEADER), str(error))
+        return CellMessage({**self._headers(), MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_REQUEST})
 
-    def _on_stopped(self, message: CellMessage) -> CellMessage:
-        peer = self._origin(message)
-        if peer is None or not isinstance(message.payload, bytes | bytearray | memoryview):
-            return make_reply(ReturnCode.INVALID_REQUEST)
-        reason = bytes(message.payload[:_LONGEST_REASON]).decode(errors="replace")
-        printable = "".join(letter if letter.isprintable() else " " for letter in reason)
-        why = f"stopped ({printable}); its own log says why" if printable else "closed its link"
-        self._fail(peer, PeerFailed(f"{peer} {why}"))
-        return make_reply(ReturnCode.OK)
+    def _answer(self, payload: bytes) -> CellMessage:
+        return CellMessage({**self._headers(), MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, payload)
 
-    def _origin(self, message: CellMessage) -> PartyId | None:
-        peer = self._peers.get(str(message.get_header(MessageHeaderKey.ORIGIN, "")))
-        if peer is not None:
-            self._heard[peer] = time.monotonic()
-        return peer
+    # Handshake, signs of life, farewell
 
-    # Signs of life
-
-    def _watch(self, peer: PartyId) -> None:
-        """Body of the thread that asks ``peer`` for signs of life."""
-        while not self._closed.wait(_PING_EVERY_S):
-            self._request(peer, _PING, b"", min(_REPLY_S, self._silence_s / 2))
-            if self._silent(peer) and not self._closed.is_set():
-                limit = self._silence_s if peer in self._heard else self._connect_s
-                self._fail(peer, PeerFailed(f"{peer} gave no sign of life for {limit:g} s"))
+    def _watch(self, peer: Peer) -> None:
+        """Body of the thread that makes the handshake with ``peer`` and then asks it for signs of life."""
+        pause_s = 0.0
+        while not self._closed.wait(pause_s):
+            if peer.ready.is_set():
+                pause_s = _PING_EVERY_S
+                self._hand_over(peer, peer.channel.seal(FrameKind.PING), min(_REPLY_S, self._silence_s / 2))
+            else:
+                pause_s = self._shake_hands(peer)
+            if peer.silent() and not self._closed.is_set():
+                peer.fail_silent()
                 return
 
-    def _silent(self, peer: PartyId) -> bool:
-        heard = self._heard.get(peer)
-        if heard is None:
-            return time.monotonic() - self._started > self._connect_s
-        return peer in self._broken or time.monotonic() - heard > self._silence_s
+    def _shake_hands(self, peer: Peer) -> float:
+        """Goes one step on; returns the seconds to wait before the next."""
+        agreed = peer.channel.agreed
+        if self._greet(peer, peer.channel.confirmation() if agreed else b"", _FIRST_REPLY_S):
+            peer.ready.set()
+        return _RETRY_S if peer.channel.agreed == agreed else 0.0
 
-    def _fail(self, peer: PartyId, error: LinkError) -> None:
-        self._broken.setdefault(peer, error)
-        self._mailbox.fail(peer, error)
+    def _greet(self, peer: Peer, frame: bytes, reply_s: float) -> bool:
+        """Sends hello and a frame once; whether the peer says that it has the frame."""
+        _, answer = self._request(peer, HELLO, peer.greeting(frame), reply_s)
+        if not len(answer):
+            return False
+        try:
+            receipt = peer.hear(answer)
+        except ProtocolError as error:
+            self._refusals.add(peer.name, "answer", None, str(error))
+            return False
+        return bool(frame) and peer.has(frame, receipt)
 
-
-def _count(total: int) -> int:
-    return max(1, -(-(total - HEADER_BYTES) // PIECE_BYTES))
+    def _tell(self, peer: Peer, reason: bytes) -> None:
+        """Says that this end has stopped; with its hello, in case the peer has not heard it yet."""
+        deadline = time.monotonic() + _TELL_S
+        frame = b""
+        while time.monotonic() < deadline:
+            if not frame and peer.channel.agreed:
+                frame = peer.channel.seal(FrameKind.STOPPED, reason)
+            if self._greet(peer, frame, _TELL_S):
+                return
+            time.sleep(0.0 if peer.channel.agreed and not frame else _RETRY_S)

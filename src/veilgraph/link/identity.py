@@ -1,8 +1,9 @@
 """Who a party is: the certificate and key that its project gave it, and how it checks those of others.
 
-A project has one root; it issues the certificate of every party directly, with the party's name as common name. These
-are the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any
-certificate authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+A project has one root; it issues the certificate of every party directly, with the party's name as common name: the
+server's has its host's name, which every kit states, and an administrator's also has a role. These are the files that
+NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate authority can
+make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 
 MIN_RSA_BITS: Final = 2048
 
@@ -58,11 +59,12 @@ is told to raise warnings: elsewhere such a certificate is read and its issuer c
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party's certificate, its private key, and the roots of the project it trusts."""
+    """A party's certificate, its private key, the roots of the project it trusts, and the server's name there."""
 
     certificate: x509.Certificate
     key: PrivateKey = field(repr=False)
     roots: tuple[x509.Certificate, ...]
+    server_name: str = SERVER
 
     @property
     def certificate_pem(self) -> bytes:
@@ -94,7 +96,11 @@ class Identity:
         """
         try:
             peer = x509.load_pem_x509_certificate(certificate)
-            fault = _fault(peer, self.roots) or _fault_now(peer, self.roots, now) or _fault_of_name(peer, party)
+            fault = (
+                _fault(peer, self.roots)
+                or _fault_now(peer, self.roots, now)
+                or _fault_of_role(peer, party, self.server_name)
+            )
         except _MALFORMED as error:
             raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
         if fault:
@@ -105,13 +111,14 @@ class Identity:
             raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
 
 
-def load_identity(certificate: Path, key: Path, root: Path) -> Identity:
+def load_identity(certificate: Path, key: Path, root: Path, server_name: str = SERVER) -> Identity:
     """Reads a party's identity and checks that its parts belong together.
 
     Args:
         certificate: PEM file that begins with the party's certificate.
         key: PEM file of its private key, without a passphrase.
         root: PEM file of the project's root certificate, or of several.
+        server_name: common name of the server's certificate.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -131,7 +138,7 @@ def load_identity(certificate: Path, key: Path, root: Path) -> Identity:
         raise DataError(f"{certificate}: the certificate cannot be read: {error}") from error
     if fault:
         raise DataError(f"{certificate}: the certificate {fault} (root: {root})")
-    return Identity(own, private, roots)
+    return Identity(own, private, roots, server_name)
 
 
 def _read(path: Path, what: str) -> bytes:
@@ -182,10 +189,17 @@ def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...
     return None
 
 
-def _fault_of_name(certificate: x509.Certificate, party: PartyId) -> str | None:
+def _fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: str) -> str | None:
+    """No participant's certificate passes for another's: not a holder's for the server's, nor an administrator's."""
+    roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    if roles:
+        return f"is an administrator's ({roles[0].value!r}), not a party's"
     names = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if names != [party]:
-        return f"is for {', '.join(map(repr, names)) or 'nobody'}, not {party!r}"
+    expected = server_name if party == SERVER else party
+    if names != [expected]:
+        return f"is for {', '.join(map(repr, names)) or 'nobody'}, not {expected!r}"
+    if party != SERVER and expected == server_name:
+        return f"is the server's, which is no holder; rename the holder {party!r}"
     return None
 
 

@@ -1,68 +1,59 @@
-"""A wrapper of any link that seals what holders send each other, so that whoever carries it can neither read nor
-change it. Messages with other parties (the server) pass unchanged.
+"""A wrapper of any link that seals what parties send each other, so that whoever carries it can neither read nor change
+it. ``FlareLink`` seals by itself, piece by piece; this is for links whose messages always come from who they say.
 
 Handshake, once per pair, over ``Kind.SEAL``. Each side sends in each round, and waits for the other's:
 
-    round 0   hello     b"VSEA", version, nonce[32], ephemeral X25519 public key[32], certificate: in the clear
-    round 1   proof     a signature by the certificate's key over (label, from, to, transcript), sealed
-    round 2   verdict   nothing: accepted, sealed
+    round 0   the hello of the pair's channel, in the clear
+    round 1   its confirmation, sealed
 
-    transcript = SHA-256(label, job, both names, both hellos);  keys = HKDF-SHA256(X25519 secret, transcript, direction)
-
-This is the SIGMA pattern (Krawczyk, 2003): the signature covers both fresh keys and both names, so that a recorded,
-reflected or redirected handshake is worth nothing, and it arrives under keys that only the two can derive. Whoever
-refuses says so in its next round, in the clear, so that both ends stop with the reason.
+Whoever refuses says so in its next round, in the clear, so that both ends stop with the reason. A message travels under
+its own tag as one uint8 vector: its pieces, of up to 1 GiB, one after the other.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import threading
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, system_secrets
+from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.types import Kind, Link, PartyId, Tag
-from veilgraph.link.codec import MAX_MESSAGE_BYTES
+from veilgraph.link.channel import FRAME_BYTES, MAX_HELLO_BYTES, Channel, FrameKind, Session, stated_total
+from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, encode
 from veilgraph.link.identity import Identity
-from veilgraph.link.sealer import SEALING_BYTES, Opener, Sealer, joined
+from veilgraph.link.pieces import Assembly, Outgoing, frame_sizes
 
-MAX_HANDSHAKE_BYTES: Final = 64 << 10
-"""Limit of a hello, and of a refusal, before anything in it is read."""
+SEGMENT_BYTES: Final = 1 << 30
+"""Data sealed by one call; AES-GCM of ``cryptography`` takes less than 2 GiB."""
+SEALING_BYTES: Final = HEADER_BYTES + FRAME_BYTES * (1 + MAX_MESSAGE_BYTES // SEGMENT_BYTES)
+"""The most that sealing adds to a message on the wire."""
 
-_LABEL: Final = b"veilgraph seal 1"
-_MAGIC: Final = b"VSEA"
-_VERSION: Final = 1
-_HELLO: Final = struct.Struct("<4sB32s32s")
 _REFUSAL: Final = b"refused: "
-_HELLO_ROUND, _PROOF_ROUND, _VERDICT_ROUND = range(3)
+_HELLO_ROUND, _CONFIRMATION_ROUND = range(2)
 
 
 class SealedLink:
-    """A ``Link`` whose messages with other holders only they can read or change.
+    """A ``Link`` whose messages with its peers only they can read or change.
 
-    The handshake is made by ``establish``, or by the first send or receive with anyone, the server included: so every
-    holder makes it before it waits for anything else, and it needs nobody but the peers.
+    The handshake is made by ``establish``, or by the first send or receive with anyone: so every party makes it before
+    it waits for anything else, and it needs nobody but the peers. Messages with others pass unchanged.
 
     Args:
         link: carries the messages; it must allow messages longer by ``SEALING_BYTES``. Owned from now on.
         identity: of this party.
-        peers: the other holders, each with a ``SealedLink`` of its own to this party.
-        job: names the job and the session; the same at all parties.
-        secrets: gives the ephemeral key and the nonce.
+        peers: each with a ``SealedLink`` of its own to this party.
+        session: of the job; the same at all parties.
+        secrets: gives the ephemeral keys.
         max_message_bytes: limit of one message before it is sealed, header included.
 
     Raises:
-        ConfigError: a peer is this party itself, or named twice.
+        ConfigError: a peer is this party itself, no party of the job, or named twice.
     """
 
     def __init__(
@@ -70,24 +61,21 @@ class SealedLink:
         link: Link,
         identity: Identity,
         peers: Sequence[PartyId],
-        job: str,
+        session: Session,
         secrets: SecretSource = system_secrets,
         max_message_bytes: int = MAX_MESSAGE_BYTES - SEALING_BYTES,
     ) -> None:
         if len({link.party, *peers}) < 1 + len(peers):
-            raise ConfigError(f"peers {', '.join(peers)} of {link.party}: name every other holder once")
+            raise ConfigError(f"peers {', '.join(peers)} of {link.party}: name every other party once")
         self._link = link
-        self._identity = identity
-        self._peers = tuple(peers)
-        self._job = job
-        self._secrets = secrets
+        self._channels = {peer: Channel(identity, link.party, peer, session, secrets=secrets) for peer in peers}
         self._max_message_bytes = max_message_bytes
         self._establishing = threading.Lock()
         self._failure: LinkError | None = None
         self._established = False
-        self._rounds_sent = dict.fromkeys(self._peers, 0)
-        self._sealers: dict[PartyId, Sealer] = {}
-        self._openers: dict[PartyId, Opener] = {}
+        self._rounds_sent = dict.fromkeys(peers, 0)
+        self._opened = {peer: _Numbers() for peer in peers}
+        self._opening = threading.Lock()
 
     @property
     def party(self) -> PartyId:
@@ -119,8 +107,8 @@ class SealedLink:
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Seals, if ``to`` is a peer, and sends. Errors as the wrapped link's and as ``establish``."""
         self.establish()
-        sealer = self._sealers.get(to)
-        self._link.send(to, tag, tensor if sealer is None else sealer.seal(tag, tensor))
+        channel = self._channels.get(to)
+        self._link.send(to, tag, tensor if channel is None else self._seal(channel, tag, tensor))
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Receives and, if ``sender`` is a peer, opens. Errors as the wrapped link's and as ``establish``.
@@ -130,125 +118,117 @@ class SealedLink:
         """
         self.establish()
         frame = self._link.receive(sender, tag)
-        return self._open(sender, tag, frame) if sender in self._openers else frame
+        if sender not in self._channels:
+            return frame
+        try:
+            return self._open(sender, tag, frame)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.party} cannot open {tag} from {sender}: {error}") from error
 
     def close(self) -> None:
         """Closes the wrapped link."""
         self._link.close()
 
+    def _seal(self, channel: Channel, tag: Tag, tensor: Tensor) -> Tensor:
+        message = Outgoing(channel, *encode(tag, tensor, self._max_message_bytes), SEGMENT_BYTES)
+        frames = [_bytes_tensor(message.piece(index)) for index in range(message.count)]
+        return frames[0] if len(frames) == 1 else torch.cat(frames)
+
+    def _open(self, sender: PartyId, tag: Tag, sealed: Tensor) -> Tensor:
+        """Opens one message; nothing of it is returned, or remembered, unless all of it is as it was sealed."""
+        if sealed.dtype != torch.uint8 or sealed.ndim != 1 or sealed.numel() < FRAME_BYTES:
+            raise ProtocolError(f"{sealed.dtype} {list(sealed.shape)} came, a sealed message was expected")
+        opened: list[tuple[Tag, Tensor]] = []
+        assembly: Assembly | None = None
+        number = 0
+        for index, part in enumerate(_frames(memoryview(sealed.contiguous().numpy().data))):
+            frame = self._channels[sender].open(part)
+            if assembly is None:
+                number = frame.number
+                assembly = Assembly(lambda *it: opened.append(it), self._max_message_bytes, SEGMENT_BYTES, number)
+            if frame.kind != FrameKind.PIECE or frame.index != index or not assembly.take(frame):
+                raise ProtocolError(f"a sealed {frame.kind.name.lower()} came that is no part of this message")
+        if not opened or opened[0][0] != tag:
+            raise ProtocolError(f"it holds {opened[0][0] if opened else 'only a part of a message'}")
+        with self._opening:
+            if not self._opened[sender].add(number):
+                raise ProtocolError(f"message number {number} came again")
+        return opened[0][1]
+
     def _shake_hands(self) -> None:
-        private = X25519PrivateKey.from_private_bytes(self._secrets(SEED_BYTES))
-        mine = _Hello(
-            self._secrets(SEED_BYTES), private.public_key().public_bytes_raw(), self._identity.certificate_pem
-        )
-        for peer in self._peers:
-            self._tell(peer, _bytes_tensor(mine.encoded()))
-        hellos = {peer: _Hello.decoded(self._hear(peer, _HELLO_ROUND), peer) for peer in self._peers}
-        transcripts = {peer: self._agree(private, mine, peer, hello) for peer, hello in hellos.items()}
-        for peer, transcript in transcripts.items():
-            proof = self._identity.sign(_proof_message(self.party, peer, transcript))
-            self._tell(peer, self._sealers[peer].seal(_tag(_PROOF_ROUND), _bytes_tensor(proof)))
-        for peer, transcript in transcripts.items():
-            self._check_proof(peer, hellos[peer].certificate, transcript)
-        for peer in self._peers:
-            self._tell(peer, self._sealers[peer].seal(_tag(_VERDICT_ROUND), torch.empty(0)))
-        for peer in self._peers:
-            self._open(peer, _tag(_VERDICT_ROUND), self._hear(peer, _VERDICT_ROUND))
+        for peer, channel in self._channels.items():
+            self._tell(peer, channel.hello)
+        for peer, channel in self._channels.items():
+            channel.hear(self._hear(peer, _HELLO_ROUND))
+        for peer, channel in self._channels.items():
+            self._tell(peer, channel.confirmation())
+        for peer, channel in self._channels.items():
+            try:
+                frame = channel.open(self._hear(peer, _CONFIRMATION_ROUND))
+            except ProtocolError as error:
+                raise ProtocolError(f"{self.party} cannot open {peer}'s confirmation: {error}") from error
+            if frame.kind != FrameKind.CONFIRMATION:
+                raise ProtocolError(f"{peer} sent a sealed {frame.kind.name.lower()}, expected its confirmation")
 
-    def _agree(self, private: X25519PrivateKey, mine: _Hello, peer: PartyId, theirs: _Hello) -> bytes:
-        """Makes the keys with ``peer``; returns the hash of all that both know of the handshake."""
-        hellos = {self.party: mine.encoded(), peer: theirs.encoded()}
-        first, second = sorted(hellos)
-        known = (_LABEL, self._job.encode(), first.encode(), second.encode(), hellos[first], hellos[second])
-        transcript = hashlib.sha256(joined(*known)).digest()
-        try:
-            secret = private.exchange(X25519PublicKey.from_public_bytes(theirs.public))
-        except ValueError as error:
-            raise ProtocolError(f"{peer} sent {self.party} an invalid X25519 public key: {error}") from error
-
-        def key(sender: PartyId) -> bytes:
-            direction = "first to second" if sender == first else "second to first"
-            return derive_key(secret, f"{_LABEL.decode()}/{transcript.hex()}/{direction}")
-
-        def context(sender: PartyId, receiver: PartyId) -> bytes:
-            return joined(self._job.encode(), sender.encode(), receiver.encode())
-
-        self._sealers[peer] = Sealer(key(self.party), context(self.party, peer), self._max_message_bytes)
-        self._openers[peer] = Opener(key(peer), context(peer, self.party), self._max_message_bytes)
-        return transcript
-
-    def _check_proof(self, peer: PartyId, certificate: bytes, transcript: bytes) -> None:
-        frame = self._hear(peer, _PROOF_ROUND)
-        try:
-            signature = self._open(peer, _tag(_PROOF_ROUND), frame).numpy().tobytes()
-        except ProtocolError as error:
-            raise ProtocolError(f"{error}; does {peer} run the same job and release?") from error
-        message = _proof_message(peer, self.party, transcript)
-        self._identity.verify_peer(peer, certificate, signature, message, datetime.now(UTC))
-
-    def _open(self, sender: PartyId, tag: Tag, frame: Tensor) -> Tensor:
-        try:
-            return self._openers[sender].open(tag, frame)
-        except ProtocolError as error:
-            raise ProtocolError(f"{self.party} cannot open {tag} from {sender}: {error}") from error
-
-    def _tell(self, peer: PartyId, frame: Tensor) -> None:
+    def _tell(self, peer: PartyId, frame: bytes) -> None:
         """Sends the next round of the handshake."""
-        self._link.send(peer, _tag(self._rounds_sent[peer]), frame)
+        self._link.send(peer, _tag(self._rounds_sent[peer]), _bytes_tensor(frame))
         self._rounds_sent[peer] += 1
 
-    def _hear(self, peer: PartyId, round_: int) -> Tensor:
+    def _hear(self, peer: PartyId, round_: int) -> bytes:
         """Receives a round of the handshake, unless ``peer`` refuses in it."""
         frame = self._link.receive(peer, _tag(round_))
-        if frame.dtype != torch.uint8 or frame.ndim != 1 or frame.numel() > MAX_HANDSHAKE_BYTES:
+        if frame.dtype != torch.uint8 or frame.ndim != 1 or frame.numel() > MAX_HELLO_BYTES:
             raise ProtocolError(
                 f"{peer} sent {frame.dtype} {list(frame.shape)} as round {round_} of the handshake, "
-                f"expected at most {MAX_HANDSHAKE_BYTES} bytes"
+                f"expected at most {MAX_HELLO_BYTES} bytes"
             )
         content = frame.numpy().tobytes()
         if content.startswith(_REFUSAL):
             # Nobody vouches for this text: shown as quoted, and short.
             raise ProtocolError(f"{peer} refused {self.party}'s handshake: {content[len(_REFUSAL) :][:300]!r}")
-        return frame
+        return content
 
     def _refuse(self, error: LinkError) -> None:
         """Tells every peer that still waits why there will be no keys."""
         for peer, sent in self._rounds_sent.items():
-            if sent <= _VERDICT_ROUND:
+            if sent <= _CONFIRMATION_ROUND:
                 with suppress(LinkError):  # a peer that is gone need not be told
-                    self._tell(peer, _bytes_tensor(_REFUSAL + str(error).encode()[:300]))
+                    self._tell(peer, _REFUSAL + str(error).encode()[:300])
 
 
-@dataclass(frozen=True, slots=True)
-class _Hello:
-    nonce: bytes
-    public: bytes
-    certificate: bytes
+class _Numbers:
+    """A set of numbers, kept as the bounds of its runs: small as long as few are missing in between."""
 
-    def encoded(self) -> bytes:
-        return _HELLO.pack(_MAGIC, _VERSION, self.nonce, self.public) + self.certificate
+    def __init__(self) -> None:
+        self._bounds: list[int] = []  # first, last + 1, first, last + 1, ...
 
-    @classmethod
-    def decoded(cls, frame: Tensor, peer: PartyId) -> _Hello:
-        content = frame.numpy().tobytes()
-        if len(content) <= _HELLO.size:
-            raise ProtocolError(f"{peer} sent a hello of {len(content)} bytes, without a certificate")
-        magic, version, nonce, public = _HELLO.unpack_from(content)
-        if (magic, version) != (_MAGIC, _VERSION):
-            raise ProtocolError(
-                f"{peer}'s hello begins with {magic!r}, {version}, expected {_MAGIC!r}, {_VERSION}: "
-                "install one release at all parties"
-            )
-        return cls(nonce, public, content[_HELLO.size :])
+    def add(self, number: int) -> bool:
+        """Adds ``number``; False if it was there."""
+        bounds = self._bounds
+        at = bisect_right(bounds, number)
+        if at % 2:
+            return False
+        # A run that touches the number loses the bound between them.
+        after = at < len(bounds) and bounds[at] == number + 1
+        before = at > 0 and bounds[at - 1] == number
+        bounds[at - before : at + after] = [number] * (not before) + [number + 1] * (not after)
+        return True
+
+
+def _frames(sealed: memoryview) -> Iterator[memoryview]:
+    """The frames of a message, as the size that the first one states divides it; each is still to be opened."""
+    start = 0
+    for size in frame_sizes(stated_total(sealed), SEGMENT_BYTES):
+        yield sealed[start : start + size]
+        start += size
+    if start < len(sealed):
+        yield sealed[start:]
 
 
 def _tag(round_: int) -> Tag:
     return Tag(Kind.SEAL, 0, round_)
 
 
-def _bytes_tensor(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _proof_message(sender: PartyId, receiver: PartyId, transcript: bytes) -> bytes:
-    return joined(_LABEL + b" proof", sender.encode(), receiver.encode(), transcript)
+def _bytes_tensor(content: bytes | bytearray) -> Tensor:
+    return torch.frombuffer(content if isinstance(content, bytearray) else bytearray(content), dtype=torch.uint8)

@@ -39,7 +39,7 @@ def take_part(
         party: a holder or the server.
         work: align (or collect) only; train, aligned first if need be; or predict for the tables as they are now.
         link: to the other parties.
-        recorder: counts what crosses the wire, beneath ``link``.
+        recorder: counts what crosses ``link``; it may be ``link`` itself.
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
 

@@ -67,6 +67,7 @@ _PERTURBED: Final = (
     "Local differential privacy, paid for in the sender's ledger: ε bounds what anybody can infer from it of a node's "
     "own value, whatever else is known and computed afterwards."
 )
+_SEAL: Final = "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 
 # One row, few lines: a table is read across.
@@ -78,8 +79,9 @@ TABLE: Final = (
     Row(Kind.CONTROL, _TO_HOLDER, "best so far? stop?", "none", _CONTROL, when=("from label holder", "judged")),
     Row(Kind.CONTROL, _TO_SERVER, "best so far? stop?", "none", _CONTROL, when=("from label holder", "judged")),
     # Alignment and sealing
-    Row(Kind.SEAL, _TO_HOLDER, "certificate, fresh public key, signature", "public",
-        "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."),
+    Row(Kind.SEAL, _TO_HOLDER, "certificate, fresh public key, signature", "public", _SEAL),
+    Row(Kind.SEAL, _TO_SERVER, "certificate, fresh public key, signature", "public", _SEAL),
+    Row(Kind.SEAL, _FROM_SERVER, "certificate, fresh public key, signature", "public", _SEAL),
     Row(Kind.BLINDED_IDS, _TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
         "ids a holder has.", when=("aligned",)),

@@ -37,11 +37,9 @@ from veilgraph.deploy.guard.policy import (
     streams_between,
 )
 from veilgraph.deploy.guard.sockets import LocalConnection
+from veilgraph.link.flare import FROM_HEADER
 
 log = logging.getLogger("veilgraph")
-
-FROM_HEADER: Final = "veilgraph-from"
-"""Header in which a cell notes from whose certificate a message came; whatever the sender wrote there is dropped."""
 
 _CREDENTIALS: Final = (CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
 _NEVER: Final = (MessageHeaderKey.SECURE, MessageHeaderKey.CONN_URL, MessageHeaderKey.PASS_THROUGH)
@@ -169,7 +167,7 @@ class Guard:
                 raise Refused(f"{header.removeprefix('cn__')} is used by nobody here")
         self._check_origin(arrival, origin)
         self._check_credentials(arrival, headers)
-        headers[FROM_HEADER] = arrival.certified
+        self._stamp(headers, arrival)
         kind = headers.get(MessageHeaderKey.MSG_TYPE)
         if kind == MessageType.REQ:
             self._check_request(headers, message, origin, destination)
@@ -202,6 +200,11 @@ class Guard:
             named = headers.get(CellMessageHeaderKeys.CLIENT_NAME)
             if named is not None and named != arrival.certified:
                 raise Refused(f"it shows credentials of {_shown(named)}")
+
+    def _stamp(self, headers: dict[str, Any], arrival: Arrival) -> None:
+        """Notes whose certificate a message came with; the server's note is kept by who is connected with it alone."""
+        if self._me.who == "server" or FROM_HEADER not in headers:
+            headers[FROM_HEADER] = arrival.certified
 
     def _check_request(
         self, headers: Mapping[str, Any], message: Message, origin: CellName, destination: CellName

@@ -53,7 +53,7 @@ def _rules() -> Iterator[Rule]:
     # The messages of a job: sealed end to end, each answered by its receiver.
     for at, origins in {"holder job": ("holder job", "server job"), "server job": ("holder job",)}.items():
         for origin in origins:
-            for topic in ("piece", "ping", "stopped"):
+            for topic in ("hello", "frame"):
                 yield Rule(at, OURS, topic, origin)  # type: ignore[arg-type]
     yield Rule("holder", OURS, NOTICE, "server")
 

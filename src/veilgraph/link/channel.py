@@ -1,0 +1,370 @@
+"""A channel between two parties of a job: a handshake, then sealed frames. Pure state; others carry what it makes.
+
+Each side sends one hello, in the clear and signed by its certificate's key:
+
+    magic, version     4s, u8   b"VSEA", 2
+    public key         32s      X25519, made for this session and dropped with it
+    job, terms         32s, 32s SHA-256 of the job's id; of the settings' hash and all parties' names
+    certificate        u32 length, PEM
+    signature          over (label, job's id, from, to, all of the above)
+
+    transcript = SHA-256(label, job, both names, both hellos without their signatures)
+    keys       = HKDF-SHA256(X25519 secret, label / transcript / from / purpose)
+
+The signature says for whom and for which job a key was made, so nobody else can offer one in the peer's name, and
+whoever repeats a hello lacks its secret half. The keys depend on both hellos: only their two makers have them, which
+the first frame of each, its confirmation, shows the other (authenticated Diffie-Hellman with key confirmation). What
+is refused changes nothing, so forged hellos do not keep the true one out.
+
+A frame is
+
+    kind, number, index, total    u8, u64, u32, u64, little-endian, in the clear
+    content                       sealed: 16 bytes longer
+
+AES-256-GCM; nonce = number and index; associated data = job, from, to and the fields in the clear. Pieces of messages
+have one key, all other frames another, with numbers of their own. Whoever takes a frame gives a receipt for it: 16
+bytes of HMAC-SHA256 over the fields in the clear, under a third key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, system_secrets
+from veilgraph.core.types import PartyId
+from veilgraph.link.identity import Identity
+
+MAX_HELLO_BYTES: Final = 64 << 10
+"""Limit of a hello before anything in it is read."""
+MAX_EXTRA_BYTES: Final = 1 << 20
+"""Limit of what a party may tell its peers with its confirmation."""
+RECEIPT_BYTES: Final = 16
+
+_LABEL: Final = b"veilgraph seal 2"
+_MAGIC: Final = b"VSEA"
+_VERSION: Final = 2
+_HELLO: Final = struct.Struct("<4sB32s32s32sI")
+_HEAD: Final = struct.Struct("<BQIQ")
+_GCM_TAG_BYTES: Final = 16
+
+HEAD_BYTES: Final = _HEAD.size
+FRAME_BYTES: Final = HEAD_BYTES + _GCM_TAG_BYTES
+"""What a frame is longer than its content."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FrameKind(IntEnum):
+    """What a frame is. The number is its code on the wire."""
+
+    CONFIRMATION = 1
+    """The first frame: the sender has the keys. Its content is what the party tells every peer."""
+    PIECE = 2
+    """Of a message."""
+    PING = 3
+    STOPPED = 4
+    """The sender's part is over; the content says why, empty when it is done."""
+
+
+class Disagreement(ProtocolError):
+    """The peer itself, beyond doubt, takes part in a job with other settings or other parties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What both ends of every channel of a job must have in common.
+
+    Attributes:
+        job: names the job and the session; no two sessions have the same.
+        parties: all of the job, in its order.
+        settings: hash of the settings.
+    """
+
+    job: str
+    parties: tuple[PartyId, ...]
+    settings: str = ""
+
+    def terms(self) -> bytes:
+        """SHA-256 of settings and parties."""
+        return hashlib.sha256(joined(self.settings.encode(), *(party.encode() for party in self.parties))).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One that was opened: its peer sealed exactly this, in this session."""
+
+    kind: FrameKind
+    number: int
+    index: int
+    total: int
+    content: bytes
+
+
+class Channel:
+    """One party's end. Any number of threads may use it.
+
+    Args:
+        identity: of this party.
+        party: its name.
+        peer: who is at the other end.
+        session: of the job.
+        extra: told to the peer, sealed, before anything else.
+        secrets: gives the ephemeral key.
+
+    Raises:
+        ConfigError: the two are not two of the job's parties, or ``extra`` is too long.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        party: PartyId,
+        peer: PartyId,
+        session: Session,
+        *,
+        extra: bytes = b"",
+        secrets: SecretSource = system_secrets,
+    ) -> None:
+        if party == peer or not {party, peer} <= set(session.parties):
+            raise ConfigError(
+                f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}"
+            )
+        if len(extra) > MAX_EXTRA_BYTES:
+            raise ConfigError(f"extra has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
+        self._identity, self._party, self._peer, self._session = identity, party, peer, session
+        self._private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
+        body = _hello_body(self._private.public_key().public_bytes_raw(), session, identity.certificate_pem)
+        self._body, self._hello = body, body + identity.sign(_signed(party, peer, session, body))
+        self._lock = threading.Lock()
+        self._accepted: bytes | None = None
+        self._sealing: _Direction | None = None
+        self._opening: _Direction | None = None
+        self._messages = self._controls = self._newest = 0
+        self._extra = extra
+        self._confirmation: bytes | None = None
+
+    @property
+    def hello(self) -> bytes:
+        """What the peer must hear."""
+        return self._hello
+
+    @property
+    def agreed(self) -> bool:
+        """Whether there are keys: this end has heard the peer."""
+        return self._sealing is not None
+
+    def hear(self, hello: Buffer) -> bool:
+        """Takes the peer's hello, and makes the keys; a refused one changes nothing.
+
+        Returns:
+            Whether it is new; the one that was taken may be repeated.
+
+        Raises:
+            Disagreement: the peer takes part in something else.
+            ProtocolError: it is not the peer's hello to this party in this job, or not the first.
+        """
+        if not _HELLO.size < len(hello) <= MAX_HELLO_BYTES:
+            raise ProtocolError(f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}")
+        heard = bytes(hello)
+        if self._accepted is not None:
+            if heard == self._accepted:
+                return False
+            raise ProtocolError(f"another hello in the name of {self._peer}, which has been heard")
+        body, public = self._verified(heard)
+        try:
+            secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise ProtocolError(f"{self._peer} sent an invalid X25519 public key: {error}") from error
+        with self._lock:
+            if self._accepted is not None:
+                return False
+            transcript = self._transcript(body)
+            self._opening = _Direction(secret, transcript, self._session, self._peer, self._party)
+            self._sealing = _Direction(secret, transcript, self._session, self._party, self._peer)
+            self._accepted = heard
+        return True
+
+    def confirmation(self) -> bytes:
+        """The frame that shows the peer that this end has the keys; the same whenever it is asked for."""
+        with self._lock:
+            made = self._confirmation
+        if made is None:
+            made = self.seal(FrameKind.CONFIRMATION, self._extra)
+            with self._lock:
+                made = self._confirmation = self._confirmation or made
+        return made
+
+    def seal(self, kind: FrameKind, content: bytes = b"") -> bytes:
+        """Seals a frame that is no piece; every one has a higher number than those before.
+
+        Raises:
+            ProtocolError: there are no keys yet.
+        """
+        with self._lock:
+            self._controls += 1
+            number = self._controls
+        head = _HEAD.pack(kind, number, 0, 0)
+        sealing = _agreed(self._sealing, self._peer)
+        return head + sealing.controls.encrypt(_nonce(number, 0), content, sealing.context + head)
+
+    def next_message(self) -> int:
+        """Number of the next message, counting from 1."""
+        with self._lock:
+            self._messages += 1
+            return self._messages
+
+    def seal_piece(self, number: int, index: int, total: int, content: Buffer) -> bytearray:
+        """Seals one piece of a message. A second one of the same place must have the same content.
+
+        Args:
+            number: as ``next_message`` gave it.
+            index: of the piece.
+            total: bytes of the whole message.
+            content: of the piece; less than 2 GiB.
+
+        Raises:
+            ProtocolError: there are no keys yet.
+        """
+        sealing = _agreed(self._sealing, self._peer)
+        head = _HEAD.pack(FrameKind.PIECE, number, index, total)
+        frame = bytearray(FRAME_BYTES + len(content))
+        frame[:HEAD_BYTES] = head
+        into = memoryview(frame)[HEAD_BYTES:]
+        sealing.pieces.encrypt_into(_nonce(number, index), content, sealing.context + head, into)
+        return frame
+
+    def open(self, frame: Buffer) -> Frame:
+        """Opens a frame; changes nothing, so one that was sealed may be opened again.
+
+        Raises:
+            ProtocolError: the peer did not seal it for this party in this session, or there are no keys yet.
+        """
+        opening = _agreed(self._opening, self._peer)
+        if len(frame) < FRAME_BYTES:
+            raise ProtocolError(f"{len(frame)} bytes came, a sealed frame has at least {FRAME_BYTES}")
+        head = bytes(frame[:HEAD_BYTES])
+        code, number, index, total = _HEAD.unpack(head)
+        cipher = opening.pieces if code == FrameKind.PIECE else opening.controls
+        try:
+            content = cipher.decrypt(_nonce(number, index), memoryview(frame)[HEAD_BYTES:], opening.context + head)
+        except InvalidTag as error:
+            raise ProtocolError(
+                f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way"
+            ) from error
+        try:
+            return Frame(FrameKind(code), number, index, total, content)
+        except ValueError as error:
+            raise ProtocolError(
+                f"{self._peer} sealed a frame of kind {code}: install one release everywhere"
+            ) from error
+
+    def renews(self, frame: Frame) -> bool:
+        """Whether a frame that is no piece is newer than all that were asked about: a repeated one is not."""
+        with self._lock:
+            newer = frame.number > self._newest
+            self._newest = max(self._newest, frame.number)
+            return newer
+
+    def receipt(self, frame: Frame) -> bytes:
+        """Tells the peer that its frame was taken."""
+        opening = _agreed(self._opening, self._peer)
+        return _receipt(opening.receipts, _HEAD.pack(frame.kind, frame.number, frame.index, frame.total))
+
+    def received(self, frame: Buffer, receipt: Buffer) -> bool:
+        """Whether the peer took a frame that this end sealed: only it can have made the receipt."""
+        sealing = _agreed(self._sealing, self._peer)
+        return hmac.compare_digest(_receipt(sealing.receipts, bytes(frame[:HEAD_BYTES])), bytes(receipt[:64]))
+
+    def _verified(self, hello: bytes) -> tuple[bytes, bytes]:
+        """What the peer signed, and the public key in it, once they are known to be the peer's."""
+        magic, version, public, job, terms, certificate_bytes = _HELLO.unpack_from(hello)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise ProtocolError(
+                f"a hello in the name of {self._peer} begins with {magic!r}, {version}, expected {_MAGIC!r}, "
+                f"{_VERSION}: install one release at all parties"
+            )
+        if job != _job(self._session):
+            raise ProtocolError(f"a hello in the name of {self._peer} is of another job")
+        end = _HELLO.size + certificate_bytes
+        certificate, signature = hello[_HELLO.size : end], hello[end:]
+        message = _signed(self._peer, self._party, self._session, hello[:end])
+        self._identity.verify_peer(self._peer, certificate, signature, message, datetime.now(UTC))
+        if terms != self._session.terms():
+            raise Disagreement(
+                f"{self._peer} takes part in this job with other settings, or other parties, than {self._party}: "
+                "submit it again; who keeps jobs may have changed it"
+            )
+        return hello[:end], public
+
+    def _transcript(self, theirs: bytes) -> bytes:
+        bodies = {self._party: self._body, self._peer: theirs}
+        first, second = sorted(bodies)
+        names = first.encode(), second.encode()
+        known = joined(_LABEL, self._session.job.encode(), *names, bodies[first], bodies[second])
+        return hashlib.sha256(known).digest()
+
+
+class _Direction:
+    """Keys of what one party seals for the other, and of the receipts for it."""
+
+    def __init__(self, secret: bytes, transcript: bytes, session: Session, sender: PartyId, receiver: PartyId) -> None:
+        def key(purpose: str) -> bytes:
+            return derive_key(secret, f"{_LABEL.decode()}/{transcript.hex()}/{sender}/{purpose}")
+
+        self.pieces, self.controls = AESGCM(key("pieces")), AESGCM(key("controls"))
+        self.receipts = key("receipts")
+        self.context = joined(session.job.encode(), sender.encode(), receiver.encode())
+
+
+def joined(*parts: bytes) -> bytes:
+    """The parts, each after its length: no two lists of parts give the same bytes."""
+    return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+
+
+def stated_total(frame: Buffer) -> int:
+    """Bytes of the message that a piece says it is of, before it is opened."""
+    return int(_HEAD.unpack_from(frame)[3])
+
+
+def claimed_kind(frame: object) -> str:
+    """What a frame that nobody vouches for says it is, for a log."""
+    code = frame[0] if isinstance(frame, bytes | bytearray | memoryview) and len(frame) else 0
+    return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
+
+
+def _hello_body(public: bytes, session: Session, certificate: bytes) -> bytes:
+    return _HELLO.pack(_MAGIC, _VERSION, public, _job(session), session.terms(), len(certificate)) + certificate
+
+
+def _job(session: Session) -> bytes:
+    return hashlib.sha256(session.job.encode()).digest()
+
+
+def _signed(sender: PartyId, receiver: PartyId, session: Session, body: bytes) -> bytes:
+    return joined(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
+
+
+def _agreed(direction: _Direction | None, peer: PartyId) -> _Direction:
+    if direction is None:
+        raise ProtocolError(f"there are no keys with {peer} yet")
+    return direction
+
+
+def _nonce(number: int, index: int) -> bytes:
+    return struct.pack("<QI", number, index)
+
+
+def _receipt(key: bytes, head: bytes) -> bytes:
+    return hmac.digest(key, head, "sha256")[:RECEIPT_BYTES]
