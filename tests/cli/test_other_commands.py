@@ -11,7 +11,7 @@ from veilgraph.experiments.demo import demo_settings
 
 COMMANDS = (
     "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "machine", "submit",
-    "status", "logs", "stop", "request-certificate", "sign-certificate", "install-certificate", "serve", "export",
+    "status", "logs", "stop", "serve", "export",
     "demo-network",
 )  # fmt: skip
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,6 +13,8 @@ from cryptography import x509
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.key_file import KeyFile, Passphrase
+from veilgraph.deploy.revocation import current_list
 from veilgraph.link.identity import Identity, load_identity
 
 KitKind = Literal["server", "holder", "administrator"]
@@ -43,15 +46,17 @@ class Kit:
         path: the folder.
         kind: which participant it is for.
         name: the participant's name: a holder's, ``server``, or an administrator's address.
+        passphrase: of its private key, should it have one.
     """
 
     path: Path
     kind: KitKind
     name: PartyId
+    passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def open(cls, path: Path) -> Kit:
-        """Finds out whose kit it is.
+    def open(cls, path: Path, passphrase: Passphrase | None = None) -> Kit:
+        """Finds out whose kit it is; ``passphrase`` is asked for when the private key is needed.
 
         Raises:
             ConfigError: the folder is no start-up kit.
@@ -66,29 +71,52 @@ class Kit:
             name = str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
         except (OSError, ValueError, IndexError) as error:
             raise ConfigError(f"{certificate}: cannot be read ({error}); ask for a new start-up kit") from error
-        return cls(path, kind, SERVER if kind == "server" else name)
+        return cls(path, kind, SERVER if kind == "server" else name, passphrase)
 
     @property
     def runs(self) -> Path:
         """Where this participant's runs are kept unless ``join`` was told otherwise."""
         return self.path / "runs"
 
+    @property
+    def certificate_path(self) -> Path:
+        """The participant's own certificate."""
+        return self.path / "startup" / f"{self._stem}.crt"
+
+    @property
+    def key_file(self) -> KeyFile:
+        """Where its private key is."""
+        return KeyFile(self.path / "startup", self._stem)
+
+    @property
+    def _stem(self) -> str:
+        return "server" if self.kind == "server" else "client"
+
     def identity(self) -> Identity:
-        """The holder's certificate, key and trusted root.
+        """The participant's certificate, key, trusted root, and the newest list of revoked certificates, read now.
 
         Raises:
-            ConfigError: one of them cannot be read.
+            ConfigError: one of them cannot be read, the key's passphrase is not to be had, or the list is not current
+                and the site insists on that.
+            DataError: one of them is damaged, or they do not belong together.
         """
-        startup = self.path / "startup"
-        return load_identity(startup / "client.crt", startup / "client.key", startup / "rootCA.pem")
+        key, passphrase = self.key_file.found(self.passphrase)
+        identity = load_identity(self.certificate_path, key, self.path / "startup" / "rootCA.pem", passphrase)
+        return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
+
+    def _insists(self) -> bool:
+        """Whether the site joined with ``--current-list``."""
+        site = self.path / "local" / _SITE_FILE
+        return site.exists() and bool(_read_json(site).get("current_list", False))
 
     def startup_settings(self) -> dict[str, Any]:
         """FLARE's own settings of the kit."""
         file = next(file for file, kind in _KINDS.items() if kind == self.kind)
         return _read_json(self.path / "startup" / file)
 
-    def prepare(self, party_file: Path | None, runs: Path) -> None:
-        """Writes the policy of this machine: what FLARE may run here, and where data and runs are.
+    def prepare(self, party_file: Path | None, runs: Path, *, current_list: bool = False) -> None:
+        """Writes the policy of this machine: what FLARE may run here, where data and runs are, and whether this site
+        takes part without a current list of revoked certificates.
 
         Only veilgraph's own two classes may be built, jobs that bring code are refused, logs are not streamed, and
         FLARE keeps what it stores inside the kit.
@@ -114,7 +142,11 @@ class Kit:
             if isinstance(authorization["permissions"][role], dict):
                 authorization["permissions"][role].update(_NEVER)
         _write_json(local / "authorization.json", authorization)
-        site = {"party_file": None if party_file is None else str(party_file.absolute()), "runs": str(runs.absolute())}
+        site = {
+            "party_file": None if party_file is None else str(party_file.absolute()),
+            "runs": str(runs.absolute()),
+            "current_list": current_list,
+        }
         _write_json(local / _SITE_FILE, site)
 
     def party_file(self) -> Path | None:
