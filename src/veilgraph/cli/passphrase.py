@@ -44,7 +44,7 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Pa
 
         if PASSPHRASE_VARIABLE in os.environ:
             return os.environb[PASSPHRASE_VARIABLE.encode()]
-        if not sys.stdin.isatty():
+        if not _at_a_terminal():
             raise ConfigError(
                 f"the private key of {of} takes a passphrase, and nobody can type it here; give --passphrase-file, or "
                 f"set {PASSPHRASE_VARIABLE}"
@@ -55,6 +55,10 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Pa
         return typed.encode()
 
     return ask
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _from_file(file: Path) -> bytes:
