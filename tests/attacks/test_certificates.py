@@ -271,6 +271,8 @@ def test_a_list_is_never_replaced_by_an_older_one(consortium: Path, stolen: Kit,
     with pytest.raises(ProtocolError, match="list 9 of revoked certificates no longer has serial"):
         accept_newer(shop, crl(consortium, 9))
     assert installed_list(shop) == second
+    assert not accept_newer(shop, second.pem + b"what somebody wrote behind it")
+    assert RevocationList.read(first.pem + b"as here", (authority(consortium).root(),)) == first
     assert accept_newer(shop, third.pem)
     assert (shop / "startup" / "revoked.pem").stat().st_mode & 0o077 == 0
 
