@@ -142,6 +142,8 @@ def test_all_that_was_certified_of_a_name_is_revoked_and_nothing_else(consortium
     again, _ = revoke(authority(consortium), "shop", NOW + timedelta(days=1))
     assert again.number == 2
     assert again.revoked.items() > made.revoked.items(), "what was revoked stays so, since when it was"
+    third, _ = revoke(authority(consortium), "bank", NOW + timedelta(days=2))
+    assert third.revoked == again.revoked
     everybody = {one.serial_number for one in authority(consortium).issued()}
     assert len(everybody - set(again.revoked)) == 2, "the server and the administrator"
 

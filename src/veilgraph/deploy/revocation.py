@@ -140,11 +140,16 @@ def refuses(kit: Path, certificate: bytes) -> str | None:
     """
     try:
         revoked = installed_list(kit)
-        return None if revoked is None else revoked.fault(x509.load_pem_x509_certificate(certificate))
+        return None if revoked is None else revoked.fault(_parsed(certificate))
     except (ConfigError, DataError) as error:
         return str(error)
     except ValueError as error:
         return f"cannot be read: {error}"
+
+
+@lru_cache(maxsize=256)
+def _parsed(certificate: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(certificate)
 
 
 @lru_cache(maxsize=8)
