@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
+from veilgraph.cli import passphrase
 from veilgraph.deploy.demo import free_ports
+from veilgraph.link import private_key
 
 PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}\nedges: []\n"
 
@@ -73,12 +76,75 @@ def test_a_project_is_provisioned_once(kits: Path) -> None:
 
 def test_a_key_of_ones_own_by_commands(kits: Path, tmp_path: Path) -> None:
     request, certificate = tmp_path / "shop.csr", tmp_path / "shop.crt"
-    asked = veilgraph("request-certificate", kits / "shop", "--out", request)
-    signed = veilgraph("sign-certificate", request, "--authority", kits.parent / "authority", "--out", certificate)
+    asked = veilgraph("cert", "request", kits / "shop", "--out", request)
+    signed = veilgraph("cert", "sign", request, "--authority", kits.parent / "authority", "--out", certificate)
     assert asked.stdout.splitlines()[0] == signed.stdout.splitlines()[0]
     assert "shop: SHA-256 of the public key " in asked.stdout
-    assert "installed; valid until 20" in veilgraph("install-certificate", kits / "shop", certificate).stdout
-    assert "no certificate was requested" in one_error(veilgraph("install-certificate", kits / "shop", certificate))
+    assert "installed; valid until 20" in veilgraph("cert", "install", kits / "shop", certificate).stdout
+    assert "no certificate was requested" in one_error(veilgraph("cert", "install", kits / "shop", certificate))
+
+
+def test_a_stolen_kit_is_revoked_by_commands(kits: Path, party: Path, tmp_path: Path) -> None:
+    authority = shutil.copytree(kits.parent / "authority", tmp_path / "authority")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    said = veilgraph("cert", "revoke", "bank", "--authority", authority).stdout.splitlines()
+    assert said[0].startswith("revoked ")
+    assert said[1].startswith("list 1, 1 revoked, next one by 20")
+    assert said[1].endswith(f": {authority / 'revoked.pem'}")
+    installed = veilgraph("cert", "install-list", bank, authority / "revoked.pem").stdout
+    assert installed.startswith("list 1 is installed: 1 revoked")
+    assert "was revoked on 20" in one_error(veilgraph("join", bank, "--party", party))
+    serial = said[0].split()[1].removesuffix(",")
+    anew = veilgraph("cert", "revoke", "bank", "--serial", serial, "--days", "7", "--authority", authority)
+    assert "list 2, 1 revoked" in anew.stdout
+    assert "no serial number" in usage_error(veilgraph("cert", "revoke", "--serial", "x", "--authority", authority))
+    assert "bnak" in one_error(veilgraph("cert", "revoke", "bnak", "--authority", authority))
+
+
+def test_a_site_may_insist_on_a_current_list(kits: Path, party: Path, tmp_path: Path) -> None:
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    said = one_error(veilgraph("join", bank, "--party", party, "--current-list"))
+    assert "has no list of revoked certificates; get one from the authority: veilgraph cert install-list" in said
+
+
+def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
+    kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_key, "_COST", 16)
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    secret = tmp_path / "passphrase"
+    secret.write_text("four words of a dictionary\n", encoding="utf-8")
+    secret.chmod(0o644)
+    protect = ("cert", "protect", bank, "--passphrase-file", secret)
+    assert f"others can read it, too (mode 644); chmod 600 {secret}" in one_error(veilgraph(*protect))
+    secret.chmod(0o600)
+    assert veilgraph(*protect).stdout.startswith("sealed; ")
+    secret.write_text("\nfour words of a dictionary\n", encoding="utf-8")
+    unprotect = ("cert", "unprotect", bank)
+    assert "its first line is empty" in one_error(veilgraph(*unprotect, "--passphrase-file", secret))
+    assert "nobody can type it here; give --passphrase-file, or set VEILGRAPH_PASSPHRASE" in one_error(
+        veilgraph(*unprotect)
+    )
+    monkeypatch.setenv("VEILGRAPH_PASSPHRASE", "four words of a dictionari")
+    wrong = one_error(veilgraph(*unprotect))
+    assert "has another passphrase" in wrong
+    assert "dictionari" not in wrong
+    monkeypatch.setenv("VEILGRAPH_PASSPHRASE", "four words of a dictionary")
+    assert "in the clear again" in veilgraph(*unprotect).stdout
+    monkeypatch.delenv("VEILGRAPH_PASSPHRASE")
+
+    typed = iter(["a first passphrase", "a second passphrase", "a passphrase", "a passphrase", "a passphrase"])
+    monkeypatch.setattr(passphrase, "getpass", lambda prompt: next(typed))
+    monkeypatch.setattr(passphrase, "_at_a_terminal", lambda: True)
+    request = ("cert", "request", bank, "--out", tmp_path / "bank.csr", "--passphrase")
+    assert "the two passphrases differ" in one_error(veilgraph(*request))
+    assert "SHA-256" in veilgraph(*request).stdout
+    certificate = tmp_path / "bank.crt"
+    veilgraph("cert", "sign", tmp_path / "bank.csr", "--authority", kits.parent / "authority", "--out", certificate)
+    assert "installed" in veilgraph("cert", "install", bank, certificate).stdout
+    assert not list(typed)
+    assert (bank / "startup" / "client.sealed.key").exists()
+    assert not (bank / "startup" / "client.key").exists()
 
 
 def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
+from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.experiments.organisations import export_dataset, export_parts
@@ -51,6 +52,11 @@ JOB: dict[str, Any] = {
     "train": {"epochs": 8, "checkpoint_every": 2, "patience": None},
     "timeout_s": 120,
 }
+
+
+PROTECTED = (SERVER, "B", "ops@example.org")
+WORDS = b"four words of a dictionary"
+"""The passphrase of the keys of ``PROTECTED``; the others' lie in the clear."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +91,14 @@ def consortium(tmp_path_factory) -> Iterator[Consortium]:
         }
     )
     kits = provision(project, out / "project")
-    with local_network(kits, party_files, report=lambda line: None) as network:
-        yield Consortium(network, out, port)
+    for name in PROTECTED:
+        opened = Kit.open(kits[name])
+        protect(opened.key_file, opened.path, lambda: WORDS)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
+        with local_network(kits, party_files, report=lambda line: None) as network:
+            administrator = replace(network.administrator, passphrase=lambda: WORDS)
+            yield Consortium(replace(network, administrator=administrator), out, port)
 
 
 def job(name: str, **changes) -> JobSettings:
@@ -124,6 +136,29 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     assert after.ids == (before.ids or ())[:5]
     assert torch.equal(after.classes, before.classes[:5])
     assert after.made_at >= before.made_at
+
+
+def test_a_protected_key_is_on_no_disk_and_its_passphrase_with_join_alone(consortium: Consortium) -> None:
+    """What ran above ran with these keys: at the server, a holder and the administrator."""
+    processes: dict[str, list[Path]] = {name: [] for name in (SERVER, "B")}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended
+            command = (process / "cmdline").read_bytes()
+            assert WORDS not in command
+            for name, found in processes.items():
+                if str(consortium.network.kits[name]).encode() in command.split(b"\0"):
+                    found.append(process)
+    for name, found in processes.items():
+        kit = Kit.open(consortium.network.kits[name])
+        assert len(found) >= 2
+        for process in found:
+            told = WORDS in (process / "environ").read_bytes()
+            assert told == (process.name == str(consortium.network.sites[name].pid))
+        body = kit.key_file.plain.read_bytes().splitlines()[4]
+        assert len(body) == 64
+        files = [path for path in kit.path.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert kit.key_file.sealed in files
+        assert not [path for path in files if body in (content := path.read_bytes()) or WORDS in content]
 
 
 def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) -> None:

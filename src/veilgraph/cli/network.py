@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from veilgraph.cli.app import Overrides, command, fresh_path, messages, read_settings, results, say
+from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or it
 
 
 @contextmanager
-def _deployment() -> Iterator[None]:
+def deployment() -> Iterator[None]:
     """Says what to install where the extra is missing."""
     try:
         yield
@@ -43,7 +43,7 @@ def provision_command(
     Run it on a machine that is neither the server nor a holder's, give every participant its kit over a safe channel,
     and keep authority/ off line: whoever has that key can name new participants.
     """
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.project import provision, read_project  # noqa: PLC0415
 
         kits = provision(read_project(project), out)
@@ -54,49 +54,6 @@ def provision_command(
     typer.echo("next, at the server: veilgraph join KIT; at every holder: veilgraph join KIT --party party.yaml")
 
 
-@command("request-certificate", "veilgraph request-certificate consortium/kits/bank --out bank.csr")
-def request_certificate_command(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")],
-    out: Annotated[Path, typer.Option(metavar="FILE.csr", help="The request to write; no secret.")],
-) -> None:
-    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
-    with _deployment():
-        from veilgraph.deploy.certificates import request_certificate  # noqa: PLC0415
-
-        found = request_certificate(_open(kit), out)
-    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
-    typer.echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
-
-
-@command("sign-certificate", "veilgraph sign-certificate bank.csr --authority consortium/authority --out bank.crt")
-def sign_certificate_command(
-    request: Annotated[Path, typer.Argument(metavar="FILE.csr", help="A participant's request.")],
-    authority: Annotated[Path, typer.Option(metavar="DIR", help="The folder that provision made.")],
-    out: Annotated[Path, typer.Option(metavar="FILE.crt", help="The certificate to write.")],
-    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it is valid.")] = 360,
-) -> None:
-    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
-    with _deployment():
-        from veilgraph.deploy.certificates import sign_certificate  # noqa: PLC0415
-
-        found = sign_certificate(request, authority, out, datetime.now(UTC), days)
-    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
-    typer.echo(f"only if {found.name} has read you the same: send {out} back to it")
-
-
-@command("install-certificate", "veilgraph install-certificate consortium/kits/bank bank.crt")
-def install_certificate_command(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")],
-    certificate: Annotated[Path, typer.Argument(metavar="FILE.crt", help="What the authority signed.")],
-) -> None:
-    """Use the signed certificate and its key from now on; the site must be stopped."""
-    with _deployment():
-        from veilgraph.deploy.certificates import install_certificate  # noqa: PLC0415
-
-        until = install_certificate(_open(kit), certificate, datetime.now(UTC))
-    typer.echo(f"installed; valid until {until:%Y-%m-%d}")
-
-
 @command("join", "veilgraph join consortium/kits/bank --party bank/party.yaml")
 def join_command(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server or a holder.")],
@@ -105,12 +62,22 @@ def join_command(
     connect: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Longest wait for the first connection.")
     ] = 60.0,
+    current_list: Annotated[
+        bool,
+        typer.Option(
+            "--current-list",
+            metavar="",
+            help="Take part only while the list of revoked certificates is here and not past its time.",
+        ),
+    ] = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.join import join  # noqa: PLC0415
 
-        join(_open(kit), party, runs, report=say, connect_s=connect)
+        opened = open_kit(kit, passphrase_file)
+        join(opened, party, runs, report=say, connect_s=connect, current_list=current_list)
 
 
 @command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")
@@ -134,13 +101,14 @@ def submit_command(
         int, typer.Option(min=0, help="After a lost party or connection, go on with --resume so many times.")
     ] = 0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end.")] = True,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part."""
     settings = read_settings(job, overrides)
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.control import submit  # noqa: PLC0415
 
-        submit(_open(kit), settings, work, resume=resume, wait=wait, retries=retries, report=say)
+        submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work != "align":
         horizontal = settings.paradigm == "horizontal"
         who = "every" if horizontal else "the label"
@@ -150,12 +118,12 @@ def submit_command(
 
 
 @command("status", "veilgraph status --kit consortium/kits/ops@example.org")
-def status_command(kit: KitOption) -> None:
+def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> None:
     """Show who is connected and which jobs were submitted."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.control import status  # noqa: PLC0415
 
-        found = status(_open(kit))
+        found = status(open_kit(kit, passphrase_file))
     from veilgraph.report.project import project_table  # noqa: PLC0415
 
     typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}")
@@ -170,22 +138,23 @@ def logs_command(
     ],
     job_id: JobId = None,
     everything: Annotated[bool, typer.Option("--all", metavar="", help="With what the engine says.")] = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.control import logs  # noqa: PLC0415
 
-        typer.echo(logs(_open(kit), job_id, everything=everything), nl=False)
+        typer.echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
 @command("stop", "veilgraph stop --kit consortium/kits/ops@example.org")
-def stop_command(kit: KitOption, job_id: JobId = None) -> None:
+def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
     """Stop a running job; the parties keep their checkpoints, and submit --resume goes on."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.control import stop  # noqa: PLC0415
 
         with messages().status("stopping"):
-            stopped = stop(_open(kit), job_id)
+            stopped = stop(open_kit(kit, passphrase_file), job_id)
     typer.echo(f"stopped {stopped}")
 
 
@@ -204,7 +173,7 @@ def serve_command(
     ] = None,
 ) -> None:
     """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.https import make_token_file  # noqa: PLC0415
         from veilgraph.deploy.serve import serve  # noqa: PLC0415
 
@@ -265,7 +234,7 @@ def demo_network_command(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
 ) -> None:
     """Three organisations with tables of their own, as separate processes over mutual TLS on this machine."""
-    with _deployment():
+    with deployment():
         from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
 
         run = run_network_demo(out or fresh_path("demo-network"), say, epochs)
@@ -279,7 +248,8 @@ def demo_network_command(
     typer.echo(f"its predictions: veilgraph predict {run}")
 
 
-def _open(path: Path) -> Kit:
+def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:
+    """The kit in a folder; its passphrase is asked for when its key is needed."""
     from veilgraph.deploy.kit import Kit  # noqa: PLC0415
 
-    return Kit.open(path)
+    return Kit.open(path, passphrase_source(passphrase_file, of=path))

@@ -22,16 +22,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(folder: Path, refusal: str) -> Iterator[None]:
+def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[None]:
     """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
 
+    Args:
+        folder: to hold.
+        refusal: what to say if another process holds it.
+        wait: until the other lets go, which is to be soon.
+
     Raises:
-        RunError: with ``refusal``: another process holds it.
+        RunError: with ``refusal``.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise RunError(refusal) from error
         yield

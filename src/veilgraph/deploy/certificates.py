@@ -16,14 +16,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked, write_whole
+from veilgraph.deploy.authority import Authority, common_name, read_certificate, read_file
+from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.revocation import installed_list
 
 DAYS: Final = 360
 _KEY_BITS: Final = 2048
 _CLOCK_SKEW: Final = timedelta(minutes=5)
-_NEW_KEY: Final = "new.key"
 
 
 @dataclass(frozen=True)
@@ -34,27 +36,38 @@ class Fingerprint:
     sha256: str
 
 
-def request_certificate(kit: Kit, out: Path) -> Fingerprint:
+def request_certificate(kit: Kit, out: Path, passphrase: Passphrase | None = None) -> Fingerprint:
     """Makes a key in the kit and a request for a certificate of it, with the name of the kit's certificate.
+
+    Args:
+        kit: of who asks.
+        out: the request to write.
+        passphrase: seals the new key. A kit whose key is sealed gets no other: then with the kit's own, if left out.
 
     Raises:
         RunError: the request or the key cannot be written.
-        ConfigError: the kit's certificate cannot be read.
+        ConfigError: the kit's certificate cannot be read, or the passphrase is too short.
     """
     key = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
-    request = x509.CertificateSigningRequestBuilder().subject_name(_certificate(kit).subject)
+    request = x509.CertificateSigningRequestBuilder().subject_name(read_certificate(kit.certificate_path).subject)
+    if passphrase is None and kit.key_file.is_sealed:
+        kit.key_file.read(kit.passphrase)  # the same passphrase, not a mistyped one
+        passphrase = kit.passphrase
     try:
-        _write_private(kit.path / "startup" / _NEW_KEY, key)
+        _new_key(kit).write(key, None if passphrase is None else passphrase())
         write_whole(out, request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return Fingerprint(kit.name, _fingerprint(key.public_key()))
 
 
-def sign_certificate(request: Path, authority: Path, out: Path, now: datetime, days: int = DAYS) -> Fingerprint:
+def sign_certificate(
+    request: Path, authority: Path, out: Path, now: datetime, days: int = DAYS, passphrase: Passphrase | None = None
+) -> Fingerprint:
     """Signs a participant's request with the authority's key.
 
-    Only names that were provisioned are signed, each with what its first certificate says of it.
+    Only names that were provisioned are signed, each with what its first certificate says of it, and only keys that
+    were never revoked.
 
     Args:
         request: as ``request_certificate`` wrote it.
@@ -62,25 +75,19 @@ def sign_certificate(request: Path, authority: Path, out: Path, now: datetime, d
         out: the certificate to write.
         now: with a time zone.
         days: for how long it is valid.
+        passphrase: of the authority's key, if it has one.
 
     Raises:
         ConfigError: a file cannot be read.
-        DataError: the request is not one, or not of a participant.
+        DataError: the request is not one, not of a participant, or of one whose key was revoked or who left.
     """
     wanted = _read_request(request)
-    root = _read_certificate(authority / "rootCA.pem")
-    key = serialization.load_pem_private_key(_read(authority / "rootCA.key"), None)
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise ConfigError(f"{authority / 'rootCA.key'}: not an RSA key; give the folder that veilgraph provision made")
-    first = next((old for old in _issued(authority) if old.subject == wanted.subject), None)
-    if first is None:
-        raise DataError(
-            f"{request}: {wanted.subject.rfc4514_string()!r} is no participant of this project; requests are made with "
-            "a kit of the project"
-        )
+    signer = Authority(authority, passphrase)
     public = wanted.public_key()
     if not isinstance(public, rsa.RSAPublicKey) or public.key_size < _KEY_BITS:
         raise DataError(f"{request}: its key is not RSA of at least {_KEY_BITS} bits; make it with veilgraph")
+    first = _first(signer, wanted, request)
+    root, key = signer.root(), signer.key()
     builder = (
         x509.CertificateBuilder()
         .subject_name(first.subject)
@@ -96,11 +103,13 @@ def sign_certificate(request: Path, authority: Path, out: Path, now: datetime, d
     for extension in first.extensions:
         if not isinstance(extension.value, kept):
             builder = builder.add_extension(extension.value, extension.critical)
+    certificate = builder.sign(key, hashes.SHA256())
     try:
-        write_whole(out, builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        signer.keep(certificate)  # first: what is not kept could not be revoked by name
+        write_whole(out, certificate.public_bytes(serialization.Encoding.PEM))
     except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
-    return Fingerprint(_name(first), _fingerprint(public))
+        raise RunError(f"{error.filename or out}: cannot be written ({error}); choose another --out") from error
+    return Fingerprint(common_name(first), _fingerprint(public))
 
 
 def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
@@ -110,21 +119,21 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
         Until when it is valid.
 
     Raises:
-        DataError: it is not for this kit's new key, of another project, or not valid now.
+        DataError: it is not for this kit's new key, of another project, revoked, or not valid now.
         RunError: the site is running, or nothing was requested.
     """
-    startup = kit.path / "startup"
-    new = _read_certificate(certificate)
-    old = _certificate(kit)
-    if not (startup / _NEW_KEY).is_file():
-        raise RunError(f"{kit.path}: no certificate was requested with this kit; begin with request-certificate")
-    key = serialization.load_pem_private_key(_read(startup / _NEW_KEY), None)
+    new = read_certificate(certificate)
+    old = read_certificate(kit.certificate_path)
+    requested = _new_key(kit)
+    if not requested.exists:
+        raise RunError(f"{kit.path}: no certificate was requested with this kit; begin with veilgraph cert request")
+    key = requested.read(kit.passphrase)
     if new.public_key() != key.public_key():
         raise DataError(f"{certificate}: is not for the key that this kit requested it for; sign the newest request")
     if new.subject != old.subject:
         raise DataError(f"{certificate}: is for {new.subject.rfc4514_string()!r}, not for {kit.name}; give its own")
     try:
-        new.verify_directly_issued_by(_read_certificate(startup / "rootCA.pem"))
+        new.verify_directly_issued_by(read_certificate(kit.path / "startup" / "rootCA.pem"))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise DataError(f"{certificate}: is of another project; have this project's authority sign it") from error
     if not new.not_valid_before_utc <= now <= new.not_valid_after_utc:
@@ -132,35 +141,50 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
             f"{certificate}: is valid from {new.not_valid_before_utc:%Y-%m-%d} to {new.not_valid_after_utc:%Y-%m-%d}, "
             f"and here it is {now:%Y-%m-%d}; compare the clocks, or have it signed anew"
         )
-    stem = "server" if kit.kind == "server" else "client"
+    revoked = installed_list(kit.path)
+    if revoked is not None and (fault := revoked.fault(new)):
+        raise DataError(f"{certificate}: {fault}")
+    if kit.key_file.is_sealed and not requested.is_sealed:
+        raise RunError(f"{kit.path}: its key has a passphrase now, and the requested one has none; request it anew")
+    passphrase = kit.passphrase if requested.is_sealed else None
     with locked(kit.path, f"{kit.path} is in use: stop its site first, and start it again afterwards"):
         # Key and certificate cannot change in one step. A kill in between leaves two that do not belong together,
         # which join refuses; the new key stays until both are in place, so that installing again mends it.
-        write_whole(startup / f"{stem}.crt", new.public_bytes(serialization.Encoding.PEM))
-        _write_private(startup / f"{stem}.key", key)
-        (startup / _NEW_KEY).unlink()
+        write_whole(kit.certificate_path, new.public_bytes(serialization.Encoding.PEM))
+        kit.key_file.write(key, None if passphrase is None else passphrase())
+        requested.remove()
     return new.not_valid_after_utc
 
 
 def keep_issued(kits: dict[str, Path], authority: Path) -> None:
-    """Keeps what was certified of whom, so that requests can be compared with it: certificates only, no keys."""
-    folder = authority / "issued"
-    folder.mkdir(mode=0o700)
-    for number, kit in enumerate(kits.values()):
-        opened = Kit.open(kit)
-        (folder / f"{number:02d}.crt").write_bytes(_certificate(opened).public_bytes(serialization.Encoding.PEM))
+    """Keeps what was certified of whom, so that requests can be compared with it, and all of it revoked."""
+    for kit in kits.values():
+        Authority(authority).keep(read_certificate(Kit.open(kit).certificate_path))
 
 
-def _issued(authority: Path) -> list[x509.Certificate]:
-    return [_read_certificate(path) for path in sorted((authority / "issued").glob("*.crt"))]
+def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:
+    """What was certified of a participant before; None of its keys may come back, and whoever left does not."""
+    named = [old for old in authority.issued() if old.subject == wanted.subject]
+    if not named:
+        raise DataError(
+            f"{request}: {wanted.subject.rfc4514_string()!r} is no participant of this project; requests are made with "
+            "a kit of the project"
+        )
+    name, revoked = common_name(named[0]), authority.revoked()
+    if any(old.serial_number in authority.left() for old in named):
+        raise DataError(
+            f"{request}: {name} has left the project; to take it back, first: veilgraph cert revoke {name}, without "
+            "--leaves"
+        )
+    if any(
+        revoked and old.serial_number in revoked.revoked and old.public_key() == wanted.public_key() for old in named
+    ):
+        raise DataError(f"{request}: the key in it was revoked; {name} makes a new one with veilgraph cert request")
+    return named[0]
 
 
-def _certificate(kit: Kit) -> x509.Certificate:
-    return _read_certificate(kit.path / "startup" / ("server.crt" if kit.kind == "server" else "client.crt"))
-
-
-def _name(certificate: x509.Certificate) -> str:
-    return str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+def _new_key(kit: Kit) -> KeyFile:
+    return KeyFile(kit.path / "startup", "new")
 
 
 def _fingerprint(key: rsa.RSAPublicKey) -> str:
@@ -170,38 +194,11 @@ def _fingerprint(key: rsa.RSAPublicKey) -> str:
     return digest.finalize().hex(":", 2)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the file, or folder, that veilgraph made") from error
-
-
-def _read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(_read(path))
-    except ValueError as error:
-        raise DataError(f"{path}: is no certificate ({error}); give a PEM file") from error
-
-
 def _read_request(path: Path) -> x509.CertificateSigningRequest:
     try:
-        request = x509.load_pem_x509_csr(_read(path))
+        request = x509.load_pem_x509_csr(read_file(path))
     except ValueError as error:
-        raise DataError(f"{path}: is no certificate request ({error}); make one with request-certificate") from error
+        raise DataError(f"{path}: is no certificate request ({error}); make one with veilgraph cert request") from error
     if not request.is_signature_valid:
-        raise DataError(f"{path}: is not signed with its own key; make it anew with request-certificate")
+        raise DataError(f"{path}: is not signed with its own key; make it anew with veilgraph cert request")
     return request
-
-
-def _write_private(path: Path, key: object) -> None:
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise DataError(f"{path}: not an RSA key; make it with request-certificate")
-    content = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(content)
-    temporary.replace(path)

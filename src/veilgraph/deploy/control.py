@@ -35,6 +35,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.ingress import install
+from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
@@ -212,9 +213,10 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
     logging.disable(logging.CRITICAL)
     session = None
     try:
-        with redirect_stdout(quiet), redirect_stderr(quiet):
-            session = new_secure_session(kit.name, str(kit.path), timeout=connect_s)
-        yield session
+        with view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
+            with redirect_stdout(quiet), redirect_stderr(quiet):
+                session = new_secure_session(kit.name, str(view), timeout=connect_s)
+            yield session
     except (NoConnection, FLCommunicationError, TimeoutError, ConnectionError) as error:
         raise LinkTimeout(f"{kit.name} cannot reach the server at {address}: is it running? ({error})") from error
     except (AuthenticationError, AuthorizationError) as error:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from veilgraph.core.errors import ConfigError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.guard.ingress import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
+from veilgraph.deploy.revocation import accept_newer
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
@@ -181,7 +183,10 @@ def _link(
     cell = fl_ctx.get_engine().get_cell().core_cell
     addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
     session = Session(job_id, parties, settings.hash())
-    wire = FlareLink(party, cell, addresses, kit.identity(), session, settings.timeout_s)
+    identity = kit.identity()
+    known = b"" if identity.revoked is None else identity.revoked.pem
+    take = partial(_take_list, kit)
+    wire = FlareLink(party, cell, addresses, identity, session, settings.timeout_s, extra=known, on_extra=take)
     done = threading.Event()
     watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done, why), daemon=True)
     watcher.start()
@@ -194,6 +199,12 @@ def _link(
         raise
     finally:
         done.set()
+
+
+def _take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
+    """Keeps a newer list of revoked certificates that a peer has; then all are asked again, by the newer list."""
+    if shown and accept_newer(kit.path, shown):
+        raise PeerFailed(f"{peer} had a newer list of revoked certificates, which is installed here now")
 
 
 def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event, why: Callable[[], str]) -> None:

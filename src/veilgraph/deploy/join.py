@@ -20,6 +20,7 @@ from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import locked
 from veilgraph.core.party_settings import read_party_settings
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
+from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
 
 _SETTINGS: Final = {"server": "fed_server.json", "holder": "fed_client.json"}
@@ -32,7 +33,15 @@ _CALM_S: Final = 60.0
 Report = Callable[[str], None]
 
 
-def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report, connect_s: float = 60.0) -> None:
+def join(
+    kit: Kit,
+    party_file: Path | None,
+    runs: Path | None,
+    *,
+    report: Report,
+    connect_s: float = 60.0,
+    current_list: bool = False,
+) -> None:
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
     Args:
@@ -41,16 +50,19 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
         runs: where to keep runs; default: in the kit.
         report: called with a line when something happens that a person wants to know.
         connect_s: longest wait for the first connection with the server.
+        current_list: take part only with a list of revoked certificates that is not past its time.
 
     Raises:
         ConfigError: the kit or the party file cannot be used.
+        DataError: the kit is damaged, or its passphrase another.
         LinkTimeout: no connection in time.
         RunError: the site is running already, or its process ends again and again.
     """
     _check(kit, party_file)
-    kit.prepare(party_file, runs or kit.runs)
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
-    with alone, _stop_on_signals() as stopped:
+    with alone, kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
+        kit.prepare(party_file, runs or kit.runs, current_list=current_list)
+        _check_identity(kit, report)
         started: list[float] = []
         while not stopped.is_set():
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
@@ -83,8 +95,17 @@ def _check(kit: Kit, party_file: Path | None) -> None:
     party = read_party_settings(party_file).party
     if party != kit.name:
         raise ConfigError(f"{party_file}: party={party!r}, and the kit is {kit.name}'s; give that holder's party file")
-    identity, message = kit.identity(), b"this kit's own certificate"
-    identity.verify_peer(kit.name, identity.certificate_pem, identity.sign(message), message, datetime.now(UTC))
+
+
+def _check_identity(kit: Kit, report: Report) -> None:
+    """Whether others will believe this kit's certificate, as far as can be told from here."""
+    identity, message, now = kit.identity(), b"this kit's own certificate", datetime.now(UTC)
+    identity.verify_peer(kit.name, identity.certificate_pem, identity.sign(message), message, now)
+    if identity.revoked is not None and now > identity.revoked.next_update:
+        report(
+            f"the list of revoked certificates should have been renewed on {identity.revoked.next_update:%Y-%m-%d}; it "
+            "still counts: ask the authority for a newer one"
+        )
 
 
 @contextmanager
@@ -118,7 +139,8 @@ def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=kit.path,
-            env=os.environ | {FOLDER_VARIABLE: sockets},
+            env={name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
+            | {FOLDER_VARIABLE: sockets},
             start_new_session=True,
         )
         try:

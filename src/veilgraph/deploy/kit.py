@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,6 +14,8 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.guard.policy import LOCAL_SCHEME
+from veilgraph.deploy.key_file import KeyFile, Passphrase
+from veilgraph.deploy.revocation import current_list
 from veilgraph.link.identity import Identity, load_identity
 
 KitKind = Literal["server", "holder", "administrator"]
@@ -44,15 +47,17 @@ class Kit:
         path: the folder.
         kind: which participant it is for.
         name: the participant's name: a holder's, ``server``, or an administrator's address.
+        passphrase: of its private key, should it have one.
     """
 
     path: Path
     kind: KitKind
     name: PartyId
+    passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def open(cls, path: Path) -> Kit:
-        """Finds out whose kit it is.
+    def open(cls, path: Path, passphrase: Passphrase | None = None) -> Kit:
+        """Finds out whose kit it is; ``passphrase`` is asked for when the private key is needed.
 
         Raises:
             ConfigError: the folder is no start-up kit.
@@ -62,24 +67,45 @@ class Kit:
         if kind is None:
             raise ConfigError(f"{path} is not a start-up kit; give a folder that veilgraph provision made under kits/")
         certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        name = _common_name(certificate)
-        return cls(path, kind, SERVER if kind == "server" else name)
+        return cls(path, kind, SERVER if kind == "server" else _common_name(certificate), passphrase)
 
     @property
     def runs(self) -> Path:
         """Where this participant's runs are kept unless ``join`` was told otherwise."""
         return self.path / "runs"
 
+    @property
+    def certificate_path(self) -> Path:
+        """The participant's own certificate."""
+        return self.path / "startup" / f"{self._stem}.crt"
+
+    @property
+    def key_file(self) -> KeyFile:
+        """Where its private key is."""
+        return KeyFile(self.path / "startup", self._stem)
+
+    @property
+    def _stem(self) -> str:
+        return "server" if self.kind == "server" else "client"
+
     def identity(self) -> Identity:
-        """The participant's certificate, key and trusted root, and the name in the server's certificate.
+        """The participant's certificate, key and trusted root, the name in the server's certificate, and the newest
+        list of revoked certificates, read now.
 
         Raises:
-            ConfigError: one of them cannot be read.
+            ConfigError: one of them cannot be read, the key's passphrase is not to be had, or the list is not current
+                and the site insists on that.
+            DataError: one of them is damaged, or they do not belong together.
         """
-        startup = self.path / "startup"
-        stem = "server" if self.kind == "server" else "client"
-        files = startup / f"{stem}.crt", startup / f"{stem}.key", startup / "rootCA.pem"
-        return load_identity(*files, self._server_name())
+        key, passphrase = self.key_file.found(self.passphrase)
+        root = self.path / "startup" / "rootCA.pem"
+        identity = load_identity(self.certificate_path, key, root, passphrase, self._server_name())
+        return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
+
+    def _insists(self) -> bool:
+        """Whether the site joined with ``--current-list``."""
+        site = self.path / "local" / _SITE_FILE
+        return site.exists() and bool(_read_json(site).get("current_list", False))
 
     def _server_name(self) -> str:
         """Common name of the server's certificate, as this kit, and nobody on the way, says."""
@@ -103,8 +129,9 @@ class Kit:
         for script in (self.path / "startup").glob("*.sh"):
             script.unlink()
 
-    def prepare(self, party_file: Path | None, runs: Path) -> None:
-        """Writes the policy of this machine: what FLARE may run here, and where data and runs are.
+    def prepare(self, party_file: Path | None, runs: Path, *, current_list: bool = False) -> None:
+        """Writes the policy of this machine: what FLARE may run here, where data and runs are, and whether this site
+        takes part without a current list of revoked certificates.
 
         Only veilgraph's own two classes may be built, jobs that bring code are refused, logs are not streamed, and
         FLARE keeps what it stores inside the kit.
@@ -135,7 +162,11 @@ class Kit:
             if isinstance(authorization["permissions"][role], dict):
                 authorization["permissions"][role].update(_NEVER)
         _write_json(local / "authorization.json", authorization)
-        site = {"party_file": None if party_file is None else str(party_file.absolute()), "runs": str(runs.absolute())}
+        site = {
+            "party_file": None if party_file is None else str(party_file.absolute()),
+            "runs": str(runs.absolute()),
+            "current_list": current_list,
+        }
         _write_json(local / _SITE_FILE, site)
 
     def party_file(self) -> Path | None:

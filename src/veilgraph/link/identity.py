@@ -8,7 +8,7 @@ make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -17,32 +17,20 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
+from cryptography.x509.oid import NameOID
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.private_key import PrivateKey, read_key
+from veilgraph.link.revocation import ROOT_SIGNATURES, RevocationList
 
 MIN_RSA_BITS: Final = 2048
 
-PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-_ISSUING: Final = frozenset(
-    {
-        SignatureAlgorithmOID.RSA_WITH_SHA256,
-        SignatureAlgorithmOID.RSA_WITH_SHA384,
-        SignatureAlgorithmOID.RSA_WITH_SHA512,
-        SignatureAlgorithmOID.ECDSA_WITH_SHA256,
-        SignatureAlgorithmOID.ECDSA_WITH_SHA384,
-        SignatureAlgorithmOID.ECDSA_WITH_SHA512,
-        SignatureAlgorithmOID.ED25519,
-    }
-)
-"""With which algorithm a root may have signed a certificate."""
-
 _PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 _MALFORMED: Final = (
     ValueError,
@@ -59,17 +47,39 @@ is told to raise warnings: elsewhere such a certificate is read and its issuer c
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party's certificate, its private key, the roots of the project it trusts, and the server's name there."""
+    """A party's certificate, its private key, the roots of the project it trusts, the server's name there, and what
+    the roots have revoked.
+    """
 
     certificate: x509.Certificate
     key: PrivateKey = field(repr=False)
     roots: tuple[x509.Certificate, ...]
     server_name: str = SERVER
+    revoked: RevocationList | None = None
 
     @property
     def certificate_pem(self) -> bytes:
         """The party's own certificate, without others that its file may hold."""
         return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def revocation_list_pem(self) -> bytes:
+        """The newest list that the party has, to be shown to its peers; empty if it has none."""
+        return b"" if self.revoked is None else self.revoked.pem
+
+    def informed(self, revocation_list: bytes) -> Identity:
+        """This identity with the newer of two lists: its own, and one that anybody passed on.
+
+        Args:
+            revocation_list: PEM, or empty for none.
+
+        Raises:
+            ProtocolError: it is not a list of the project's authority, or contradicts the own one.
+        """
+        if not revocation_list or revocation_list == self.revocation_list_pem:
+            return self
+        shown = RevocationList.read(revocation_list, self.roots)
+        return replace(self, revoked=shown) if shown.follows(self.revoked) else self
 
     def sign(self, message: bytes) -> bytes:
         """Signs with RSA-PSS (MGF1 and salt of SHA-256), ECDSA with SHA-256, or Ed25519, as the key is."""
@@ -101,6 +111,8 @@ class Identity:
                 or _fault_now(peer, self.roots, now)
                 or _fault_of_role(peer, party, self.server_name)
             )
+            if self.revoked is not None:
+                fault = fault or self.revoked.fault(peer)
         except _MALFORMED as error:
             raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
         if fault:
@@ -111,13 +123,16 @@ class Identity:
             raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
 
 
-def load_identity(certificate: Path, key: Path, root: Path, server_name: str = SERVER) -> Identity:
+def load_identity(
+    certificate: Path, key: Path, root: Path, passphrase: bytes | None = None, server_name: str = SERVER
+) -> Identity:
     """Reads a party's identity and checks that its parts belong together.
 
     Args:
         certificate: PEM file that begins with the party's certificate.
-        key: PEM file of its private key, without a passphrase.
+        key: PEM file of its private key.
         root: PEM file of the project's root certificate, or of several.
+        passphrase: of the key, if it has one.
         server_name: common name of the server's certificate.
 
     Raises:
@@ -129,7 +144,7 @@ def load_identity(certificate: Path, key: Path, root: Path, server_name: str = S
         if fault := _fault_of_root(one):
             raise DataError(f"{root}: the root certificate {fault}")
     own = _read_certificates(certificate, "the party's certificate")[0]
-    private = _read_key(key)
+    private = read_key(key, passphrase)
     try:
         if own.public_key() != private.public_key():
             raise DataError(f"{key} is not the key of the certificate in {certificate}; take both from one startup kit")
@@ -156,22 +171,9 @@ def _read_certificates(path: Path, what: str) -> tuple[x509.Certificate, ...]:
         raise DataError(f"{path} does not hold {what} as PEM: {error}") from error
 
 
-def _read_key(path: Path) -> PrivateKey:
-    content = _read(path, "the party's private key")
-    try:
-        key = load_pem_private_key(content, password=None)
-    except TypeError as error:
-        raise DataError(f"{path}: the private key has a passphrase; write it without one") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise DataError(f"{path} does not hold a private key as PEM: {error}") from error
-    if not isinstance(key, PrivateKey):
-        raise DataError(f"{path}: the private key must be RSA, ECDSA on a NIST curve, or Ed25519")
-    return key
-
-
 def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -> str | None:
     """What is wrong with a party's certificate at any time and under any name; None if nothing is."""
-    if certificate.signature_algorithm_oid not in _ISSUING:
+    if certificate.signature_algorithm_oid not in ROOT_SIGNATURES:
         return f"is signed with {certificate.signature_algorithm_oid.dotted_string}; use SHA-256 or better, or Ed25519"
     if not any(_issued(certificate, root) for root in roots):
         return "is of another project: the root certificate did not issue it"

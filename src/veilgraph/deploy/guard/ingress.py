@@ -81,7 +81,7 @@ class Guard:
 
     Args:
         cell: whose messages these are.
-        revoked: says why a certificate (PEM) is not accepted any more, or None; asked once per connection.
+        revoked: says why a certificate (PEM) is not accepted any more, or None; at the server, asked for every message.
     """
 
     def __init__(self, cell: CoreCell, revoked: Callable[[bytes], str | None] | None = None) -> None:
@@ -143,14 +143,10 @@ class Guard:
             raise Refused(f"{_shown(certified)} is not {cell.whole}")
         if self._revoked is None:
             return
-        known = getattr(connection, "veilgraph_refused", None)
-        if known is None:
-            certificate = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
-            known = self._revoked(certificate) or ""
-            connection.veilgraph_refused = known
-        if known:
+        shown = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
+        if (fault := self._revoked(shown)) is not None:
             connection.close()
-            raise Refused(known)
+            raise Refused(f"the certificate {fault}")
 
     # What it may say
 

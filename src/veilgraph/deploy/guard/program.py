@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from veilgraph.deploy.guard import commands, ingress, sockets
+from veilgraph.deploy.revocation import refuses
 
 PROGRAMS: Final = {
     "server": "nvflare.private.fed.app.server.server_train",
@@ -29,7 +32,8 @@ def main() -> None:
     role = sys.argv.pop(1)
     os.umask(0o077)
     sockets.register()
-    ingress.install()
+    kit = Path(sys.argv[sys.argv.index("-m") + 1])
+    ingress.install(partial(refuses, kit))
     if role == "holder":
         commands.limit_site()
     elif role == "server":

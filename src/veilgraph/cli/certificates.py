@@ -1,0 +1,161 @@
+"""Commands for certificates and keys: cert request, sign, install, revoke, install-list, protect, unprotect."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veilgraph.cli.app import app, command
+from veilgraph.cli.network import deployment, open_kit
+from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
+
+if TYPE_CHECKING:
+    from veilgraph.deploy.authority import Authority
+    from veilgraph.deploy.kit import Kit
+
+cert = typer.Typer(
+    name="cert", help="Certificates and private keys: request, sign, install, revoke, protect.", no_args_is_help=True
+)
+app.add_typer(cert)
+
+KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")]
+AuthorityOption = Annotated[Path, typer.Option("--authority", metavar="DIR", help="The folder that provision made.")]
+KeyFolder = Annotated[Path, typer.Argument(metavar="KIT", help="A start-up kit, or the authority's folder.")]
+
+
+@command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
+def request_command(
+    kit: KitArgument,
+    out: Annotated[Path, typer.Option(metavar="FILE.csr", help="The request to write; no secret.")],
+    passphrase_file: PassphraseFile = None,
+    passphrase: Annotated[bool, typer.Option("--passphrase", metavar="", help="Ask for one, to seal the key.")] = False,
+) -> None:
+    """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
+    with deployment():
+        from veilgraph.deploy.certificates import request_certificate  # noqa: PLC0415
+        from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE  # noqa: PLC0415
+
+        wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
+        source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
+        found = request_certificate(open_kit(kit, passphrase_file), out, source)
+    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    typer.echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
+
+
+@command("sign", "veilgraph cert sign bank.csr --authority consortium/authority --out bank.crt", group=cert)
+def sign_command(
+    request: Annotated[Path, typer.Argument(metavar="FILE.csr", help="A participant's request.")],
+    authority: AuthorityOption,
+    out: Annotated[Path, typer.Option(metavar="FILE.crt", help="The certificate to write.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it is valid.")] = 360,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
+    with deployment():
+        from veilgraph.deploy.certificates import sign_certificate  # noqa: PLC0415
+
+        source = passphrase_source(passphrase_file, of=authority)
+        found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
+    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    typer.echo(f"only if {found.name} has read you the same: send {out} back to it")
+
+
+@command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
+def install_command(
+    kit: KitArgument,
+    certificate: Annotated[Path, typer.Argument(metavar="FILE.crt", help="What the authority signed.")],
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Use the signed certificate and its key from now on; the site must be stopped."""
+    with deployment():
+        from veilgraph.deploy.certificates import install_certificate  # noqa: PLC0415
+
+        until = install_certificate(open_kit(kit, passphrase_file), certificate, datetime.now(UTC))
+    typer.echo(f"installed; valid until {until:%Y-%m-%d}")
+
+
+@command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)
+def revoke_command(
+    authority: AuthorityOption,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Whose certificates; the server's name is its host. Default: nobody's, only sign the list anew.",
+        ),
+    ] = None,
+    serial: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HEX", help="Only the certificate with this serial number; may be given several times."),
+    ] = None,
+    leaves: Annotated[
+        bool, typer.Option("--leaves", metavar="", help="It gets no new certificate, until revoked without this.")
+    ] = False,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Until when there will be a newer list.")] = 360,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now."""
+    with deployment():
+        from veilgraph.deploy.authority import Authority, revoke  # noqa: PLC0415
+
+        signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
+        serials = [_serial(text) for text in serial or ()]
+        made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
+    for certificate in chosen:
+        typer.echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+    typer.echo(
+        f"list {made.number}, {len(made.revoked)} revoked, next one by {made.next_update:%Y-%m-%d}: {signer.list_path}"
+    )
+    typer.echo("no secret; at the server and every holder: veilgraph cert install-list KIT revoked.pem")
+
+
+@command("install-list", "veilgraph cert install-list consortium/kits/bank revoked.pem", group=cert)
+def install_list_command(
+    kit: KitArgument,
+    revoked: Annotated[Path, typer.Argument(metavar="FILE.pem", help="The list that cert revoke wrote.")],
+) -> None:
+    """Refuse the certificates of a list from now on; the site may run. A list that is older is not installed."""
+    with deployment():
+        from veilgraph.deploy.revocation import install_list  # noqa: PLC0415
+
+        found = install_list(open_kit(kit).path, revoked)
+    typer.echo(
+        f"list {found.number} is installed: {len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
+    )
+
+
+@command("protect", "veilgraph cert protect consortium/kits/bank --passphrase-file passphrase", group=cert)
+def protect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None) -> None:
+    """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped."""
+    with deployment():
+        from veilgraph.deploy.key_file import protect  # noqa: PLC0415
+
+        protect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder, fresh=True))
+    typer.echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
+
+
+@command("unprotect", "veilgraph cert unprotect consortium/kits/bank", group=cert)
+def unprotect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None) -> None:
+    """Write a sealed private key in the clear again. The site must be stopped."""
+    with deployment():
+        from veilgraph.deploy.key_file import unprotect  # noqa: PLC0415
+
+        unprotect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder))
+    typer.echo("the key lies in the clear again, with mode 600")
+
+
+def _key_owner(folder: Path) -> Kit | Authority:
+    from veilgraph.deploy.authority import Authority  # noqa: PLC0415
+
+    return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
+
+
+def _serial(text: str) -> int:
+    try:
+        return int(text.replace(":", ""), 16)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no serial number, as in 5a:78:9c:2f", param_hint="--serial") from error

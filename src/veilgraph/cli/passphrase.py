@@ -1,0 +1,75 @@
+"""Where the passphrase of a private key comes from: a file, the environment, or a person at a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from getpass import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veilgraph.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from veilgraph.deploy.key_file import Passphrase
+
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        metavar="FILE",
+        help="Holds the private key's passphrase, should it have one; mode 600. Else from VEILGRAPH_PASSPHRASE, or a "
+        "prompt.",
+    ),
+]
+
+
+def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Passphrase:
+    """Asks once, when it is first needed.
+
+    Args:
+        file: what ``--passphrase-file`` named.
+        of: the folder whose key it opens, to be named in the prompt.
+        fresh: it will seal a key, so a person types it twice.
+    """
+
+    @cache
+    def ask() -> bytes:
+        if file is not None:
+            return _from_file(file)
+        from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE  # noqa: PLC0415
+
+        if PASSPHRASE_VARIABLE in os.environ:
+            return os.environb[PASSPHRASE_VARIABLE.encode()]
+        if not _at_a_terminal():
+            raise ConfigError(
+                f"the private key of {of} takes a passphrase, and nobody can type it here; give --passphrase-file, or "
+                f"set {PASSPHRASE_VARIABLE}"
+            )
+        typed = getpass(f"{'New passphrase' if fresh else 'Passphrase'} for {of}: ")
+        if fresh and typed != getpass("The same again: "):
+            raise ConfigError("the two passphrases differ; begin anew")
+        return typed.encode()
+
+    return ask
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _from_file(file: Path) -> bytes:
+    try:
+        mode, content = file.stat().st_mode, file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--passphrase-file {file}: cannot be read ({error.strerror}); give another") from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"--passphrase-file {file}: others can read it, too (mode {mode & 0o777:o}); chmod 600 {file}"
+        )
+    if not (first := content.splitlines()[:1]) or not first[0]:
+        raise ConfigError(f"--passphrase-file {file}: its first line is empty; write the passphrase there")
+    return first[0]

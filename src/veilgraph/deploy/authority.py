@@ -1,0 +1,202 @@
+"""The authority's folder: the project's root, its key, what it certified, and what of that it has revoked.
+
+It is kept off line. What it makes are certificates and the list of revoked ones, which are no secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.files import locked, write_whole
+from veilgraph.deploy.key_file import KeyFile, Passphrase
+from veilgraph.deploy.revocation import LIST_FILE
+from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
+
+LIST_DAYS: Final = 360
+_LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The folder that ``provision`` made.
+
+    Attributes:
+        path: the folder.
+        passphrase: of its key, if it has one.
+    """
+
+    path: Path
+    passphrase: Passphrase | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def key_file(self) -> KeyFile:
+        """Where the key that signs is."""
+        return KeyFile(self.path, "rootCA")
+
+    @property
+    def list_path(self) -> Path:
+        """The newest list of revoked certificates: no secret, to be taken to a site."""
+        return self.path / LIST_FILE
+
+    def root(self) -> x509.Certificate:
+        """The root certificate. Errors as ``read_certificate``."""
+        return read_certificate(self.path / "rootCA.pem")
+
+    def key(self) -> rsa.RSAPrivateKey:
+        """The root's key.
+
+        Raises:
+            ConfigError: it cannot be read, or this is no authority's folder.
+            DataError: it does not open.
+        """
+        key = self.key_file.read(self.passphrase)
+        if not isinstance(key, rsa.RSAPrivateKey):
+            raise ConfigError(
+                f"{self.path / 'rootCA.key'}: not an RSA key; give the folder that veilgraph provision made"
+            )
+        return key
+
+    def issued(self) -> list[x509.Certificate]:
+        """All that was certified, in no order."""
+        return [read_certificate(path) for path in sorted((self.path / "issued").glob("*.crt"))]
+
+    def keep(self, certificate: x509.Certificate) -> None:
+        """Keeps what is about to be handed out, so that it can be revoked: certificates only, no keys."""
+        folder = self.path / "issued"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_whole(
+            folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(serialization.Encoding.PEM)
+        )
+
+    def revoked(self) -> RevocationList | None:
+        """The newest list; None before the first.
+
+        Raises:
+            DataError: the file is no list of this authority.
+        """
+        if not self.list_path.exists():
+            return None
+        try:
+            return RevocationList.read(read_file(self.list_path), (self.root(),))
+        except ProtocolError as error:
+            raise DataError(f"{self.list_path}: {error}; take the newest one back from a site's startup/") from error
+
+    def left(self) -> set[int]:
+        """Serial numbers of the certificates of participants who have left for good."""
+        revoked = self.revoked()
+        return set() if revoked is None else {entry.serial_number for entry in _entries(revoked) if _has_left(entry)}
+
+
+def revoke(
+    authority: Authority,
+    name: str | None,
+    now: datetime,
+    *,
+    serials: Sequence[int] = (),
+    leaves: bool = False,
+    days: int = LIST_DAYS,
+) -> tuple[RevocationList, list[x509.Certificate]]:
+    """Signs the next list of revoked certificates.
+
+    Args:
+        authority: whose key signs.
+        name: revoke what was certified of this participant, up to now; None: nobody's, only make the list anew.
+        now: with a time zone.
+        serials: revoke only these; also such as are not kept here.
+        leaves: this participant gets no new certificate, until it is revoked once more without this.
+        days: until when there will be a newer list.
+
+    Returns:
+        The list, also in the authority's folder, and those of the certificates that are kept here.
+
+    Raises:
+        ConfigError: a file cannot be read, or ``serials`` or ``leaves`` without a name.
+        DataError: nothing was certified of this name, or a serial number is another participant's.
+        RunError: the folder is in use, or cannot be written, or the list would be too long.
+    """
+    if name is None and (serials or leaves):
+        raise ConfigError("--serial, --leaves: whose? Give the participant's name, too")
+    with locked(authority.path, f"{authority.path} is in use: another command is signing; wait for it"):
+        root, key, before = authority.root(), authority.key(), authority.revoked()
+        chosen = [] if name is None else _chosen(authority, name, serials)
+        numbers = {certificate.serial_number for certificate in chosen} | set(serials)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(root.subject)
+            .last_update(now)
+            .next_update(now + timedelta(days=days))
+            .add_extension(x509.CRLNumber(1 if before is None else before.number + 1), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        )
+        since = {} if before is None else dict(before.revoked)
+        for entry in [] if before is None else _entries(before):
+            if entry.serial_number not in numbers:
+                builder = builder.add_revoked_certificate(entry)
+        for number in sorted(numbers):
+            revoked = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(since.get(number, now))
+            builder = builder.add_revoked_certificate(
+                (revoked.add_extension(_LEFT, critical=False) if leaves else revoked).build()
+            )
+        pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        if len(pem) > MAX_LIST_BYTES:
+            raise RunError(f"{authority.list_path}: the list is full ({MAX_LIST_BYTES} bytes); provision a new project")
+        try:
+            write_whole(authority.list_path, pem)
+        except OSError as error:
+            raise RunError(f"{authority.list_path}: cannot be written ({error}); mend its owner and mode") from error
+    return RevocationList.read(pem, (root,)), chosen
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """The name that a certificate is for."""
+    return str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+
+
+def read_file(path: Path) -> bytes:
+    """Raises ``ConfigError``: it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give the file, or folder, that veilgraph made") from error
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Raises ``ConfigError``: the file cannot be read. ``DataError``: it is no certificate."""
+    try:
+        return x509.load_pem_x509_certificate(read_file(path))
+    except ValueError as error:
+        raise DataError(f"{path}: is no certificate ({error}); give a PEM file") from error
+
+
+def _chosen(authority: Authority, name: str, serials: Sequence[int]) -> list[x509.Certificate]:
+    """Of what is kept, what is to be revoked."""
+    issued = authority.issued()
+    named = [certificate for certificate in issued if common_name(certificate) == name]
+    if not named:
+        names = ", ".join(sorted({common_name(certificate) for certificate in issued})) or "nobody"
+        raise DataError(f"NAME={name!r} is no participant of this project; certified were {names}")
+    if not serials:
+        return named
+    for certificate in issued:
+        if certificate.serial_number in serials and certificate not in named:
+            raise DataError(
+                f"--serial {certificate.serial_number:x}: is a certificate of {common_name(certificate)}, not of {name}"
+            )
+    return [certificate for certificate in named if certificate.serial_number in serials]
+
+
+def _entries(revoked: RevocationList) -> list[x509.RevokedCertificate]:
+    return list(x509.load_pem_x509_crl(revoked.pem))
+
+
+def _has_left(entry: x509.RevokedCertificate) -> bool:
+    return any(extension.value == _LEFT for extension in entry.extensions)

@@ -1,0 +1,235 @@
+"""Where a private key lies: in the clear, or sealed with a passphrase and then in the clear in memory alone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import locked
+from veilgraph.link.private_key import PrivateKey, read_key, sealed_key
+
+PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
+SHORTEST_PASSPHRASE: Final = 12
+
+Passphrase = Callable[[], bytes]
+"""Asks for a passphrase; called only where one is needed."""
+
+_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_IN_MEMORY: Final = "veilgraph-key"
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A private key that lies in ``folder`` as ``<stem>.key``, or sealed as ``<stem>.sealed.key``."""
+
+    folder: Path
+    stem: str
+
+    @property
+    def plain(self) -> Path:
+        """The file in the clear; while a site with a sealed key runs, a link to its memory."""
+        return self.folder / f"{self.stem}.key"
+
+    @property
+    def sealed(self) -> Path:
+        """The file under a passphrase."""
+        return self.folder / f"{self.stem}.sealed.key"
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it takes a passphrase to read it. Where a kill left both files, the sealed one counts."""
+        return self.sealed.is_file()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a key at all."""
+        return self.is_sealed or self.plain.is_file()
+
+    def found(self, passphrase: Passphrase | None) -> tuple[Path, bytes | None]:
+        """The file to read, and what opens it.
+
+        Raises:
+            ConfigError: it is sealed, and no passphrase can be had.
+        """
+        if not self.is_sealed or self._is_open():
+            return self.plain, None
+        if passphrase is None:
+            raise ConfigError(f"{self.sealed}: the private key has a passphrase; give --passphrase-file")
+        return self.sealed, passphrase()
+
+    def read(self, passphrase: Passphrase | None) -> PrivateKey:
+        """Reads the key; errors as ``found`` and ``read_key``."""
+        return read_key(*self.found(passphrase))
+
+    def write(self, key: PrivateKey, passphrase: bytes | None) -> None:
+        """Puts a key in the place of what is there, sealed if there is a passphrase.
+
+        Raises:
+            ConfigError: the passphrase is too short.
+            OSError: it cannot be written.
+        """
+        if passphrase is None:
+            _write_private(self.plain, _plain(key))
+            self.sealed.unlink(missing_ok=True)
+            return
+        check_passphrase(passphrase)
+        _write_private(self.sealed, sealed_key(key, passphrase))
+        self.plain.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Deletes the key."""
+        self.plain.unlink(missing_ok=True)
+        self.sealed.unlink(missing_ok=True)
+
+    @contextmanager
+    def opened(self, passphrase: Passphrase | None) -> Iterator[None]:
+        """Lets programs that know no passphrase read the file in the clear, from memory, while the block runs.
+
+        For one process at a time: the caller holds the folder.
+        """
+        if not self.is_sealed:
+            yield
+            return
+        with in_memory(self.read(passphrase)) as path:
+            link = self.plain.with_name(f".{self.plain.name}")
+            link.unlink(missing_ok=True)
+            link.symlink_to(path)
+            link.replace(self.plain)
+            try:
+                yield
+            finally:
+                self.plain.unlink(missing_ok=True)
+
+    def _is_open(self) -> bool:
+        """Whether the file in the clear is another process's memory, and not what a killed one left behind."""
+        try:
+            return _IN_MEMORY in str(self.plain.readlink().readlink())
+        except OSError:
+            return False
+
+
+@contextmanager
+def in_memory(key: PrivateKey) -> Iterator[Path]:
+    """Keeps a key in the clear in memory; the path opens it in every process of this account, until the block ends.
+
+    Raises:
+        ConfigError: this system has no such memory.
+    """
+    try:
+        descriptor = os.memfd_create(_IN_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError) as error:
+        raise ConfigError(
+            f"a key with a passphrase needs Linux with memfd_create ({error}); see cert unprotect"
+        ) from error
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(_plain(key))
+        os.fchmod(descriptor, 0o400)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"a key with a passphrase needs /proc ({error}); mount it, or see cert unprotect"
+            ) from error
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def view_with_key(kit: Path, key: KeyFile, passphrase: Passphrase | None) -> Iterator[Path]:
+    """A kit in which the key is in the clear, for programs that know no passphrase: a folder of links.
+
+    Unlike ``KeyFile.opened``, any number of processes can have one at a time.
+    """
+    if not key.is_sealed:
+        yield kit
+        return
+    with in_memory(key.read(passphrase)) as path, tempfile.TemporaryDirectory(prefix="veilgraph-kit-") as folder:
+        view = Path(folder)
+        for entry in kit.iterdir():
+            if entry != key.folder:
+                (view / entry.name).symlink_to(entry)
+        startup = view / key.folder.name
+        startup.mkdir()
+        for entry in key.folder.iterdir():
+            if entry not in {key.plain, key.sealed}:
+                (startup / entry.name).symlink_to(entry)
+        (startup / key.plain.name).symlink_to(path)
+        yield view
+
+
+def check_passphrase(passphrase: bytes) -> None:
+    """Refuses a new passphrase that is too short.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if len(passphrase) < SHORTEST_PASSPHRASE:
+        raise ConfigError(
+            f"the passphrase has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
+            "the file can try as many as there are; take several words"
+        )
+
+
+def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
+    """Seals a key with a passphrase.
+
+    Args:
+        key_file: of the key.
+        folder: the kit or authority; whoever uses it holds it.
+        passphrase: asked for once.
+
+    Raises:
+        ConfigError: the passphrase is too short.
+        RunError: it is sealed already, in use, or cannot be written.
+    """
+    if key_file.is_sealed:
+        raise RunError(f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert unprotect")
+    key = read_key(key_file.plain)
+    _replace(key_file, folder, key, passphrase())
+
+
+def unprotect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
+    """Writes a key in the clear again. Arguments and errors as ``protect``; ``DataError``: it does not open."""
+    if not key_file.is_sealed:
+        raise RunError(f"{key_file.plain}: has no passphrase; there is nothing to take off")
+    key = read_key(key_file.sealed, passphrase())
+    _replace(key_file, folder, key, None)
+
+
+def _replace(key_file: KeyFile, folder: Path, key: PrivateKey, passphrase: bytes | None) -> None:
+    try:
+        with locked(folder, f"{folder} is in use: stop its site first, and start it again afterwards"):
+            key_file.write(key, passphrase)
+    except OSError as error:
+        raise RunError(f"{key_file.folder}: cannot be written ({error}); mend its owner and mode") from error
+
+
+def _plain(key: PrivateKey) -> bytes:
+    ed = isinstance(key, ed25519.Ed25519PrivateKey)
+    encoding = PrivateFormat.PKCS8 if ed else PrivateFormat.TraditionalOpenSSL
+    return key.private_bytes(Encoding.PEM, encoding, NoEncryption())
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,169 @@
+"""The list of revoked certificates in a kit.
+
+A person installs it or a peer passes it on; no older one takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.files import locked, write_whole
+from veilgraph.link.revocation import RevocationList
+
+LIST_FILE: Final = "revoked.pem"
+_ROOT_FILE: Final = "rootCA.pem"
+
+log = logging.getLogger("veilgraph")
+
+
+def installed_list(kit: Path) -> RevocationList | None:
+    """The newest list that this kit has; None if it never had one.
+
+    Args:
+        kit: the folder.
+
+    Raises:
+        ConfigError: a file cannot be read.
+        DataError: the list in the kit is none of this project.
+    """
+    path = kit / "startup" / LIST_FILE
+    try:
+        stamp = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); mend its owner and mode") from error
+    return _read(path, kit / "startup" / _ROOT_FILE, (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
+
+
+def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | None:
+    """The list of this kit, and whether it is one to work with.
+
+    Args:
+        kit: the folder.
+        now: with a time zone.
+        insist: refuse to work without a list, or with one that is past its time; else that is a warning in the log.
+
+    Raises:
+        ConfigError: as ``installed_list``; or there is no current list, and the site insists on one.
+        DataError: as ``installed_list``.
+    """
+    found = installed_list(kit)
+    overdue = found is not None and now > found.next_update
+    if insist and (found is None or overdue):
+        state = "has no list" if found is None else f"should have had a newer list since {found.next_update:%Y-%m-%d}"
+        raise ConfigError(
+            f"{kit}: this site joined with --current-list, and {state} of revoked certificates; get one from the "
+            "authority: veilgraph cert install-list KIT FILE"
+        )
+    if found is not None and overdue:
+        log.warning(
+            "the list of revoked certificates should have been renewed on %s; it still counts: ask the authority for "
+            "a newer one",
+            f"{found.next_update:%Y-%m-%d}",
+        )
+    return found
+
+
+def accept_newer(kit: Path, pem: bytes) -> bool:
+    """Keeps a list that anybody passed on, if it is of this project's authority and newer than the kit's own.
+
+    Args:
+        kit: the folder.
+        pem: the list.
+
+    Returns:
+        Whether it was newer.
+
+    Raises:
+        ProtocolError: it is not a list of this project, or contradicts the one that is here.
+        ConfigError: a file cannot be read.
+        DataError: the list that is here is damaged.
+        RunError: it cannot be written.
+    """
+    startup = kit / "startup"
+    try:
+        shown = RevocationList.read(pem, _roots(startup / _ROOT_FILE))
+        with locked(startup, f"{startup} is in use", wait=True):  # several jobs of a site may be shown lists
+            if not shown.follows(installed_list(kit)):
+                return False
+            write_whole(startup / LIST_FILE, shown.pem)
+            (startup / LIST_FILE).chmod(0o600)
+    except OSError as error:
+        raise RunError(f"{startup}: cannot be written ({error}); unpack the kit where you may write") from error
+    log.info("took list %d of revoked certificates: %d are revoked", shown.number, len(shown.revoked))
+    return True
+
+
+def install_list(kit: Path, file: Path) -> RevocationList:
+    """Installs a list by hand.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        DataError: it is not a list of this project.
+        RunError: a newer list is installed already.
+    """
+    try:
+        pem = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error}); give what veilgraph cert revoke wrote") from error
+    try:
+        newer = accept_newer(kit, pem)
+        found = installed_list(kit)
+        given = RevocationList.read(pem, _roots(kit / "startup" / _ROOT_FILE))
+    except ProtocolError as error:
+        raise DataError(f"{file}: {error}") from error
+    if not newer and found is not None and found.pem != given.pem:
+        raise RunError(f"{file} is list {given.number}, and list {found.number} is installed; give the newest one")
+    return given
+
+
+def refuses(kit: Path, certificate: bytes) -> str | None:
+    """Why this site must not talk with the owner of a certificate; None if nothing is known against it.
+
+    For connections whose certificate was checked in every other respect. Quick: the list is read again only when it
+    has changed, so that this can be asked of every message.
+
+    Args:
+        kit: the folder of the site that was connected to.
+        certificate: the peer's, PEM, as TLS gives it.
+
+    Returns:
+        The reason, for the log. An unreadable certificate or a damaged list is one, too.
+    """
+    try:
+        revoked = installed_list(kit)
+        return None if revoked is None else revoked.fault(_parsed(certificate))
+    except (ConfigError, DataError) as error:
+        return str(error)
+    except ValueError as error:
+        return f"cannot be read: {error}"
+
+
+@lru_cache(maxsize=256)
+def _parsed(certificate: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(certificate)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, root: Path, _stamp: tuple[int, int, int]) -> RevocationList:
+    try:
+        return RevocationList.read(path.read_bytes(), _roots(root))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); mend its owner and mode") from error
+    except ProtocolError as error:
+        raise DataError(f"{path}: {error}; delete it, and install the newest list again") from error
+
+
+def _roots(path: Path) -> tuple[x509.Certificate, ...]:
+    try:
+        return tuple(x509.load_pem_x509_certificates(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); ask for a new start-up kit") from error
