@@ -20,7 +20,7 @@ from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.agreement import Hello, newest_common
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.judge import Judge
@@ -34,6 +34,7 @@ from veilgraph.roles.node_lists import (
 )
 from veilgraph.roles.role import Session
 from veilgraph.roles.scores import Scores
+from veilgraph.roles.stated import agree_within
 from veilgraph.roles.tally import Tally, tally
 
 GRADIENT_BITS: Final = 40
@@ -74,7 +75,7 @@ class HorizontalHolder(Judge):
             checkpoints=checkpoints,
             refuses=session.refuses,
         )
-        hellos = agree(session.link, session.holders, mine)
+        hellos = agree_within(session, mine)
         self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
