@@ -32,7 +32,7 @@ def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch
     if dtype.is_floating_point and not _is_finite(tensor):
         raise ProtocolError(
             f"{link.party} got {tag} from {sender} with numbers that are not finite; where training has diverged, "
-            f"lower the learning rates, else ask what {sender} runs"
+            f"lower train.learning_rate, else ask what {sender} runs"
         )
     return tensor
 

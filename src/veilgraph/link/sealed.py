@@ -132,6 +132,10 @@ class SealedLink:
         frame = self._link.receive(sender, tag)
         return self._open(sender, tag, frame) if sender in self._openers else frame
 
+    def expect(self, unread_bytes: int) -> None:
+        """As the wrapped link."""
+        self._link.expect(unread_bytes)
+
     def close(self) -> None:
         """Closes the wrapped link."""
         self._link.close()

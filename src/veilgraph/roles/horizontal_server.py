@@ -25,6 +25,7 @@ from veilgraph.roles.dealing import Background
 from veilgraph.roles.node_lists import receive_nodes, send_places, settle_edges
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.stated import agree_within
+from veilgraph.roles.unread import unread_bytes_by_rows
 
 
 class HorizontalServer(Role):
@@ -50,6 +51,8 @@ class HorizontalServer(Role):
         self._widths = layer_widths(settings, features)
         self._network = LayeredServer(settings, features, session.streams, session.dtype)
         self._places = receive_nodes(session.link, session.holders)
+        largest = max(len(rows) for rows in self._places.rows.values())
+        session.link.expect(unread_bytes_by_rows(session.settings, largest, self._widths))
         if settings.edges == "deduplicate":
             settle_edges(session.link, session.holders)
         rows, nodes = self._places.rows, self._places.num_nodes

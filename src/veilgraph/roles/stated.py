@@ -15,6 +15,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.roles.agreement import Hello, agree
 from veilgraph.roles.role import Session
+from veilgraph.roles.unread import unread_bytes
 
 MAX_FEATURES: Final = 2**20
 MAX_CLASSES: Final = 2**12
@@ -46,6 +47,8 @@ def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> di
     """
     hellos = agree(session.link, session.holders, mine, _RELEASES if releases else 0)
     check_stated(session.settings, hellos, releases=releases)
+    if session.settings.paradigm != "horizontal":
+        session.link.expect(unread_bytes(session.settings, hellos))
     return hellos
 
 
