@@ -261,7 +261,25 @@ def other_shape(draw: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(changed)
 
 
-STATED = (*EXTREMES, 13, 64, 10**50, 0.5, True, None, "", "x", "2", "\u202e", [], [0], [10**9], [[1]], {}, {"a": 1})
+STATED: tuple[object, ...] = (
+    *EXTREMES,
+    13,
+    64,
+    10**50,
+    0.5,
+    True,
+    None,
+    "",
+    "x",
+    "2",
+    "\u202e",
+    [],
+    [0],
+    [10**9],
+    [[1]],
+    {},
+    {"a": 1},
+)
 
 
 def other_text(draw: random.Random, original: Tensor) -> Tensor:

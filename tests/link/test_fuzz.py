@@ -182,6 +182,8 @@ class Post:
             raise LinkTimeout(f"{tag} did not come")
         return self.arriving[tag]
 
+    def expect(self, unread_bytes: int) -> None: ...
+
     def close(self) -> None:
         self.arriving.clear()
 

@@ -360,7 +360,7 @@ def test_a_malformed_release_is_kept_by_nobody_who_learns(tmp_path: Path, kind: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RecordedLink, "send", other)
-        with pytest.raises(ProtocolError, match=r"^released (features|labels) .*; install the same release"):
+        with pytest.raises(ProtocolError, match=r"^A got perturbed_(features|labels).* from B: released (features|labels) .*; install the same release"):
             train(settings, run)
     assert not (run / "parties" / LEARNER / "release.safetensors").exists()
     assert len(resume(run).metrics) == 6

@@ -117,7 +117,9 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "party.yaml").write_text(PARTY.format(address=address))
-    machines = read_party_settings(tmp_path / "party.yaml").machines.within(tmp_path)
+    named = read_party_settings(tmp_path / "party.yaml").machines
+    assert named is not None
+    machines = named.within(tmp_path)
     assert veilgraph("machine-secret", tmp_path / "party.yaml").exit_code == 0
 
     def simulated(run, party, work, link, custom, _):

@@ -17,7 +17,9 @@ from veilgraph.nn.layered import LayerWidths
 from veilgraph.roles.agreement import Hello
 
 _ITEM_BYTES: Final = 8
-_PASSES: Final = 4
+_PASSES: Final = 2
+_BLOCKS: Final = 4
+"""Of operands of the secure product, which holders prepare two ahead."""
 _SHARED_BYTES: Final = 1 << 30
 """Gradients of the weights that all holders share, and their tallies: a few of up to 3 + 3·C² numbers."""
 _SECURE_MAX: Final = 4
@@ -36,9 +38,9 @@ def unread_bytes(job: JobSettings, hellos: Mapping[PartyId, Hello]) -> int:
     model = job.model
     width = model.dim * (len(job.data.names) if model.combine.strategy == "concat" else 1)
     matrix = _ITEM_BYTES * nodes * width
-    once = 2 * _ITEM_BYTES * nodes * max(features) + _PASSES * _ITEM_BYTES * model.dim * sum(features)
+    once = 2 * _ITEM_BYTES * nodes * max(features) + _BLOCKS * _ITEM_BYTES * model.dim * sum(features)
     batches = 1 if job.train.batch_size is None else math.ceil(nodes / job.train.batch_size)
-    messages = 4 * model.rounds + 8
+    messages = 2 * model.rounds + 6
     return SLACK_BYTES + once + _PASSES * messages * (matrix + BOOKKEEPING_BYTES * batches)
 
 
@@ -53,4 +55,4 @@ def unread_bytes_by_rows(job: JobSettings, rows: int, widths: Sequence[LayerWidt
     if job.horizontal.combine == "secure-max":
         return _SECURE_MAX * MAX_UNREAD_BYTES
     columns = sum(layer.sent + layer.output for layer in widths)
-    return SLACK_BYTES + _SHARED_BYTES + 2 * _PASSES * _ITEM_BYTES * rows * columns
+    return SLACK_BYTES + _SHARED_BYTES + 4 * _PASSES * _ITEM_BYTES * rows * columns

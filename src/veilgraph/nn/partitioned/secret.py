@@ -122,8 +122,11 @@ def rank_of(connection: ssl.SSLSocket) -> int:
     Raises:
         ssl.SSLError: none.
     """
-    subject = dict(pair for part in (connection.getpeercert() or {}).get("subject", ()) for pair in part)
-    name = str(subject.get("commonName", ""))
+    certificate = connection.getpeercert(binary_form=True)
+    if certificate is None:
+        raise ssl.SSLError("the other end shows no certificate")
+    (attribute,) = x509.load_der_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(attribute.value)
     number = name.removeprefix(_MACHINE)
     if not name.startswith(_MACHINE) or not (number.isascii() and number.isdigit()):
         raise ssl.SSLError(f"a certificate for {name!r} names no machine")
