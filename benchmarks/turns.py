@@ -187,6 +187,10 @@ class TurnLink:
         self._turns.follow(self._sent.pop((sender, self.party, tag)))
         return tensor
 
+    def expect(self, unread_bytes: int) -> None:
+        """As the wrapped link."""
+        self._link.expect(unread_bytes)
+
     def close(self) -> None:
         """Closes the wrapped link."""
         self._link.close()

@@ -86,3 +86,22 @@ def test_text_round_trip(text: str) -> None:
 def test_what_is_not_a_text(tensor: torch.Tensor, rule: str) -> None:
     with pytest.raises(ProtocolError, match=rule):
         tensor_text(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 12, -1])
+def test_a_number_that_is_not_finite_is_refused_with_its_sender(dtype: torch.dtype, value: float, place: int) -> None:
+    hub = MemoryHub(PARTIES, 1.0)
+    x = torch.full((5, 5), torch.finfo(dtype).max, dtype=dtype)
+    hub.link("A").send("B", TAG, x)
+    assert torch.equal(receive_as(hub.link("B"), "A", TAG, (5, 5), dtype), x)
+    hub.link("A").send("B", Tag(Kind.EMBEDDING, 3), x.flatten().index_fill(0, torch.tensor([place % 25]), value))
+    with pytest.raises(ProtocolError, match="B got embedding/step 3/round 0 from A with numbers that are not finite"):
+        receive_as(hub.link("B"), "A", Tag(Kind.EMBEDDING, 3), (25,), dtype)
+
+
+def test_nothing_at_all_is_finite() -> None:
+    hub = MemoryHub(PARTIES, 1.0)
+    hub.link("A").send("B", TAG, torch.ones(0, 3))
+    assert receive_as(hub.link("B"), "A", TAG, (0, 3), torch.float32).shape == (0, 3)

@@ -184,6 +184,8 @@ class Post:
             raise LinkTimeout(f"{tag} did not come")
         return self.arriving[tag]
 
+    def expect(self, unread_bytes: int) -> None: ...
+
     def close(self) -> None:
         self.arriving.clear()
 

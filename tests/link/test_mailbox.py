@@ -94,3 +94,22 @@ def test_an_endless_timeout_is_allowed() -> None:
     box.fail("A", PeerFailed("gone"))
     with pytest.raises(PeerFailed):
         box.take("A", Tag(Kind.SHARE), float("inf"))
+
+
+def test_a_role_says_how_much_it_expects() -> None:
+    cost = 60 + 100 + BOOKKEEPING_BYTES
+    box = Mailbox("B", ["A", "C"], max_unread_bytes=3 * cost)
+    data = torch.zeros(100, dtype=torch.uint8)
+    for step in range(3):
+        box.put("A", Tag(Kind.SHARE, step), data)
+    box.expect(cost)
+    for step in range(3):  # what has come may stay
+        assert box.take("A", Tag(Kind.SHARE, step), 0) is data
+    box.put("A", Tag(Kind.SHARE, 3), data)
+    box.put("A", Tag(Kind.SHARE, 4), data)
+    with pytest.raises(ProtocolError, match=f"A has sent more than {cost} bytes that B has not asked for"):
+        box.take("A", Tag(Kind.SHARE, 4), 0)
+    box.expect(2 * cost)
+    for step in range(2):
+        box.put("C", Tag(Kind.SHARE, step), data)
+        assert box.take("C", Tag(Kind.SHARE, step), 0) is data

@@ -28,7 +28,8 @@ class Asking:
     """Tells that a message is asked for."""
 
     def __init__(self, link: Link, asked: threading.Event) -> None:
-        self._link, self._asked, self.party, self.send, self.close = link, asked, link.party, link.send, link.close
+        self._link, self._asked, self.party, self.expect = link, asked, link.party, link.expect
+        self.send, self.close = link.send, link.close
 
     def receive(self, sender: PartyId, tag: Tag) -> torch.Tensor:
         self._asked.set()

@@ -24,7 +24,8 @@ from veilgraph.nn.partitioned.blocks import Block, balanced, cut
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.passes import PARTITIONED
-from veilgraph.nn.partitioned.rendezvous import lead, open_store
+from veilgraph.nn.partitioned.rendezvous import lead, open_door
+from veilgraph.nn.partitioned.secret import new_secret
 
 DIM = 6
 LONG_S = 60.0
@@ -33,7 +34,7 @@ import sys
 from veilgraph.core.errors import LinkError
 from veilgraph.nn.partitioned.rendezvous import follow
 from veilgraph.nn.partitioned.worker import serve
-group = follow("127.0.0.1", int(sys.argv[2]), int(sys.argv[1]))
+group = follow("127.0.0.1", int(sys.argv[2]), int(sys.argv[1]), bytes.fromhex(sys.argv[3]))
 try:
     while True:
         serve(group)
@@ -46,10 +47,11 @@ class Machines:
     """The other machine of a group of two, and the other two of one of three."""
 
     def __init__(self):
-        (self.pair, of_pair), (self.three, of_three) = (open_store("127.0.0.1", 0) for _ in range(2))
+        secret = new_secret()
+        self.pair, self.three = (open_door("127.0.0.1", 0, secret) for _ in range(2))
         self.of_pair, *self.of_three = (
-            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), str(port)])
-            for rank, port in ((1, of_pair), (1, of_three), (2, of_three))
+            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), str(door.port), secret.hex()])
+            for rank, door in ((1, self.pair), (1, self.three), (2, self.three))
         )
 
     def end(self):
@@ -67,8 +69,8 @@ def machines():
 
 
 @contextmanager
-def leading(store, count):
-    group = lead(store, count, timeout_s=LONG_S, idle_s=LONG_S)
+def leading(door, count):
+    group = lead(door, count, timeout_s=LONG_S, idle_s=LONG_S)
     try:
         yield group
     finally:
@@ -167,11 +169,11 @@ def test_three_machines_compute_what_one_does_until_one_is_lost(machines):
 
 
 def test_a_machine_that_does_not_come_is_named():
-    store, _ = open_store("127.0.0.1", 0)
+    door = open_door("127.0.0.1", 0, new_secret())
     with pytest.raises(
         LinkTimeout, match=r"machine 1, 2 of this party did not come in 0.2 s; start there: veilgraph m"
     ):
-        lead(store, 3, timeout_s=0.2, idle_s=1)
+        lead(door, 3, timeout_s=0.2, idle_s=1)
 
 
 def test_what_looks_at_single_edges_runs_on_one_machine():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -28,7 +27,7 @@ CHANGES = {"precision": "float64", "timeout_s": 60, "model": {"rounds": 2}, "tra
 PARTY = """
 party: A
 nodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}
-machines: {{count: 2, address: "{address}"}}
+machines: {{count: 2, address: "{address}", secret: machines.secret}}
 """
 
 
@@ -118,7 +117,10 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "party.yaml").write_text(PARTY.format(address=address))
-    machines = read_party_settings(tmp_path / "party.yaml").machines
+    named = read_party_settings(tmp_path / "party.yaml").machines
+    assert named is not None
+    machines = named.within(tmp_path)
+    assert veilgraph("machine-secret", tmp_path / "party.yaml").exit_code == 0
 
     def simulated(run, party, work, link, custom, _):
         run_simulated(run, party, work, link, custom, machines if party == "A" else None)
@@ -132,7 +134,6 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
 
         with pytest.raises(LinkError, match="another machine of this party is gone"):
             train(settings, tmp_path / "run", progress=kill)
-        gc.collect()  # the error's frames keep the rendezvous; else a process leads once
         result = resume(tmp_path / "run")
     assert 0 < result.summary["started_at"] < 16
     assert_close(result, expected)

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, system_secrets
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.parts import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.roles.launch import run_threads
 from veilgraph.roles.node_lists import (
@@ -129,7 +130,7 @@ def test_places_are_new_random_ones_and_tell_a_holder_only_how_many_nodes_there_
     places = Places(50, {"A": torch.arange(30), "B": torch.arange(20, 50)})
 
     def holder(link: Link) -> tuple[Tensor, int]:
-        return receive_places(link, 30)
+        return receive_places(link, 30, 1000)
 
     drawn = []
     for _ in range(2):
@@ -159,3 +160,23 @@ def test_all_holders_get_the_first_ones_key_and_streams(seed: int) -> None:
     (first, weights), (second, again) = (one["A"] for one in found)
     assert first != second, "a key is of one session"
     assert weights == again, "a resumed session starts from the same weights"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [[0, 0, 5], [0, 5, 5], [-1, 1, 5], [0, 1, 1], [0, 1, -5], [0, 1, 11], [0, 2**62, 2**63 - 1], [0, 1, 0]],
+)
+def test_places_that_are_none_are_refused(told: list[int]) -> None:
+    hub = MemoryHub(["A", SERVER], 1)
+    hub.link(SERVER).send("A", Tag(Kind.NODE_PLACES, 0, 0), torch.tensor(told))
+    with pytest.raises(
+        ProtocolError, match="A got node_places/step 0/round 0 from server with places that are not 2 dif"
+    ):
+        receive_places(hub.link("A"), 2, 10)
+
+
+def test_places_at_the_edge_pass() -> None:
+    hub = MemoryHub(["A", SERVER], 1)
+    hub.link(SERVER).send("A", Tag(Kind.NODE_PLACES, 0, 0), torch.tensor([9, 0, 10]))
+    rows, nodes = receive_places(hub.link("A"), 2, 10)
+    assert (rows.tolist(), nodes) == ([9, 0], 10)

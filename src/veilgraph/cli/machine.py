@@ -26,13 +26,33 @@ def machine_command(
 ) -> None:
     """Share the work of a holder's jobs from a further machine of its own, until stopped with Ctrl-C.
 
-    The party file says under machines how many there are and at which address of the one that joins they meet. What
-    they send each other is neither encrypted nor authenticated: only in the organisation's own network.
+    The party file says under machines how many there are, at which address of the one that joins they meet, and which
+    file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
     """
     from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.paradigms.machine import attend  # noqa: PLC0415
 
-    attend(read_party_settings(party), rank, say)
+    attend(read_party_settings(party), party.absolute().parent, rank, say)
+
+
+@command("machine-secret", "veilgraph machine-secret bank/party.yaml")
+def machine_secret_command(
+    party: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="A party file with machines.secret.")],
+) -> None:
+    """Make the secret that a holder's machines share, in the file that its party file names.
+
+    Copy it to all of them over a channel that nobody else reads. Whoever has it can take a machine's place.
+    """
+    from veilgraph.core.errors import ConfigError  # noqa: PLC0415
+    from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.nn.partitioned.secret import write_secret  # noqa: PLC0415
+
+    machines = read_party_settings(party).machines
+    if machines is None:
+        raise ConfigError(f"{party}: has no machines; give machines: {{count: …, address: …, secret: machines.secret}}")
+    path = machines.within(party.absolute().parent).secret
+    write_secret(path)
+    say(f"{path}: made; copy it to all machines of the party, readable there by their account alone")
 
 
 def machine_counts(texts: list[str] | None) -> dict[str, int]:

@@ -227,6 +227,9 @@ class MachineSettings(Settings):
 
     count: int = Field(ge=2, description="how many, with the one that joins")
     address: str = Field(description="host:port of the one that joins, free there and reached by the others")
+    secret: Path = Field(
+        description="file of the secret that they share, readable by their account alone, relative to the party file"
+    )
     idle_s: float = Field(3600.0, gt=0, description="longest wait of the others for work within a job")
 
     @field_validator("address")
@@ -236,6 +239,10 @@ class MachineSettings(Settings):
         if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
             raise ValueError("an address is a name or IPv4 address and a port, as in 10.0.0.5:29500")
         return address
+
+    def within(self, folder: Path) -> MachineSettings:
+        """The same, of a party file in ``folder``."""
+        return self.model_copy(update={"secret": folder / self.secret})
 
     @property
     def host(self) -> str:

@@ -118,5 +118,8 @@ class Link(Protocol):
             ProtocolError: the sender used the tag twice or sent something that cannot be decoded.
         """
 
+    def expect(self, unread_bytes: int) -> None:
+        """Says how much of one sender's may wait for ``receive`` from now on; whoever sends more has failed."""
+
     def close(self) -> None:
         """Ends the connection; messages not yet received are dropped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -15,10 +16,10 @@ Shape = Sequence[int | None]
 
 
 def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch.dtype) -> Tensor:
-    """Receives a message and checks what it carries.
+    """Receives a message and checks what it carries: every real number that a role gets comes through here.
 
     Raises:
-        ProtocolError: the tensor has another shape or dtype.
+        ProtocolError: the tensor has another shape or dtype, or a number in it is infinite or none at all.
         LinkError: as ``Link.receive``.
     """
     tensor = link.receive(sender, tag)
@@ -28,7 +29,17 @@ def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch
             f"{link.party} got {_describe(tensor.shape, tensor.dtype)} as {tag} from {sender}, "
             f"expected {_describe(shape, dtype)}"
         )
+    if dtype.is_floating_point and not _is_finite(tensor):
+        raise ProtocolError(
+            f"{link.party} got {tag} from {sender} with numbers that are not finite; where training has diverged, "
+            f"lower train.learning_rate, else ask what {sender} runs"
+        )
     return tensor
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """By its extremes, for which one look at every number is enough and nothing is set aside."""
+    return not tensor.numel() or all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
 
 
 def broadcast(link: Link, to: Iterable[PartyId], tag: Tag, tensor: Tensor) -> None:

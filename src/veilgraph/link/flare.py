@@ -144,6 +144,10 @@ class FlareLink:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
         return self._mailbox.take(sender, tag, self._timeout_s)
 
+    def expect(self, unread_bytes: int) -> None:
+        """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
+        self._mailbox.expect(unread_bytes)
+
     def close(self) -> None:
         """Sends what is queued, tells the peers, then ends; messages not yet received are dropped."""
         self._end(None, "")

@@ -17,8 +17,10 @@ from veilgraph.link.codec import MAX_MESSAGE_BYTES, encoded_size
 
 REMEMBERED_TAGS: Final = 4096
 """How many used tags per sender and kind are remembered in order to refuse their second use."""
-MAX_UNREAD_BYTES: Final = 4 * MAX_MESSAGE_BYTES
-"""Default limit of one sender's unread messages: several of the largest, as a sender is about one step ahead."""
+SLACK_BYTES: Final = 64 << 20
+"""For small messages, beside what is counted."""
+MAX_UNREAD_BYTES: Final = MAX_MESSAGE_BYTES + SLACK_BYTES
+"""Default limit of one sender's unread messages, until a role knows what the job needs: one of the largest."""
 BOOKKEEPING_BYTES: Final = 1 << 10
 """What an unread message costs besides its encoding, about: without it, empty messages could fill the memory."""
 
@@ -94,6 +96,11 @@ class Mailbox:
                     )
                 self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
             return self._remove(sender, tag)
+
+    def expect(self, unread_bytes: int) -> None:
+        """Changes the limit of unread bytes of each sender; what waits already may stay."""
+        with self._changed:
+            self._max_unread_bytes = unread_bytes
 
     def fail(self, sender: PartyId | None, error: LinkError) -> None:
         """Records that ``sender`` (None: everyone) delivers nothing more, and wakes whoever waits for it.

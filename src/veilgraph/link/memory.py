@@ -93,6 +93,10 @@ class MemoryHub:
         """Takes a message from the mailbox of ``party``; see ``Link.receive``."""
         return self._mailboxes[party].take(sender, tag, timeout_s)
 
+    def expect(self, party: PartyId, unread_bytes: int) -> None:
+        """Sets the limit of the mailbox of ``party``; see ``Link.expect``."""
+        self._mailboxes[party].expect(unread_bytes)
+
     def _check_known(self, party: PartyId) -> None:
         if party not in self._mailboxes:
             raise ProtocolError(f"there is no party {party!r}; the hub has {', '.join(self._mailboxes)}")
@@ -124,6 +128,10 @@ class MemoryLink:
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
         return self._hub.take(self._party, sender, tag, self._timeout_s)
+
+    def expect(self, unread_bytes: int) -> None:
+        """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
+        self._hub.expect(self._party, unread_bytes)
 
     def close(self) -> None:
         """Leaves the hub: the others' further receives from this party raise ``PeerFailed``."""

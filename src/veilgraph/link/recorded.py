@@ -65,6 +65,10 @@ class RecordedLink:
         self._record("received", sender, Message(sender, self.party, tag, tensor))
         return tensor
 
+    def expect(self, unread_bytes: int) -> None:
+        """As the wrapped link."""
+        self._link.expect(unread_bytes)
+
     def close(self) -> None:
         """Closes the wrapped link; what was recorded stays."""
         self._link.close()

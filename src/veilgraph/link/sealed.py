@@ -125,6 +125,10 @@ class SealedLink:
         except ProtocolError as error:
             raise ProtocolError(f"{self.party} cannot open {tag} from {sender}: {error}") from error
 
+    def expect(self, unread_bytes: int) -> None:
+        """As the wrapped link."""
+        self._link.expect(unread_bytes)
+
     def close(self) -> None:
         """Closes the wrapped link."""
         self._link.close()

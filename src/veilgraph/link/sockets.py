@@ -117,6 +117,10 @@ class SocketLink:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
         return self._mailbox.take(sender, tag, self._timeout_s)
 
+    def expect(self, unread_bytes: int) -> None:
+        """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
+        self._mailbox.expect(unread_bytes)
+
     def close(self) -> None:
         """Ends every connection, the readers and the sockets; what was sent before still reaches the peers."""
         with self._closing:

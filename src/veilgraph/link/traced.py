@@ -41,6 +41,10 @@ class TracedLink:
             self._trace.flow_ends(_arrow(sender, self.party, tag))
             return tensor
 
+    def expect(self, unread_bytes: int) -> None:
+        """As the wrapped link."""
+        self._link.expect(unread_bytes)
+
     def close(self) -> None:
         """Closes the wrapped link; the trace stays."""
         self._link.close()

@@ -9,6 +9,7 @@ the logits of the training pass are scored; and training ends where the first pa
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ from veilgraph.roles.batches import inference_batches, training_batches
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role
 from veilgraph.roles.scores import Scores, Selection
+
+_log = logging.getLogger("veilgraph")
 
 _STATE: Final = "state/"
 _BEST: Final = "best/"
@@ -89,14 +92,7 @@ def fit(
     """
     settings, trace = role.session.settings.train, role.session.trace
     start = role.setup(store.epochs() if resume else [])
-    last = settings.epochs
-    if role.affordable_steps is not None:
-        last = min(last, start + role.affordable_steps)
-    if last == 0:
-        raise BudgetSpent(
-            "a party's privacy budget allows no training step, and there is no checkpoint that all parties hold; "
-            "begin a new run, with a larger privacy.epsilon_total or more noise"
-        )
+    last = _last_epoch(role, start)
     store.forget_after(start)
     begin(start, last)
     if not role.trains:
@@ -129,6 +125,26 @@ def fit(
     role.infer_only()
     infer(role, step)
     return Fitted(start, judgement)
+
+
+def _last_epoch(role: Role, start: int) -> int:
+    """The last epoch that the job, or a privacy budget, lets a training reach that goes on from ``start``.
+
+    Raises:
+        BudgetSpent: it lets none; it names whose budget that is.
+    """
+    epochs = role.session.settings.train.epochs
+    if role.affordable_steps is None or start + role.affordable_steps >= epochs:
+        return epochs
+    last = start + role.affordable_steps
+    stated = f"the privacy budget of {', '.join(role.scarcest)} allows {role.affordable_steps} more training steps"
+    if last == 0:
+        raise BudgetSpent(
+            f"{stated}, and there is no checkpoint that all parties hold; begin a new run, with a larger "
+            "privacy.epsilon_total or more noise"
+        )
+    _log.info("%s: training ends after epoch %d of %d", stated, last, epochs)
+    return last
 
 
 def _pay(role: Role, epoch: int, last: int, step: int) -> int:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -19,33 +20,35 @@ import torch
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.party_settings import PartySettings
 from veilgraph.nn.partitioned.rendezvous import follow
+from veilgraph.nn.partitioned.secret import SECRET_BYTES, read_secret
 from veilgraph.nn.partitioned.worker import serve
 from veilgraph.roles.launch import end_with_launcher, keep_freed_memory, report_failure, reported_failure
 
-_POLL_S: Final = 0.5
 _PAUSE_S: Final = 2.0
 
 Report = Callable[[str], None]
 
 
-def attend(settings: PartySettings, rank: int, report: Report) -> None:
+def attend(settings: PartySettings, folder: Path, rank: int, report: Report) -> None:
     """Takes part in the party's jobs, one after another, without end.
 
     Args:
         settings: of the party; its file is the same on all its machines.
+        folder: where the party file is.
         rank: of this machine, from 1.
         report: called with a line when something happens that a person wants to know.
 
     Raises:
-        ConfigError: the party has no such machine, or this one another release than the one that joins.
+        ConfigError: the party has no such machine, or this one another release than the one that joins, or no secret.
     """
     machines = settings.machines
     if machines is None or not 0 < rank < machines.count:
         has = "no machines" if machines is None else f"machines.count={machines.count}"
         raise ConfigError(f"--rank {rank}: the party file has {has}; ranks are from 1 to one less than their number")
+    secret = read_secret(machines.within(folder).secret)
     report(f"machine {rank} of {settings.party} waits for jobs at {machines.address}")
     while True:
-        with MachineProcess(machines.host, machines.port, rank) as process:
+        with MachineProcess(machines.host, machines.port, rank, secret) as process:
             failure = process.outcome()
         if isinstance(failure, ConfigError):
             raise failure
@@ -61,10 +64,11 @@ class MachineProcess:
         host: where the party's own process is.
         port: of its rendezvous.
         rank: of the machine.
+        secret: of the party; the process gets it on its standard input, where nobody else reads it.
         threads: of the process; 0: as many as torch takes.
     """
 
-    def __init__(self, host: str, port: int, rank: int, threads: int = 0) -> None:
+    def __init__(self, host: str, port: int, rank: int, secret: bytes, threads: int = 0) -> None:
         self._rank = rank
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the block
         arguments = [host, str(port), str(rank), str(threads)]
@@ -74,6 +78,10 @@ class MachineProcess:
             stdout=subprocess.DEVNULL,
             stderr=self._output,
         )
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # its outcome says what it ended with
+                self._process.stdin.write(secret)
+                self._process.stdin.flush()
 
     def __enter__(self) -> MachineProcess:
         return self
@@ -100,26 +108,24 @@ class MachineProcess:
 def main(arguments: list[str]) -> int:
     """Waits for the party's own process, serves it to the end of the job, and returns the exit code."""
     host, port, rank, threads = arguments
+    secret = _read_secret()
     end_with_launcher()
     keep_freed_memory()
     if int(threads):
         torch.set_num_threads(int(threads))
-    while not _is_open(host, int(port)):
-        time.sleep(_POLL_S)
     try:
-        with closing(follow(host, int(port), int(rank))) as group:
+        with closing(follow(host, int(port), int(rank), secret)) as group:
             serve(group)
     except VeilgraphError as error:
         return report_failure(error)
     return 0
 
 
-def _is_open(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=_PAUSE_S):
-            return True
-    except OSError:
-        return False
+def _read_secret() -> bytes:
+    secret = b""
+    while len(secret) < SECRET_BYTES and (more := os.read(0, SECRET_BYTES - len(secret))):
+        secret += more
+    return secret
 
 
 if __name__ == "__main__":

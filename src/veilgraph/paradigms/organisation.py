@@ -12,7 +12,7 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.limits import refusal
-from veilgraph.core.party_settings import PartySettings, read_party_settings
+from veilgraph.core.party_settings import MachineSettings, PartySettings, read_party_settings
 from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
@@ -50,6 +50,12 @@ class Organisation:
                 f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
             )
         return cls(settings, path.absolute().parent)
+
+    @property
+    def machines(self) -> MachineSettings | None:
+        """Several of its own, where its party file names them."""
+        machines = self.settings.machines
+        return None if machines is None else machines.within(self.folder)
 
     def digest(self) -> str:
         """SHA-256 of how its tables are read and of the tables themselves: another one where anything has changed.

@@ -60,7 +60,7 @@ def take_part(
         if not store.has_seed():
             shared = organisation is not None and organisation.settings.seed == "job"
             store.save_seed(settings.seed if shared else private_seed())
-        machines = None if organisation is None else organisation.settings.machines
+        machines = None if organisation is None else organisation.machines
         run_party(run, party, _work(work, store), link, recorder, organisation=organisation, machines=machines)
         if work == "train" and party in scoring(settings):
             summarise(run, [party], party)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final, cast
 
 import torch
@@ -18,7 +18,8 @@ from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.passes import unspreadable
-from veilgraph.nn.partitioned.rendezvous import lead, open_store
+from veilgraph.nn.partitioned.rendezvous import lead, open_door
+from veilgraph.nn.partitioned.secret import new_secret, read_secret
 from veilgraph.paradigms.machine import MachineProcess
 from veilgraph.roles.data_holder import DataHolder
 from veilgraph.roles.role import Role
@@ -75,25 +76,26 @@ def _group(machines: Machines, party: PartyId, timeout_s: float) -> Iterator[Mac
         others: list[MachineProcess] = []
         if isinstance(machines, int):
             count, idle_s = machines, _IDLE_S
-            store, port = open_store("127.0.0.1", 0)
+            secret = new_secret()
+            door = stack.enter_context(closing(open_door("127.0.0.1", 0, secret)))
             threads = max(1, torch.get_num_threads() // count)
             torch.set_num_threads(threads)
             others += [
-                stack.enter_context(MachineProcess("127.0.0.1", port, rank, threads)) for rank in range(1, count)
+                stack.enter_context(MachineProcess("127.0.0.1", door.port, rank, secret, threads))
+                for rank in range(1, count)
             ]
         else:
             count, idle_s = machines.count, machines.idle_s
-            store, _ = open_store(machines.host, machines.port)
+            secret = read_secret(machines.secret)
+            door = stack.enter_context(closing(open_door(machines.host, machines.port, secret)))
             log.info("waiting at %s for %d further machines", machines.address, count - 1)
         try:
-            group = lead(store, count, timeout_s=timeout_s, idle_s=idle_s, check=lambda: _check(others, party))
+            group = lead(door, count, timeout_s=timeout_s, idle_s=idle_s, check=lambda: _check(others, party))
             stack.callback(group.close)
             yield group
         except LinkError as error:  # of the group, or of the link to another party
             _check(others, party, _GRACE_S, error)
             raise
-        finally:
-            del store  # so that its port is free again, though a traceback may keep this frame
         for process in others:
             process.outcome(_GRACE_S)
 

@@ -17,11 +17,12 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
+from veilgraph.roles.agreement import Hello, newest_common
 from veilgraph.roles.batch_pass import BatchPass
 from veilgraph.roles.batches import Batch
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.role import Role, Session
+from veilgraph.roles.stated import agree_within
 
 
 class DataHolder(Role):
@@ -73,8 +74,8 @@ class DataHolder(Role):
             refuses=session.refuses or refuses,
             steps=steps,
         )
-        hellos = agree(session.link, session.holders, mine)
-        self.affordable_steps = fewest_steps(hellos)
+        hellos = agree_within(session, mine)
+        self.allow_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
         combine = session.settings.model.combine
         self._cut = HolderCut(

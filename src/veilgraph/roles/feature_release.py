@@ -9,7 +9,8 @@ whether its data have changed since. Everything after is computed from released 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,13 +27,12 @@ from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.roles.agreement import Hello, agree
+from veilgraph.roles.agreement import Hello
 from veilgraph.roles.label_release import ReleasedLabels
 from veilgraph.roles.role import Session
+from veilgraph.roles.stated import agree_within
 
 _LABELS: Final = "labels"
-_AGREEMENT: Final = 4
-"""Round of this agreement; a role may make one of its own afterwards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def exchange_releases(
             holders with labels are not those that the job names.
         ProtocolError: what came is no release of this job.
     """
-    job, link = session.settings, session.link
+    job = session.settings
     response = None if publisher is None else publisher.response
     mine = Hello(
         job=job.hash(),
@@ -98,7 +98,7 @@ def exchange_releases(
         release=held,
         steps=None if publisher is None else publisher.room(),
     )
-    hellos = agree(link, session.holders, mine, _AGREEMENT)
+    hellos = agree_within(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.releasing}
     classes = 0 if job.local.labels is None else hellos[job.local.labels.holder].classes
     stated = {hellos[holder].release for holder in session.holders}
@@ -243,12 +243,25 @@ def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], clas
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
         if holder != link.party:
-            found[_name(holder)] = came = link.receive(holder, Tag(Kind.PERTURBED_FEATURES))
-            unpacked(came, nodes, _mechanism(session, width))
+            tag = Tag(Kind.PERTURBED_FEATURES)
+            found[_name(holder)] = came = link.receive(holder, tag)
+            with _named(link.party, holder, tag):
+                unpacked(came, nodes, _mechanism(session, width))
     if private is not None:
-        found[_LABELS] = link.receive(private.holder, Tag(Kind.PERTURBED_LABELS))
-        ReleasedLabels.unpacked(found[_LABELS], nodes, classes)
+        tag = Tag(Kind.PERTURBED_LABELS)
+        found[_LABELS] = link.receive(private.holder, tag)
+        with _named(link.party, private.holder, tag):
+            ReleasedLabels.unpacked(found[_LABELS], nodes, classes)
     return found
+
+
+@contextmanager
+def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
+    """Says whose doing it is that a release is none."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(f"{party} got {tag} from {sender}: {error}") from error
 
 
 def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | None) -> str:

@@ -16,11 +16,12 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.agreement import Hello, newest_common
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.judge import Judge
@@ -34,7 +35,9 @@ from veilgraph.roles.node_lists import (
 )
 from veilgraph.roles.role import Session
 from veilgraph.roles.scores import Scores
+from veilgraph.roles.stated import agree_within
 from veilgraph.roles.tally import Tally, tally
+from veilgraph.roles.unread import unread_bytes_by_rows
 
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
@@ -74,13 +77,14 @@ class HorizontalHolder(Judge):
             checkpoints=checkpoints,
             refuses=session.refuses,
         )
-        hellos = agree(session.link, session.holders, mine)
+        hellos = agree_within(session, mine)
         self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
         self._widths = layer_widths(self._settings, graph.num_features)
         self._masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
         self._cut = HolderCut(session.link, None, 0, session.dtype)
+        session.link.expect(unread_bytes_by_rows(session.settings, graph.num_nodes, self._widths))
         self._send_lists(key)
         self._labels = float(self._among(torch.tensor([self._training_nodes()]).double(), "training nodes", 0))
         if self._labels == 0:
@@ -101,7 +105,7 @@ class HorizontalHolder(Judge):
         if settings.aggregate == "mean":
             session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 0), self._adjacency.degrees.unsqueeze(1).contiguous())
         if settings.combine == "secure-max":
-            self._rows, self._num_nodes = receive_places(session.link, graph.num_nodes)
+            self._rows, self._num_nodes = receive_places(session.link, graph.num_nodes, self._most_nodes())
             self._secure = SecureMax(session.link, session.holders, self._masks, session.dtype)
 
     @override
@@ -118,6 +122,10 @@ class HorizontalHolder(Judge):
             h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
             self._inputs.append(h)
         self.logits = self._network.predict(self._inputs[-1])
+
+    def _most_nodes(self) -> int:
+        """N at most: the codes of all nodes in the widest layer are one message."""
+        return MAX_MESSAGE_BYTES // (self.session.dtype.itemsize * max(widths.sent for widths in self._widths))
 
     def _give(self, step: int, index: int, local: Tensor) -> None:
         if self._secure is None:

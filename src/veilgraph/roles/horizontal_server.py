@@ -18,12 +18,14 @@ from veilgraph.nn.layered import (
     published_layers,
 )
 from veilgraph.nn.pooling import total
-from veilgraph.roles.agreement import Hello, agree, newest_common
+from veilgraph.roles.agreement import Hello, newest_common
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.dealing import Background
 from veilgraph.roles.node_lists import receive_nodes, send_places, settle_edges
 from veilgraph.roles.role import Role, Session
+from veilgraph.roles.stated import agree_within
+from veilgraph.roles.unread import unread_bytes_by_rows
 
 
 class HorizontalServer(Role):
@@ -44,11 +46,13 @@ class HorizontalServer(Role):
     @override
     def setup(self, checkpoints: list[int]) -> int:
         session, settings = self.session, self._settings
-        hellos = agree(session.link, session.holders, Hello(job=session.settings.hash(), checkpoints=checkpoints))
+        hellos = agree_within(session, Hello(job=session.settings.hash(), checkpoints=checkpoints))
         features = hellos[session.holders[0]].features
         self._widths = layer_widths(settings, features)
         self._network = LayeredServer(settings, features, session.streams, session.dtype)
         self._places = receive_nodes(session.link, session.holders)
+        largest = max(len(rows) for rows in self._places.rows.values())
+        session.link.expect(unread_bytes_by_rows(session.settings, largest, self._widths))
         if settings.edges == "deduplicate":
             settle_edges(session.link, session.holders)
         rows, nodes = self._places.rows, self._places.num_nodes

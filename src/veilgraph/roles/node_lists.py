@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import SEED_BYTES, LearningStreams, SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
@@ -146,10 +146,27 @@ def send_places(link: Link, places: Places, secrets: SecretSource) -> Tensor:
     return order
 
 
-def receive_places(link: Link, nodes: int) -> tuple[Tensor, int]:
-    """This holder's rows, Tensor[N_p], and N."""
-    received = receive_as(link, SERVER, Tag(Kind.NODE_PLACES, 0, _NODES), (nodes + 1,), torch.int64)
-    return received[:-1], int(received[-1])
+def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
+    """This holder's rows, Tensor[N_p], and N.
+
+    Args:
+        link: of the holder.
+        nodes: N_p.
+        most: the largest N of which a message about all nodes can be sent.
+
+    Raises:
+        ProtocolError: the server places two nodes at one row, or one outside of the N, or says that N is too large.
+    """
+    tag = Tag(Kind.NODE_PLACES, 0, _NODES)
+    received = receive_as(link, SERVER, tag, (nodes + 1,), torch.int64)
+    rows, total = received[:-1], int(received[-1])
+    inside = not nodes or (int(rows.min()) >= 0 and int(rows.max()) < total)
+    if not (inside and nodes <= total <= most and not bool((rows.sort().values.diff() == 0).any())):
+        raise ProtocolError(
+            f"{link.party} got {tag} from {SERVER} with places that are not {nodes} different ones of {total} nodes, "
+            f"at most {most}; ask {SERVER} what it runs"
+        )
+    return rows, total
 
 
 def _receive(link: Link, holders: Sequence[PartyId], which: int) -> tuple[np.ndarray, list[int]]:

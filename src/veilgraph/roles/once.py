@@ -28,12 +28,13 @@ from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.plan import plan
-from veilgraph.roles.agreement import Hello, agree
+from veilgraph.roles.agreement import Hello
 from veilgraph.roles.cut import HolderCut, ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.scores import Objective
+from veilgraph.roles.stated import agree_within
 
 _ROUND: Final = 1
 
@@ -66,7 +67,7 @@ class OnceRole(Role, ABC):
             steps=affordable,
             release=self._held,
         )
-        hellos = agree(session.link, session.holders, mine)
+        hellos = agree_within(session, mine)
         numbers = {hellos[holder].release for holder in session.holders}
         held = numbers.pop() if len(numbers) == 1 else 0
         self.is_new = held <= 0

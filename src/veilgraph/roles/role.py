@@ -16,6 +16,7 @@ from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
 from veilgraph.privacy.publish import Publisher
+from veilgraph.roles.agreement import Hello, fewest_steps
 from veilgraph.roles.batches import Batch
 
 
@@ -80,6 +81,8 @@ class Role(ABC):
         """Counts the initial embeddings computed in this session."""
         self.affordable_steps: int | None = None
         """Training steps that every party's privacy budget allows, known once set up; None without a budget."""
+        self.scarcest: tuple[PartyId, ...] = ()
+        """Whose budgets allow no more than that."""
         self._stale = True
         self._learns = True
         self._optimizer: torch.optim.Optimizer | None = None
@@ -184,6 +187,11 @@ class Role(ABC):
     def infer_only(self) -> None:
         """Announces that no backward pass will follow, so that nothing is prepared for one."""
         self._learns = False
+
+    def allow_steps(self, hellos: Mapping[PartyId, Hello]) -> None:
+        """Takes the number of training steps from what all parties state."""
+        self.affordable_steps = fewest = fewest_steps(hellos)
+        self.scarcest = tuple(party for party, hello in hellos.items() if fewest is not None and hello.steps == fewest)
 
     def _changed(self) -> None:
         """The weights have changed; in batches h^0 stays what it is to the end of a period."""

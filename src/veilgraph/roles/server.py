@@ -10,11 +10,12 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.nn.network import ServerNetwork
-from veilgraph.roles.agreement import Hello, agree, fewest_steps, newest_common
+from veilgraph.roles.agreement import Hello, newest_common
 from veilgraph.roles.cut import ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.dealing import Background
 from veilgraph.roles.role import Role, Session
+from veilgraph.roles.stated import agree_within
 
 
 class Server(Role):
@@ -43,8 +44,8 @@ class Server(Role):
     def setup(self, checkpoints: list[int]) -> int:
         session = self.session
         mine = Hello(job=session.settings.hash(), checkpoints=checkpoints, alignment=session.alignment)
-        hellos = agree(session.link, session.holders, mine)
-        self.affordable_steps = fewest_steps(hellos)
+        hellos = agree_within(session, mine)
+        self.allow_steps(hellos)
         self.nodes = nodes = hellos[session.holders[0]].nodes
         if self._network.combine.needs_weight:
             self._weight_total = self._cut.weight_total(nodes).clamp_min(1e-12)

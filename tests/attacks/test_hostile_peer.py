@@ -1,0 +1,347 @@
+"""A peer that sends legal frames with anything in them, to a whole party: an error of ours, or the party goes on.
+
+Every scenario is a small session of which all messages are recorded. A case is one party's part of it over again, by
+itself and with the same randomness, where one message of one kind is another: another shape or dtype, numbers that are
+not finite, extremes, noise, another text, or none under that tag. ``VEILGRAPH_FUZZ_CASES`` sets the cases per kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.reference.test_horizontal_twin import job as horizontal_job
+from tests.roles.federation import fixed_secrets, small_job, small_parties
+from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.horizontal import split_horizontally
+from veilgraph.link.codec import DTYPES, decode, encode
+from veilgraph.link.collectives import tensor_text, text_tensor
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.paradigms.collecting import _check_columns, _Totals
+from veilgraph.paradigms.fit import Judgement, _judge, infer, train_step
+from veilgraph.roles.agreement import Hello
+from veilgraph.roles.data_holder import DataHolder
+from veilgraph.roles.feature_release import exchange_releases
+from veilgraph.roles.horizontal_holder import HorizontalHolder
+from veilgraph.roles.horizontal_server import HorizontalServer
+from veilgraph.roles.label_holder import LabelHolder
+from veilgraph.roles.launch import run_threads
+from veilgraph.roles.role import Role, Session
+from veilgraph.roles.server import Server
+
+CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "24"))
+MEMORY_BYTES = 1 << 30
+"""What all cases of a kind may add to the largest size that the process ever had."""
+
+Program = Callable[[Link], object]
+Key = tuple[PartyId, Tag]
+
+ELSEWHERE = {Kind.SEAL, Kind.READY}
+"""Sealing has a fuzz of its own (tests/link); READY, a byte, comes in graphs of several blocks alone."""
+
+
+def session_of(settings: JobSettings, link: Link) -> Session:
+    return Session(settings, link, LearningStreams(settings.seed, link.party), fixed_secrets(link.party))
+
+
+def works(role: Role, settings: JobSettings) -> None:
+    """Set-up, a training step, an evaluation that is judged, and an inference."""
+    try:
+        role.setup([])
+        train_step(role, 0, 1)
+        step = infer(role, 1)
+        _judge(role, 1, Judgement(), {})
+        infer(role, step)
+    finally:
+        role.close()
+
+
+def vertical(settings: JobSettings) -> Mapping[PartyId, Program]:
+    graphs = {graph.party: graph for graph in small_parties(2)}
+
+    def program(link: Link) -> None:
+        session = session_of(settings, link)
+        if link.party == SERVER:
+            works(Server(session), settings)
+        else:
+            kind = LabelHolder if link.party == settings.data.label_party else DataHolder
+            works(kind(session, graphs[link.party]), settings)
+
+    return dict.fromkeys(["A", "B", SERVER], program)
+
+
+def horizontal(settings: JobSettings) -> Mapping[PartyId, Program]:
+    data = synthetic_data(60, 5, 3, settings.seed)
+    parts = {
+        part.graph.party: part
+        for part in split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=0.3)
+    }
+
+    def program(link: Link) -> None:
+        session = session_of(settings, link)
+        if link.party == SERVER:
+            works(HorizontalServer(session), settings)
+        else:
+            part = parts[link.party]
+            works(HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()]), settings)
+
+    return dict.fromkeys(["A", "B", SERVER], program)
+
+
+def releases(settings: JobSettings) -> Mapping[PartyId, Program]:
+    graphs = {graph.party: graph for graph in local_parties(settings)}
+
+    def program(link: Link) -> None:
+        graph = graphs.get(link.party)
+        publisher = None if graph is None else publisher_for(settings, graph)
+        exchange_releases(session_of(settings, link), graph, 0, {}, publisher)
+
+    return dict.fromkeys([*settings.data.names, SERVER], program)
+
+
+def alignment() -> Mapping[PartyId, Program]:
+    holders = ["A", "B", "C"]
+
+    def program(link: Link) -> None:
+        if link.party == SERVER:
+            align_server(link, holders)
+        else:
+            align_holder(link, holders, ["x", "y", "z", link.party], secrets=fixed_secrets(link.party))
+
+    return dict.fromkeys([*holders, SERVER], program)
+
+
+def collection() -> Mapping[PartyId, Program]:
+    def program(link: Link) -> None:
+        _check_columns(link, [name for name in "AB" if name != link.party], [], ["no", "yes"], None)
+        _Totals(link, ["A", "B"])([3 << 300, 5])
+
+    return dict.fromkeys("AB", program)
+
+
+CLEAR = {"model": {"rounds": 2, "combine": {"masked": False}, "initial": {"method": "secure-sum"}}}
+SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
+    "masked, collaborative": partial(vertical, small_job(2, {"model": {"rounds": 2, "dim": 4}})),
+    "clear, secure sum": partial(vertical, small_job(2, CLEAR)),
+    "horizontal, mean": partial(horizontal, horizontal_job(2, aggregate="mean", edges="deduplicate")),
+    "horizontal, secure maximum": partial(horizontal, horizontal_job(2, combine="secure-max", layers=1)),
+    "releases": partial(releases, local_job(3, PRIVATE_LABELS, mechanism="gaussian", delta=1e-5)),
+    "sampled releases": partial(releases, local_job(3)),
+    "alignment": alignment,
+    "collection": collection,
+}
+
+
+class ReplayedLink:
+    """What a party received in a session, again; what it sends is gone."""
+
+    def __init__(self, party: PartyId, messages: Mapping[Key, Tensor]) -> None:
+        self.party, self.messages = party, messages
+        self.taken: set[Key] = set()
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        encode(tag, tensor)
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        self.taken.add((sender, tag))
+        if (sender, tag) not in self.messages:
+            raise LinkTimeout(f"{self.party} waited for {tag} from {sender}")
+        return self.messages[sender, tag].clone()
+
+    def expect(self, unread_bytes: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Recording:
+    programs: Mapping[PartyId, Program]
+    received: Mapping[PartyId, Mapping[Key, Tensor]]
+
+    def again(self, party: PartyId, changed: Mapping[Key, Tensor | None]) -> ReplayedLink:
+        """The party's part with some messages changed, or with none in their place."""
+        messages = {**self.received[party], **changed}
+        link = ReplayedLink(party, {key: tensor for key, tensor in messages.items() if tensor is not None})
+        self.programs[party](link)
+        return link
+
+
+@cache
+def recorded(scenario: str) -> Recording:
+    programs = SCENARIOS[scenario]()
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(link: Link) -> None:
+        links[link.party] = RecordedLink(link, keep_transcript=True)
+        programs[link.party](links[link.party])
+
+    run_threads(dict.fromkeys(programs, program), 30, lambda: None)
+    received = {
+        party: {
+            (message.sender, message.tag): message.tensor for message in link.transcript() if message.receiver == party
+        }
+        for party, link in links.items()
+    }
+    return Recording(programs, received)
+
+
+@cache
+def places(kind: Kind) -> list[tuple[str, PartyId, Key]]:
+    """Everywhere that a message of a kind is received."""
+    return [
+        (scenario, party, key)
+        for scenario in SCENARIOS
+        for party, messages in recorded(scenario).received.items()
+        for key in messages
+        if key[1].kind == kind
+    ]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_is_replayed_unchanged_is_a_whole_session(scenario):
+    """Else a case could end before its message, and find nothing."""
+    recording = recorded(scenario)
+    for party, messages in recording.received.items():
+        assert recording.again(party, {}).taken == set(messages)
+
+
+EXTREMES = (0, 1, -1, 2, 255, 2**31, -(2**31), 2**53, 2**61, -(2**61), 2**63 - 1, -(2**63))
+FLOATS = (float("nan"), float("inf"), float("-inf"), 3e38, -3e38, 1e-45, 1e308, 0.0, -0.0)
+
+
+def extreme(draw: random.Random, dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return torch.tensor(draw.choice(FLOATS), dtype=torch.float64).to(dtype)
+    value = torch.tensor(draw.choice(EXTREMES))
+    return value % 256 if dtype == torch.uint8 else value
+
+
+def noise(draw: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(draw.getrandbits(60))
+    if dtype.is_floating_point:
+        x = torch.randn(shape, generator=generator, dtype=dtype)
+        return x * 10.0 ** draw.randint(-30, 30)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    low, high = (0, 256) if dtype == torch.uint8 else (-(2**63), 2**63 - 1)
+    return torch.randint(low, high, shape, generator=generator, dtype=dtype)
+
+
+def other_shape(draw: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
+    changed = list(shape)
+    how = draw.randrange(6)
+    if how == 0 and changed:
+        changed[draw.randrange(len(changed))] = draw.choice((0, 1, 2, 7, 1000))
+    elif how == 1 and changed:
+        place = draw.randrange(len(changed))
+        changed[place] = max(0, changed[place] + draw.choice((-1, 1)))
+    elif how == 2 and changed:
+        changed.pop(draw.randrange(len(changed)))
+    elif how == 3 and len(changed) < 4:
+        changed.insert(draw.randrange(len(changed) + 1), draw.choice((0, 1, 2)))
+    elif how == 4:
+        changed.reverse()
+    else:
+        changed = [draw.choice((0, 1, 3, 17)) for _ in range(draw.randrange(5))]
+    return tuple(changed)
+
+
+STATED: tuple[object, ...] = (
+    *EXTREMES,
+    13,
+    64,
+    10**50,
+    0.5,
+    True,
+    None,
+    "",
+    "x",
+    "2",
+    "\u202e",
+    [],
+    [0],
+    [10**9],
+    [[1]],
+    {},
+    {"a": 1},
+)
+
+
+def other_text(draw: random.Random, original: Tensor) -> Tensor:
+    """A hello with another field, or what is none."""
+    stated = json.loads(tensor_text(original))
+    how = draw.randrange(8)
+    if how == 0:
+        stated.pop(draw.choice(list(stated)))
+    elif how == 1:
+        return text_tensor(json.dumps(draw.choice((stated, [stated], *STATED)))[: draw.randrange(300)])
+    else:
+        stated[draw.choice([*Hello.model_fields, "other"])] = draw.choice(STATED)
+    return text_tensor(json.dumps(stated))
+
+
+def hostile(draw: random.Random, tag: Tag, original: Tensor) -> Tensor | None:
+    """What comes in the place of a message: a legal frame, or None where its tag was another."""
+    shape, dtype = tuple(original.shape), original.dtype
+    how = draw.randrange(8)
+    if tag.kind == Kind.HELLO and how > 1:
+        changed = other_text(draw, original)
+    elif how == 0:
+        return None
+    elif how == 1:
+        changed = noise(draw, other_shape(draw, shape), draw.choice([dtype, *DTYPES.values()]))
+    elif how == 2:
+        changed = noise(draw, shape, draw.choice(list(DTYPES.values())))
+    elif how == 3:
+        changed = noise(draw, shape, dtype)
+    elif how == 4:
+        changed = original[torch.randperm(len(original))] if original.ndim and len(original) else original
+    else:
+        changed = original.clone()
+        for _ in range(draw.choice((1, 1, 3, original.numel()))):
+            if original.numel():
+                changed.view(-1)[draw.randrange(original.numel())] = extreme(draw, dtype)
+    header, data = encode(tag, changed)
+    return decode(header + bytes(data))[1]
+
+
+def peak_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - ELSEWHERE), ids=lambda kind: kind.name)
+@pytest.mark.filterwarnings("ignore")  # of numpy and torch, of numbers that are none
+def test_no_frame_of_a_peer_breaks_a_party(kind):
+    where, before = places(kind), peak_bytes()
+    assert where, f"no scenario sends {kind.name}"
+    refused: list[tuple[Tensor | None, VeilgraphError]] = []
+    for case in range(CASES):
+        draw = random.Random(f"{kind.name}/{case}")
+        scenario, party, key = draw.choice(where)
+        recording = recorded(scenario)
+        changed = hostile(draw, key[1], recording.received[party][key])
+        try:
+            recording.again(party, {key: changed})
+        except VeilgraphError as error:
+            refused.append((changed, error))
+        except BaseException as error:
+            raise AssertionError(f"{scenario}: {party} breaks at {key[1]} from {key[0]}, case {case}") from error
+    assert all(str(error).isprintable() for _, error in refused)
+    assert all(isinstance(error, LinkError) for changed, error in refused if changed is None)
+    assert len(refused) > CASES // 10
+    assert peak_bytes() - before < MEMORY_BYTES

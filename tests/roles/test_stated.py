@@ -1,0 +1,136 @@
+"""What a party states of itself is held to what the job allows, and whose doing it was is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.roles.federation import small_job
+from tests.roles.local_parties import local_job, session_of
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import BudgetSpent, ProtocolError
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.memory import MemoryHub
+from veilgraph.paradigms.fit import _last_epoch
+from veilgraph.roles.agreement import Hello
+from veilgraph.roles.local_learner import Bystander
+from veilgraph.roles.stated import MAX_CLASSES, MAX_FEATURES, MAX_RELEASES_APART, check_stated
+
+COLLABORATIVE = small_job()
+BITS = small_job(2, {"model": {"initial": {"feature_bits": 20}}})
+INDIVIDUAL = small_job(2, {"model": {"initial": {"method": "individual"}}})
+PRIVATE = small_job(
+    2,
+    {
+        "model": {"initial": {"method": "individual"}},
+        "train": {"select_by": "last"},
+        "privacy": {"epsilon_total": 4, "noise_multiplier": 5.0},
+    },
+)
+HORIZONTAL = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}})
+
+
+def stated(job: JobSettings, changes: Mapping[str, Any], party: PartyId = "B") -> dict[PartyId, Hello]:
+    """Honest hellos, but for what one party changes."""
+    joint = job.model.initial.is_joint
+    usual: dict[str, Any] = {"nodes": 60, "features": 6 if joint else 0}
+    if job.model.initial.method == "collaborative":
+        usual["feature_bits"] = 3 if job.model.initial.feature_bits is None else job.model.initial.feature_bits
+    each: dict[PartyId, dict[str, Any]] = {"A": dict(usual), "B": dict(usual), SERVER: {}}
+    each[party] |= changes
+    return {name: Hello(job=job.hash(), **facts) for name, facts in each.items()}
+
+
+@pytest.mark.parametrize("job", [COLLABORATIVE, BITS, INDIVIDUAL])
+def test_honest_parties_pass(job: JobSettings) -> None:
+    check_stated(job, stated(job, {}))
+    check_stated(job, stated(job, {"checkpoints": [2, job.train.epochs]}))
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "allowed"),
+    [
+        (COLLABORATIVE, {"feature_bits": 64}, "from 0 to 12"),
+        (COLLABORATIVE, {"feature_bits": 13}, "from 0 to 12"),
+        (BITS, {"feature_bits": 12}, "20"),
+        (INDIVIDUAL, {"feature_bits": 1}, "0"),
+        (COLLABORATIVE, {"features": 0}, f"from 1 to {MAX_FEATURES}"),
+        (COLLABORATIVE, {"features": 2**32}, f"from 1 to {MAX_FEATURES}"),
+        (INDIVIDUAL, {"features": 6}, "0"),
+        (COLLABORATIVE, {"nodes": 0}, "from 1 to 4294967296"),
+        (COLLABORATIVE, {"classes": 2}, "0"),
+        (COLLABORATIVE, {"release": 1}, "0"),
+        (COLLABORATIVE, {"steps": 0}, "null"),
+        (COLLABORATIVE, {"checkpoints": [1, 7]}, "at most train.epochs=6"),
+    ],
+)
+def test_what_a_job_does_not_allow_is_refused_with_party_field_and_value(
+    job: JobSettings, changes: dict[str, Any], allowed: str
+) -> None:
+    ((field, value),) = changes.items()
+    shown = max(value) if isinstance(value, list) else value
+    with pytest.raises(ProtocolError, match=f"^B states {field}={shown} in its hello, and this job allows {allowed};"):
+        check_stated(job, stated(job, changes))
+
+
+@pytest.mark.parametrize("field", ["nodes", "features", "feature_bits", "classes", "release", "steps"])
+def test_a_server_states_nothing_of_data(field: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^server states {field}=1 "):
+        check_stated(COLLABORATIVE, stated(COLLABORATIVE, {field: 1}, SERVER))
+
+
+def test_a_horizontal_job_has_columns_and_classes_and_no_common_nodes() -> None:
+    def hellos(**changes: Any) -> dict[PartyId, Hello]:
+        facts: dict[PartyId, dict[str, Any]] = {"A": {"features": 6, "classes": 3}, "B": {"features": 6}, SERVER: {}}
+        facts["B"] |= changes
+        return {name: Hello(job=HORIZONTAL.hash(), **stated) for name, stated in facts.items()}
+
+    check_stated(HORIZONTAL, hellos(classes=MAX_CLASSES))
+    for field, value in (("classes", MAX_CLASSES + 1), ("features", 2**32), ("nodes", 60), ("feature_bits", 3)):
+        with pytest.raises(ProtocolError, match=f"^B states {field}={value} "):
+            check_stated(HORIZONTAL, hellos(**{field: value}))
+
+
+@pytest.mark.parametrize(("start", "last"), [(0, None), (1, 1), (4, 4)])
+def test_whose_budget_ends_a_training_is_said(start: int, last: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """One party's ``steps: 0`` ends everybody's training: legal, for a budget may be spent, but not anonymous."""
+    hellos = stated(PRIVATE, {"steps": 0, "nodes": 60, "features": 0})
+    hellos["A"] = hellos["A"].model_copy(update={"steps": 40})
+    check_stated(PRIVATE, hellos)
+    role = Bystander(session_of(PRIVATE, MemoryHub(["A", "B"], 1).link("A")))
+    role.allow_steps(hellos)
+    assert role.scarcest == ("B",)
+    with caplog.at_level("INFO", "veilgraph"):
+        if last is None:
+            with pytest.raises(
+                BudgetSpent, match=r"^the privacy budget of B allows 0 more training steps, and there is no"
+            ):
+                _last_epoch(role, start)
+        else:
+            assert _last_epoch(role, start) == last
+            assert (
+                f"the privacy budget of B allows 0 more training steps: training ends after epoch {last}" in caplog.text
+            )
+
+
+def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:
+    job = local_job(2)
+    learner, other = job.data.label_party, job.releasing[0]
+
+    def hellos(ahead: int) -> dict[PartyId, Hello]:
+        facts: dict[PartyId, dict[str, Any]] = {
+            learner: {"nodes": 60, "release": 7},
+            other: {"nodes": 60, "features": 6, "release": ahead, "steps": 1},
+            SERVER: {},
+        }
+        return {name: Hello(job=job.hash(), **stated) for name, stated in facts.items()}
+
+    for ahead in (7, -7, 0, 7 + MAX_RELEASES_APART):
+        check_stated(job, hellos(ahead), releases=True)
+    for ahead in (8 + MAX_RELEASES_APART, -(2**32)):
+        with pytest.raises(
+            ProtocolError, match=f"^{other} states release={ahead} .* at most {MAX_RELEASES_APART} above"
+        ):
+            check_stated(job, hellos(ahead), releases=True)
