@@ -24,6 +24,7 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.machine import MachinesOption, machine_counts
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 
 if TYPE_CHECKING:
     from veilgraph.core.config import JobSettings
@@ -137,7 +138,7 @@ def predict_command(
         typer.echo(text, nl=False)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text.encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     typer.echo(f"wrote {len(predictions.nodes)} predictions to {out}")

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.deploy.kit import Kit
 
 DAYS: Final = 360
@@ -145,10 +145,10 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
 def keep_issued(kits: dict[str, Path], authority: Path) -> None:
     """Keeps what was certified of whom, so that requests can be compared with it: certificates only, no keys."""
     folder = authority / "issued"
-    folder.mkdir(mode=0o700)
+    private_folder(folder)
     for number, kit in enumerate(kits.values()):
         opened = Kit.open(kit)
-        (folder / f"{number:02d}.crt").write_bytes(_certificate(opened).public_bytes(serialization.Encoding.PEM))
+        write_whole(folder / f"{number:02d}.crt", _certificate(opened).public_bytes(serialization.Encoding.PEM))
 
 
 def _issued(authority: Path) -> list[x509.Certificate]:
@@ -200,8 +200,4 @@ def _write_private(path: Path, key: object) -> None:
     content = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    write_whole(path, content)

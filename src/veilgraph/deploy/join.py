@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
-from veilgraph.core.files import locked
+from veilgraph.core.files import appended_file, check_private, locked, private_folder
 from veilgraph.core.party_settings import read_party_settings
 from veilgraph.deploy.kit import Kit
 
@@ -46,10 +46,15 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
     Raises:
         ConfigError: the kit or the party file cannot be used.
         LinkTimeout: no connection in time.
-        RunError: the site is running already, or its process ends again and again.
+        RunError: the site is running already, its process ends again and again, or others than its owner may use the
+            kit or the folder of runs.
     """
     _check(kit, party_file)
-    kit.prepare(party_file, runs or kit.runs)
+    runs = runs or kit.runs
+    for folder in (kit.path, runs):
+        if folder.exists():
+            check_private(folder)
+    kit.prepare(party_file, runs)
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     with alone, _stop_on_signals() as stopped:
         started: list[float] = []
@@ -111,8 +116,8 @@ def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
     if kit.kind == "holder":
         variables.append(f"uid={kit.name}")
     command = [sys.executable, "-u", "-m", program, "-m", str(kit.path), "-s", settings, "--set", *variables]
-    (kit.path / "transfer").mkdir(exist_ok=True)
-    with _log(kit).open("ab") as log:
+    private_folder(kit.path / "transfer")
+    with appended_file(_log(kit)) as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -120,6 +125,7 @@ def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
             stderr=subprocess.STDOUT,
             cwd=kit.path,
             start_new_session=True,
+            umask=0o077,  # of what FLARE writes into the kit
         )
         try:
             yield process

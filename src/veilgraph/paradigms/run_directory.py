@@ -1,4 +1,4 @@
-"""The directory of a run: what is written where, whole or not at all.
+"""The directory of a run: what is written where, whole or not at all, and for this account alone (0600, folders 0700).
 
 job.yaml                       the job as run, every default spelled out
 metrics.jsonl                  one line per epoch, by the label holder
@@ -42,7 +42,7 @@ from torch import Tensor
 
 from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
 from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import pack_ids, unpack_ids
@@ -51,8 +51,8 @@ from veilgraph.privacy.canaries import Canaries
 _KEPT_CHECKPOINTS: Final = 2
 _NODES: Final = "nodes.safetensors"
 _PASSES: Final = "passes.json"
-_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png|html)\.\w+")
-"""Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
+_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
+"""Names of the files that ``write_whole`` has not renamed yet."""
 Record = dict[str, Any]
 
 
@@ -68,15 +68,13 @@ class RunDirectory:
         """A fresh run.
 
         Raises:
-            RunError: the directory exists and is not empty, or cannot be written.
+            RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
         try:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
-            path.mkdir(parents=True, exist_ok=True)
-            temporary = path / ".job.yaml"
-            write_job(settings, temporary)
-            temporary.replace(path / "job.yaml")
+            check_private(private_folder(path))
+            write_job(settings, path / "job.yaml")
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
         return cls(path)
@@ -86,10 +84,11 @@ class RunDirectory:
         """An existing run.
 
         Raises:
-            RunError: there is no readable run at ``path``.
+            RunError: there is no readable run at ``path``, or others than its owner may use it.
         """
         if not (path / "job.yaml").is_file():
             raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
+        check_private(path)
         return cls(path)
 
     @cached_property
@@ -155,8 +154,7 @@ class RunDirectory:
 
     def append_metrics(self, record: Record) -> None:
         """Adds one epoch to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
 
     def metrics(self) -> list[Record]:
         """All complete lines of metrics.jsonl; a line torn by a kill is left out. For one thread at a time."""
@@ -209,7 +207,7 @@ class PartyStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checkpoints, self._views = path / "checkpoints", path / "view"
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        private_folder(self._checkpoints)
 
     @property
     def graph_path(self) -> Path:
@@ -232,7 +230,7 @@ class PartyStore:
 
     def record_views(self, passes: int | None) -> None:
         """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""
-        self._views.mkdir(exist_ok=True)
+        private_folder(self._views)
         write_whole(self._views / _PASSES, json.dumps(passes).encode())
 
     def new_view(self, work: str) -> tuple[Path, int | None] | None:
