@@ -105,12 +105,21 @@ def join_command(
     connect: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Longest wait for the first connection.")
     ] = 60.0,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            metavar="",
+            help="At the server: a training may begin again, in place of what is here of it, where a holder has lost "
+            "its part. A holder says so in its party file: limits.restart.",
+        ),
+    ] = False,
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
     with _deployment():
         from veilgraph.deploy.join import join  # noqa: PLC0415
 
-        join(_open(kit), party, runs, report=say, connect_s=connect)
+        join(_open(kit), party, runs, report=say, connect_s=connect, restarts=restart)
 
 
 @command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")

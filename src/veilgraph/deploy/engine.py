@@ -139,6 +139,7 @@ def _run(
                 recorder,
                 party_file=kit.party_file(),
                 resume=resume,
+                restarts=kit.restarts(),
             )
     except VeilgraphError as error:
         return _failed(error)

@@ -33,7 +33,15 @@ _CALM_S: Final = 60.0
 Report = Callable[[str], None]
 
 
-def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report, connect_s: float = 60.0) -> None:
+def join(
+    kit: Kit,
+    party_file: Path | None,
+    runs: Path | None,
+    *,
+    report: Report,
+    connect_s: float = 60.0,
+    restarts: bool = False,
+) -> None:
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
     Args:
@@ -42,6 +50,7 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
         runs: where to keep runs; default: in the kit.
         report: called with a line when something happens that a person wants to know.
         connect_s: longest wait for the first connection with the server.
+        restarts: the server's leave to begin a training again, in place of what it has of it.
 
     Raises:
         ConfigError: the kit or the party file cannot be used.
@@ -50,11 +59,16 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
             kit or the folder of runs.
     """
     _check(kit, party_file)
+    if restarts and kit.kind != "server":
+        raise ConfigError(
+            f"--restart is the server's leave, and this kit is {kit.name}'s: write limits.restart: true into its party "
+            "file"
+        )
     runs = runs or kit.runs
     for folder in (kit.path, runs):
         if folder.exists():
             check_private(folder)
-    kit.prepare(party_file, runs)
+    kit.prepare(party_file, runs, restarts=restarts)
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     with alone, _stop_on_signals() as stopped:
         started: list[float] = []

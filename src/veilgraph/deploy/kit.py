@@ -87,11 +87,16 @@ class Kit:
         file = next(file for file, kind in _KINDS.items() if kind == self.kind)
         return _read_json(self.path / "startup" / file)
 
-    def prepare(self, party_file: Path | None, runs: Path) -> None:
+    def prepare(self, party_file: Path | None, runs: Path, *, restarts: bool = False) -> None:
         """Writes the policy of this machine: what FLARE may run here, and where data and runs are.
 
         Only veilgraph's own two classes may be built, jobs that bring code are refused, logs are not streamed, and
         FLARE keeps what it stores inside the kit.
+
+        Args:
+            party_file: the holder's own.
+            runs: where this participant's runs are kept.
+            restarts: the server's leave to begin a training again, in place of what it has of it.
         """
         local = self.path / "local"
         resources = _read_json(local / "resources.json.default")
@@ -114,13 +119,21 @@ class Kit:
             if isinstance(authorization["permissions"][role], dict):
                 authorization["permissions"][role].update(_NEVER)
         _write_json(local / "authorization.json", authorization)
-        site = {"party_file": None if party_file is None else str(party_file.absolute()), "runs": str(runs.absolute())}
+        site = {
+            "party_file": None if party_file is None else str(party_file.absolute()),
+            "runs": str(runs.absolute()),
+            "restarts": restarts,
+        }
         _write_json(local / _SITE_FILE, site)
 
     def party_file(self) -> Path | None:
         """The party file that this site joined with."""
         value = _read_json(self.path / "local" / _SITE_FILE)["party_file"]
         return None if value is None else Path(value)
+
+    def restarts(self) -> bool:
+        """Whether this site, the server's, joined with leave to begin trainings again."""
+        return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
 
     def runs_now(self) -> Path:
         """Where this site keeps its runs."""

@@ -1,0 +1,411 @@
+"""One party that has lost its part of a run, or says so, costs nobody else theirs; and kills in between cost nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from tests.faults.runs import table_job
+from tests.paradigms.runs import assert_same_run, saved_job
+from tests.paradigms.test_horizontal_runs import assert_same as assert_same_rows
+from tests.paradigms.test_horizontal_runs import job as horizontal_job
+from tests.paradigms.test_local_runs import saved as local_job
+from tests.paradigms.test_once_runs import once_job
+from tests.paradigms.test_resume import CutError, cut_run
+from tests.roles.federation import Settings
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms import checkpoints, site
+from veilgraph.paradigms.checkpoints import Checkpoints
+from veilgraph.paradigms.jobs import TrainResult, resume, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.roles import agreement, resumption
+from veilgraph.roles.launch import run_threads
+from veilgraph.roles.resumption import Point
+
+LIAR = "B"
+SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
+Files = dict[str, bytes]
+
+OF_EVERY_SESSION = {"traffic.json", "disclosures.jsonl"}
+"""What a refused session adds to: hellos were sent, and that is on record."""
+
+LIES: dict[str, list[Any]] = {
+    "nothing": [],
+    "an epoch that nobody has": [(1, 40, "f" * 32)],
+    "the right epochs of another session": [(1, 4, "f" * 32), (1, 6, "f" * 32)],
+    "the highest numbers": [(2**32, 2**63 - 1, "0" * 128)],
+    "a hundred epochs": [(7 * n % 5, 11 * n % 97, f"{n:032x}") for n in range(100)],
+    "as releases before said it": [(0, 4, ""), (0, 6, "")],
+}
+
+
+def files(run: Path, but: PartyId = LIAR) -> Files:
+    """All that a run holds besides what belongs to one party and what every session adds to."""
+    found = (path for path in run.rglob("*") if path.is_file() and path.name not in OF_EVERY_SESSION)
+    return {
+        name: path.read_bytes()
+        for path in found
+        if not (name := str(path.relative_to(run))).startswith(f"parties/{but}/")
+    }
+
+
+@contextmanager
+def lying(points: list[Any], party: PartyId = LIAR) -> Iterator[None]:
+    """One party tells others that it would go on from these and begin again; all the others are honest."""
+    honest, trained = Checkpoints.points, Checkpoints.has_trained
+
+    def lie(self: Checkpoints, *, restarts: bool) -> list[Point]:
+        return points if party in self.path(0).parts else honest(self, restarts=restarts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "points", lie)
+        patch.setattr(Checkpoints, "has_trained", lambda self: party not in self.path(0).parts and trained(self))
+        yield
+
+
+@pytest.fixture(scope="module")
+def vertical(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Path]:
+    """A whole run, and the same one cut at epoch 7."""
+    folder = tmp_path_factory.mktemp("vertical")
+    settings = saved_job(folder / "data", SHORT, holders=3)
+    return train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7)
+
+
+@pytest.fixture(scope="module")
+def horizontal(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Path]:
+    folder = tmp_path_factory.mktemp("horizontal")
+    settings = horizontal_job(3)
+    return train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7)
+
+
+# One party's word
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
+@pytest.mark.parametrize("complete", [False, True])
+def test_one_partys_hello_erases_nobodys_training(
+    tmp_path: Path, vertical: tuple[TrainResult, Path], lie: list[Any], complete: bool
+) -> None:
+    run = Path(shutil.copytree(vertical[0].path if complete else vertical[1], tmp_path / "run"))
+    (run / "summary.json").unlink(missing_ok=True)
+    before = files(run)
+    with lying(lie), pytest.raises(RunError, match=f"^{LIAR}: without the checkpoints that .* has") as refused:
+        resume(run)
+    assert "train --resume RUN --restart" in str(refused.value)
+    assert files(run) == before
+    assert_same_run(vertical[0], resume(run))
+
+
+def test_a_horizontal_jobs_too(tmp_path: Path, horizontal: tuple[TrainResult, Path]) -> None:
+    run = Path(shutil.copytree(horizontal[1], tmp_path / "run"))
+    before = files(run)
+    with lying([]), pytest.raises(RunError, match=f"^{LIAR}: without the checkpoints"):
+        resume(run)
+    assert files(run) == before
+    assert_same_rows(horizontal[0], resume(run))
+
+
+def test_the_server_is_believed_as_little(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    before = files(run, SERVER)
+    with lying([], SERVER), pytest.raises(RunError, match=f"^{SERVER}: without the checkpoints"):
+        resume(run)
+    assert files(run, SERVER) == before
+
+
+def test_a_thousand_epochs_are_no_hello(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    before = files(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            agreement.Hello,
+            "model_dump_json",
+            lambda self: self.__pydantic_serializer__.to_json(
+                self.model_copy(update={"checkpoints": [(1, n, "a") for n in range(1000)]})
+            ).decode(),
+        )
+        with pytest.raises((ProtocolError, RunError), match="checkpoints"):
+            resume(run)
+    assert files(run) == before
+
+
+def test_going_back_costs_one_checkpoint_and_no_more(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    """A kill between two parties' saves is everyday: it needs no leave. A liar gains no more by it, however often."""
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    (older, newest) = RunDirectory.open(run).party("A").checkpoints.points(restarts=False)
+    assert (older.epoch, newest.epoch) == (4, 6)
+    for _ in range(3):
+        with lying([older]), pytest.raises(CutError), cut_before_a_save(6):
+            resume(run)
+        assert RunDirectory.open(run).party("A").epochs() == [4, 6]
+    with lying([older]):
+        resumed = resume(run)
+    assert resumed.summary["started_at"] == 4
+    assert_same_run(vertical[0], resumed)
+
+
+def test_the_attack_succeeds_where_nobodys_leave_is_asked(
+    tmp_path: Path, vertical: tuple[TrainResult, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The positive control."""
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    monkeypatch.setattr(resumption, "check_leave", lambda restarts, without, what: None)
+    with lying([]):
+        assert resume(run).summary["started_at"] == 0
+
+
+# Tables, and single releases
+
+
+def test_a_lost_alignment_erases_nobodys_training(tmp_path: Path) -> None:
+    """To align anew puts the rows into another order: nothing that was trained fits them."""
+    run = train(table_job(tmp_path / "data"), tmp_path / "run").path
+    (run / "summary.json").unlink()
+    before = files(run)
+    (run / "parties" / LIAR / "alignment.json").rename(tmp_path / "alignment.json")
+    with lying([]), pytest.raises(RunError, match=f"^{LIAR}: without the tables that were trained on"):
+        resume(run)
+    assert files(run) == before
+    graph, model = (before[f"parties/A/{name}.safetensors"] for name in ("graph", "model"))
+    with lying([]), pytest.raises(CutError), cut_before_a_save(4):
+        resume(run, restart=True)
+    kept = run / "parties" / "A" / "checkpoints" / "replaced" / "before"
+    assert (kept / "graph.safetensors").read_bytes() == graph, "kept until there is something newer"
+    assert (kept / "model.safetensors").read_bytes() == model
+    assert resume(run).summary["started_at"] == 2
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("kind", ["once", "local"])
+def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path, kind: str) -> None:
+    if kind == "once":
+        settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, epsilon_total=4)
+    else:
+        settings = local_job(tmp_path / "data", {"train": {"epochs": 5, "checkpoint_every": 2}})
+    run = train(settings, tmp_path / "run").path
+    (run / "summary.json").unlink()
+    before = files(run)
+    (run / "parties" / LIAR / "release.safetensors").unlink()
+    ledger = (run / "parties" / LIAR / "ledger.jsonl").read_bytes()
+    with pytest.raises(RunError, match=f"^{LIAR}: without the release that was learnt from"):
+        resume(run)
+    assert files(run) == before
+    assert (run / "parties" / LIAR / "ledger.jsonl").read_bytes() == ledger
+    assert resume(run, restart=True).summary["started_at"] == 0
+    assert len((run / "parties" / LIAR / "ledger.jsonl").read_bytes()) > len(ledger)
+
+
+# Leave
+
+
+def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path) -> None:
+    """Across organisations. What was submitted, ``resume`` included, is nobody's leave."""
+    settings = table_job(tmp_path / "data")
+    parties = {name: cast(Path, path) for name, path in (settings.data.parties or {}).items()}
+    submitted = across(settings)
+    runs = apart(tmp_path, parties, submitted)
+    shutil.rmtree(runs[LIAR])
+    before = {party: files(run) for party, run in runs.items() if party != LIAR}
+
+    def is_refused(names: str, *, server: bool = False) -> None:
+        with pytest.raises(RunError, match=rf"^{LIAR}: without the tables .* replace what {names} trained"):
+            apart(tmp_path, parties, submitted, resume=True, server=server)
+        assert {party: files(run) for party, run in runs.items() if party != LIAR} == before
+
+    is_refused("A, server")
+    is_refused("A", server=True)
+    with pytest.raises(ConfigError, match="submit with --resume"):
+        apart(tmp_path, parties, submitted, server=True)
+    content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
+    parties["A"].write_text(yaml.safe_dump(content | {"limits": {"restart": True}}), encoding="utf-8")
+    is_refused("server")
+    apart(tmp_path, parties, submitted, resume=True, server=True)
+    assert all((run / "parties" / party / "model.safetensors").is_file() for party, run in runs.items())
+
+
+def across(settings: JobSettings) -> JobSettings:
+    return parse_job(
+        settings.model_dump(mode="json")
+        | {"name": "across", "data": {"parties": list(settings.data.names), "label_holder": "A"}}
+    )
+
+
+def apart(
+    folder: Path, parties: Mapping[PartyId, Path], settings: JobSettings, *, resume: bool = False, server: bool = False
+) -> dict[PartyId, Path]:
+    """Every party does its part in a folder of its own; returns where its run is."""
+
+    def program(party: PartyId) -> Callable[[Link], None]:
+        def take(link: Link) -> None:
+            recorder = RecordedLink(link)
+            options: Any = {"party_file": parties.get(party), "resume": resume, "restarts": server}
+            site.take_part(folder / f"site {party}", settings, party, "train", recorder, recorder, **options)
+
+        return take
+
+    run_threads({party: program(party) for party in (*parties, SERVER)}, settings.timeout_s, lambda: None)
+    return {party: folder / f"site {party}" / settings.name for party in (*parties, SERVER)}
+
+
+# Kills
+
+
+@contextmanager
+def cut_before_a_save(epoch: int) -> Iterator[None]:
+    """A is cut off just before it saves the checkpoint of an epoch."""
+    saved = Checkpoints.save
+
+    def save(self: Checkpoints, at: int, *rest: Any) -> None:
+        if at == epoch and "A" in self.path(0).parts:
+            raise CutError
+        saved(self, at, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save)
+        yield
+
+
+@contextmanager
+def cut_before_a_change(victim: PartyId, number: int) -> Iterator[None]:
+    """A party is cut off just before it changes its checkpoints or its model for the n-th time, from 1."""
+    changes = 0
+
+    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def act(path: Path, *arguments: Any, **options: Any) -> Any:
+            nonlocal changes
+            if victim in path.parts and {"checkpoints", "model.safetensors"} & set(path.parts):
+                changes += 1
+                if changes >= number:
+                    raise CutError
+            return change(path, *arguments, **options)
+
+        return act
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (Path, "replace"),
+            (Path, "unlink"),
+            (checkpoints.shutil, "rmtree"),
+        ):
+            patch.setattr(owner, name, counted(getattr(owner, name)))
+        yield
+
+
+def held(run: Path, party: PartyId) -> set[Point]:
+    return set(RunDirectory.open(run).party(party).checkpoints.points(restarts=True))
+
+
+@pytest.mark.parametrize("victim", ["A", LIAR, SERVER])
+@pytest.mark.parametrize("loses", [True, False], ids=["all lost", "the newest lost"])
+def test_a_kill_at_any_change_loses_nothing(
+    tmp_path: Path, vertical: tuple[TrainResult, Path], victim: PartyId, loses: bool
+) -> None:
+    """C has lost its checkpoints, or the newest; the others go back, and one is cut off before each change it makes."""
+    parties = ("A", "B", "C", SERVER)
+    for number in range(1, 100):
+        run = Path(shutil.copytree(vertical[1], tmp_path / f"run {number}"))
+        lost = run / "parties" / "C" / "checkpoints"
+        if loses:
+            shutil.rmtree(lost)
+        else:
+            (lost / "epoch-000006.safetensors").unlink()
+        old = {party: held(run, party) for party in parties if party != "C"}
+        try:
+            with cut_before_a_change(victim, number):
+                resume(run, restart=loses)
+        except CutError:
+            common = set.intersection(*(held(run, party) for party in parties))
+            begun = {point for point in common if point.number > 1 and point.epoch}
+            if not begun:  # no newer checkpoint at all of them: every party still has what it had in common with others
+                for party, points in old.items():
+                    newest = max(points)
+                    assert newest in held(run, party), (number, party)
+            assert_same_run(vertical[0], resume(run, restart=loses))
+            shutil.rmtree(run)
+            continue
+        assert number > 4, "the run made changes, and was cut off before each"
+        break
+    else:
+        raise AssertionError("the changes have no end")
+    for party in parties:
+        store = RunDirectory.open(run).party(party)
+        assert store.epochs() == [6, 8]
+        assert store.checkpoints.is_settled()
+    assert not (run / "metrics.replaced.jsonl").exists()
+
+
+def test_leave_is_given_once_for_a_beginning(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    """Once all have begun again, a session that is cut off is gone on with, without further leave."""
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    shutil.rmtree(run / "parties" / "C" / "checkpoints")
+    metrics = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(CutError), cut_before_a_save(2):
+        resume(run, restart=True)
+    assert (run / "metrics.replaced.jsonl").read_bytes() == metrics
+    assert RunDirectory.open(run).party("A").epochs() == [4, 6], "there is nothing newer yet"
+    with pytest.raises(CutError), cut_before_a_save(4):
+        resume(run)
+    assert RunDirectory.open(run).party("A").epochs() == [2]
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 2
+    assert_same_run(vertical[0], resumed)
+
+
+def test_what_was_set_aside_is_gone_on_from_when_the_lost_part_is_restored(
+    tmp_path: Path, vertical: tuple[TrainResult, Path]
+) -> None:
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    lost = run / "parties" / "C" / "checkpoints"
+    shutil.copytree(lost, tmp_path / "backup")
+    shutil.rmtree(lost)
+    with pytest.raises(CutError), cut_before_a_save(4):
+        resume(run, restart=True)
+    assert RunDirectory.open(run).party("A").epochs() == [2]
+    shutil.rmtree(lost)
+    shutil.copytree(tmp_path / "backup", lost)
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 6
+    assert_same_run(vertical[0], resumed)
+
+
+def test_leave_has_a_command(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    from tests.cli.commands import one_error, usage_error, veilgraph  # noqa: PLC0415
+
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    shutil.rmtree(run / "parties" / "C" / "checkpoints")
+    assert "veilgraph train --resume RUN --restart" in one_error(veilgraph("train", "--resume", run))
+    result = veilgraph("train", "--resume", run, "--restart")
+    assert result.exit_code == 0, result.output
+    assert "--resume" in usage_error(veilgraph("train", "job.yaml", "--restart"))
+
+
+def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path], tmp_path: Path) -> None:
+    """Who has trained nothing itself repeats the word of one who has."""
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    shutil.rmtree(run / "parties" / "C" / "checkpoints")
+    said: dict[PartyId, str] = {}
+    original = agreement.start_of
+
+    def noted(party: PartyId, *rest: Any) -> resumption.Start:
+        try:
+            return original(party, *rest)
+        except VeilgraphError as error:
+            said[party] = str(error)
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "start_of", noted)
+        with pytest.raises(RunError):
+            resume(run)
+    assert said.keys() == {"A", "B", "C", SERVER}
+    assert all(text.startswith("C: without the checkpoints that ") for text in said.values())
+    assert all("replace what A, B, server trained" in text for text in said.values())
