@@ -1,14 +1,17 @@
-"""One party that has lost its part of a run, or says so, costs nobody else theirs; and kills in between cost nothing."""
+"""One party that has lost its part of a run, or says so, costs nobody else theirs; kills in between cost nothing."""
 
 from __future__ import annotations
 
+import random
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 import yaml
 
 from tests.faults.runs import table_job
@@ -17,10 +20,12 @@ from tests.paradigms.test_horizontal_runs import assert_same as assert_same_rows
 from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.paradigms.test_local_runs import saved as local_job
 from tests.paradigms.test_once_runs import once_job
-from tests.paradigms.test_resume import CutError, cut_run
+from tests.paradigms.test_resume import CutError, cut_at, cut_run
 from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
+from veilgraph.core.files import private_folder
+from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms import checkpoints, site
@@ -90,18 +95,18 @@ def horizontal(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, P
 # One party's word
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 @pytest.mark.parametrize("complete", [False, True])
 def test_one_partys_hello_erases_nobodys_training(
-    tmp_path: Path, vertical: tuple[TrainResult, Path], lie: list[Any], complete: bool
+    tmp_path: Path, vertical: tuple[TrainResult, Path], complete: bool
 ) -> None:
     run = Path(shutil.copytree(vertical[0].path if complete else vertical[1], tmp_path / "run"))
     (run / "summary.json").unlink(missing_ok=True)
     before = files(run)
-    with lying(lie), pytest.raises(RunError, match=f"^{LIAR}: without the checkpoints that .* has") as refused:
-        resume(run)
-    assert "train --resume RUN --restart" in str(refused.value)
-    assert files(run) == before
+    for name, lie in LIES.items():
+        with lying(lie), pytest.raises(RunError, match=f"^{LIAR}: without the checkpoints that .* has") as refused:
+            resume(run)
+        assert "train --resume RUN --restart" in str(refused.value)
+        assert files(run) == before, name
     assert_same_run(vertical[0], resume(run))
 
 
@@ -188,7 +193,7 @@ def test_a_lost_alignment_erases_nobodys_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["once", "local"])
 def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path, kind: str) -> None:
     if kind == "once":
-        settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, epsilon_total=4)
+        settings = once_job(tmp_path / "data", {"train": {"epochs": 5}})
     else:
         settings = local_job(tmp_path / "data", {"train": {"epochs": 5, "checkpoint_every": 2}})
     run = train(settings, tmp_path / "run").path
@@ -275,14 +280,14 @@ def cut_before_a_save(epoch: int) -> Iterator[None]:
 
 
 @contextmanager
-def cut_before_a_change(victim: PartyId, number: int) -> Iterator[None]:
-    """A party is cut off just before it changes its checkpoints or its model for the n-th time, from 1."""
+def cut_before_a_change(victim: Path, number: int) -> Iterator[None]:
+    """A party is cut off just before it changes something in its part of the run for the n-th time, from 1."""
     changes = 0
 
     def counted(change: Callable[..., Any]) -> Callable[..., Any]:
         def act(path: Path, *arguments: Any, **options: Any) -> Any:
             nonlocal changes
-            if victim in path.parts and {"checkpoints", "model.safetensors"} & set(path.parts):
+            if victim in path.parents:
                 changes += 1
                 if changes >= number:
                     raise CutError
@@ -291,56 +296,139 @@ def cut_before_a_change(victim: PartyId, number: int) -> Iterator[None]:
         return act
 
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in (
-            (Path, "replace"),
-            (Path, "unlink"),
-            (checkpoints.shutil, "rmtree"),
-        ):
+        for owner, name in ((Path, "replace"), (Path, "unlink"), (checkpoints.shutil, "rmtree")):
             patch.setattr(owner, name, counted(getattr(owner, name)))
         yield
 
 
-def held(run: Path, party: PartyId) -> set[Point]:
-    return set(RunDirectory.open(run).party(party).checkpoints.points(restarts=True))
+class Party:
+    """What a party does with its files in a session, without what it computes: a checkpoint says who saved it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, folder / "model.safetensors"
+        private_folder(folder / "checkpoints")
+        self.forget()
+
+    def forget(self) -> None:
+        """The session has ended, however it did."""
+        self.files = Checkpoints(self.folder / "checkpoints", self.model)
+
+    def points(self, *, restarts: bool = True) -> set[Point]:
+        return set(Checkpoints(self.folder / "checkpoints", self.model).points(restarts=restarts))
+
+    def save(self, epoch: int) -> None:
+        self.files.save(epoch, {"weights": torch.ones(1)}, {"judgement": {}, "stopped": False})
+
+    def end(self) -> None:
+        save_tensors(self.model, {"weights": torch.ones(1)}, {})
+        self.files.settle()
 
 
-@pytest.mark.parametrize("victim", ["A", LIAR, SERVER])
+EVERY, LAST = 2, 6
+
+
+def session(parties: Mapping[PartyId, Party], *, restarts: bool) -> int:
+    """A training session of all parties in lockstep: each does its part of a stage when all have ended the one before.
+
+    Returns:
+        From which epoch it went on.
+    """
+    points = {name: party.files.points(restarts=restarts) for name, party in parties.items()}
+    willing = {name: restarts or not party.files.has_trained() for name, party in parties.items()}
+    start = resumption.start_of("A", points, willing, [uuid.uuid4().hex])
+    for party in parties.values():
+        party.files.begin(start)
+    for epoch in range(start.epoch + EVERY, LAST + 1, EVERY):
+        for party in parties.values():
+            party.save(epoch)
+    for party in parties.values():
+        party.end()
+    return start.epoch
+
+
+def begun(folder: Path, *, whole: bool) -> dict[PartyId, Party]:
+    """Four parties with a whole training, or one whose last session was cut off before its end."""
+    parties = {name: Party(folder / name) for name in ("A", "B", "C", SERVER)}
+    session(parties, restarts=False)
+    for party in parties.values():
+        if not whole:
+            party.model.unlink()
+        party.forget()
+    return parties
+
+
+@pytest.mark.parametrize("victim", ["A", "C", SERVER])
+@pytest.mark.parametrize("whole", [True, False], ids=["a model", "no model"])
 @pytest.mark.parametrize("loses", [True, False], ids=["all lost", "the newest lost"])
-def test_a_kill_at_any_change_loses_nothing(
-    tmp_path: Path, vertical: tuple[TrainResult, Path], victim: PartyId, loses: bool
-) -> None:
-    """C has lost its checkpoints, or the newest; the others go back, and one is cut off before each change it makes."""
-    parties = ("A", "B", "C", SERVER)
+def test_a_kill_before_any_change_loses_nothing(tmp_path: Path, victim: PartyId, whole: bool, loses: bool) -> None:
+    """C has lost its checkpoints, or the newest; the others go back, and one is killed before each change it makes.
+
+    Until every party has a newer checkpoint, every other has what it had, and its model, byte for byte.
+    """
     for number in range(1, 100):
-        run = Path(shutil.copytree(vertical[1], tmp_path / f"run {number}"))
-        lost = run / "parties" / "C" / "checkpoints"
+        parties = begun(tmp_path / f"{number}", whole=whole and loses)
+        lost = parties["C"].folder / "checkpoints"
         if loses:
             shutil.rmtree(lost)
+            private_folder(lost)
+            parties["C"].model.unlink(missing_ok=True)
         else:
-            (lost / "epoch-000006.safetensors").unlink()
-        old = {party: held(run, party) for party in parties if party != "C"}
+            (lost / f"epoch-{LAST:06d}.safetensors").unlink()
+        old = {name: max(party.points()) for name, party in parties.items() if name != "C"}
         try:
-            with cut_before_a_change(victim, number):
-                resume(run, restart=loses)
+            with cut_before_a_change(parties[victim].folder, number):
+                session(parties, restarts=loses)
         except CutError:
-            common = set.intersection(*(held(run, party) for party in parties))
-            begun = {point for point in common if point.number > 1 and point.epoch}
-            if not begun:  # no newer checkpoint at all of them: every party still has what it had in common with others
-                for party, points in old.items():
-                    newest = max(points)
-                    assert newest in held(run, party), (number, party)
-            assert_same_run(vertical[0], resume(run, restart=loses))
-            shutil.rmtree(run)
+            for party in parties.values():
+                party.forget()
+            common = set.intersection(*(party.points() for party in parties.values()))
+            if not any(point.number > 1 and point.epoch for point in common):
+                for name, point in old.items():
+                    assert point in parties[name].points(), (number, name)
+                    found = list(parties[name].folder.rglob("model.safetensors"))
+                    assert bool(found) == (whole and loses), (number, name)
+            session(parties, restarts=loses)
+            assert_settled(parties)
             continue
-        assert number > 4, "the run made changes, and was cut off before each"
-        break
-    else:
-        raise AssertionError("the changes have no end")
-    for party in parties:
-        store = RunDirectory.open(run).party(party)
-        assert store.epochs() == [6, 8]
-        assert store.checkpoints.is_settled()
-    assert not (run / "metrics.replaced.jsonl").exists()
+        assert_settled(parties)
+        assert number > 4, "changes were made, and one was cut off before each"
+        return
+    raise AssertionError("the changes have no end")
+
+
+def assert_settled(parties: Mapping[PartyId, Party]) -> None:
+    for party in parties.values():
+        assert party.files.epochs() == [LAST - EVERY, LAST]
+        assert party.files.is_settled()
+        names = {path.name for path in party.folder.rglob("[!.]*") if path.is_file()}
+        assert names == {"model.safetensors", f"epoch-{LAST - EVERY:06d}.safetensors", f"epoch-{LAST:06d}.safetensors"}
+
+
+def test_kill_upon_kill_without_leave(tmp_path: Path) -> None:
+    """Random kills, one after another, of parties none of which loses anything: no leave is ever needed."""
+    source = random.Random(1)
+    for round_ in range(25):
+        parties = begun(tmp_path / f"{round_}", whole=False)
+        reached = [LAST - EVERY]
+        for _ in range(6):
+            victim = source.choice(list(parties))
+            with suppress(CutError), cut_before_a_change(parties[victim].folder, source.randint(1, 9)):
+                reached.append(session(parties, restarts=False))
+            for party in parties.values():
+                party.forget()
+        assert session(parties, restarts=False) >= max(reached) - EVERY
+        assert_settled(parties)
+
+
+def test_a_training_killed_in_the_middle_of_going_back(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    """As above with a whole job: what is gone on from afterwards gives the undisturbed result."""
+    for number in (2, 5):
+        run = Path(shutil.copytree(vertical[1], tmp_path / f"run {number}"))
+        shutil.rmtree(run / "parties" / "C" / "checkpoints")
+        with pytest.raises(CutError), cut_before_a_change(run / "parties" / "A" / "checkpoints", number):
+            resume(run, restart=True)
+        assert_same_run(vertical[0], resume(run, restart=True))
+        assert not (run / "metrics.replaced.jsonl").exists()
 
 
 def test_leave_is_given_once_for_a_beginning(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
@@ -367,7 +455,7 @@ def test_what_was_set_aside_is_gone_on_from_when_the_lost_part_is_restored(
     lost = run / "parties" / "C" / "checkpoints"
     shutil.copytree(lost, tmp_path / "backup")
     shutil.rmtree(lost)
-    with pytest.raises(CutError), cut_before_a_save(4):
+    with pytest.raises(CutError), cut_at(3):
         resume(run, restart=True)
     assert RunDirectory.open(run).party("A").epochs() == [2]
     shutil.rmtree(lost)

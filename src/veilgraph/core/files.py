@@ -77,7 +77,7 @@ def appended_file(path: Path) -> FileIO:
     Raises:
         OSError: it cannot be written, or is a link.
     """
-    return FileIO(_opened(path, os.O_WRONLY | os.O_APPEND), "ab")
+    return FileIO(str(path), "ab", opener=lambda name, _: _opened(Path(name), os.O_WRONLY | os.O_APPEND))
 
 
 def private_folder(path: Path) -> Path:

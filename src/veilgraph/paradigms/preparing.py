@@ -101,9 +101,8 @@ def _kept(
     others = [party for party in (*settings.data.names, SERVER) if party != link.party]
     said = text_tensor(mine if restarts else mine + _HELD)
     texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,))
-    stated = {party: tensor_text(text[:_MAX_IDENTITY]) for party, text in texts.items()} | {
-        link.party: tensor_text(said)
-    }
+    texts[link.party] = said
+    stated = {party: tensor_text(texts[party][:_MAX_IDENTITY]) for party in (*settings.data.names, SERVER)}
     identities = {party: text.removesuffix(_HELD) for party, text in stated.items()}
     if len(set(identities.values())) > 1 or not mine:
         held = [party for party, text in stated.items() if text.endswith(_HELD)]
