@@ -357,16 +357,24 @@ def begun(folder: Path, *, whole: bool) -> dict[PartyId, Party]:
     return parties
 
 
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are killed here, not machines."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("victim", ["A", "C", SERVER])
-@pytest.mark.parametrize("whole", [True, False], ids=["a model", "no model"])
-@pytest.mark.parametrize("loses", [True, False], ids=["all lost", "the newest lost"])
-def test_a_kill_before_any_change_loses_nothing(tmp_path: Path, victim: PartyId, whole: bool, loses: bool) -> None:
+@pytest.mark.parametrize(
+    ("loses", "whole"), [(True, True), (True, False), (False, False)], ids=["of a model", "all", "the newest"]
+)
+def test_a_kill_before_any_change_loses_nothing(tmp_path: Path, victim: PartyId, loses: bool, whole: bool) -> None:
     """C has lost its checkpoints, or the newest; the others go back, and one is killed before each change it makes.
 
-    Until every party has a newer checkpoint, every other has what it had, and its model, byte for byte.
+    Until every party has a newer checkpoint, every other has what it had, and its model.
     """
     for number in range(1, 100):
-        parties = begun(tmp_path / f"{number}", whole=whole and loses)
+        parties = begun(tmp_path / f"{number}", whole=whole)
         lost = parties["C"].folder / "checkpoints"
         if loses:
             shutil.rmtree(lost)
@@ -386,12 +394,12 @@ def test_a_kill_before_any_change_loses_nothing(tmp_path: Path, victim: PartyId,
                 for name, point in old.items():
                     assert point in parties[name].points(), (number, name)
                     found = list(parties[name].folder.rglob("model.safetensors"))
-                    assert bool(found) == (whole and loses), (number, name)
+                    assert bool(found) == whole, (number, name)
             session(parties, restarts=loses)
             assert_settled(parties)
             continue
         assert_settled(parties)
-        assert number > 4, "changes were made, and one was cut off before each"
+        assert number > 3, "changes were made, and one was cut off before each"
         return
     raise AssertionError("the changes have no end")
 
@@ -404,6 +412,7 @@ def assert_settled(parties: Mapping[PartyId, Party]) -> None:
         assert names == {"model.safetensors", f"epoch-{LAST - EVERY:06d}.safetensors", f"epoch-{LAST:06d}.safetensors"}
 
 
+@pytest.mark.usefixtures("quick_disk")
 def test_kill_upon_kill_without_leave(tmp_path: Path) -> None:
     """Random kills, one after another, of parties none of which loses anything: no leave is ever needed."""
     source = random.Random(1)
@@ -466,11 +475,13 @@ def test_what_was_set_aside_is_gone_on_from_when_the_lost_part_is_restored(
 
 
 def test_leave_has_a_command(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
-    from tests.cli.commands import one_error, usage_error, veilgraph  # noqa: PLC0415
+    from tests.cli.commands import usage_error, veilgraph  # noqa: PLC0415
 
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
     shutil.rmtree(run / "parties" / "C" / "checkpoints")
-    assert "veilgraph train --resume RUN --restart" in one_error(veilgraph("train", "--resume", run))
+    result = veilgraph("train", "--resume", run)
+    assert result.exit_code == 1
+    assert "veilgraph train --resume RUN --restart" in result.stderr
     result = veilgraph("train", "--resume", run, "--restart")
     assert result.exit_code == 0, result.output
     assert "--resume" in usage_error(veilgraph("train", "job.yaml", "--restart"))
