@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,14 @@ import torch
 
 if TYPE_CHECKING:
     from tests.faults.host import Host
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _files_of_tests_are_private() -> Iterator[None]:
+    """What tests themselves write into runs and kits; ``tests/attacks/test_files.py`` sets every umask it needs."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(autouse=True)

@@ -31,10 +31,11 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from tests.attacks.test_engine import KNOWN
 from veilgraph.deploy.guard import commands
-from veilgraph.deploy.guard.ingress import FROM_HEADER, Guard
+from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import NOTICE, OURS, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.link.flare import FROM_HEADER
 
 JOB, OTHER = "aaaaaaaa-1111-4111-8111-111111111111", "bbbbbbbb-2222-4222-8222-222222222222"
 ADMIN = f"_admin_{JOB}"

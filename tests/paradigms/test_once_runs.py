@@ -169,7 +169,9 @@ def test_a_lost_release_is_made_anew_and_paid_for(tmp_path: Path, loser: str) ->
     run = cut_run(settings, tmp_path / "run", 3)
     rows = released(run)
     lose(run, loser)
-    resumed = resume(run)
+    with pytest.raises(RunError, match=f"{loser}: without the release that was learnt from"):
+        resume(run)
+    resumed = resume(run, restart=True)
     assert not torch.equal(released(run), rows)
     for party in (OTHER, "C"):
         assert paid(run, party) == Counter(embeddings=2)
@@ -187,7 +189,7 @@ def test_a_lost_release_without_room_is_one_clear_refusal(tmp_path: Path, loser:
     run = cut_run(settings, tmp_path / "run", 3)
     lose(run, loser)
     for _ in range(2):
-        refused_by_all(lambda: resume(run), "the budget of B has no room for one")
+        refused_by_all(lambda: resume(run, restart=True), "the budget of B has no room for one")
         assert paid(run, OTHER) == ONE
         assert not sent(run, OTHER)
 
@@ -284,7 +286,7 @@ def test_changed_while_the_run_was_cut(tmp_path: Path) -> None:
     run = cut_run(settings, tmp_path / "run", 5)
     change_features(run, OTHER)
     rows = released(run)
-    resumed = resume(run)
+    resumed = resume(run, restart=True)
     assert [record["epoch"] for record in resumed.metrics] == list(range(1, 8))
     assert paid(run, OTHER) == Counter(embeddings=2)
     assert spent_total(run, OTHER) == pytest.approx(cost(2), rel=1e-12)
@@ -369,6 +371,6 @@ def test_an_alignment_lost_is_a_new_release(tables: JobSettings, tmp_path: Path)
     """The rows are in another order then."""
     run = cut_run(tables, tmp_path / "run", 3)
     (run / "parties" / LABEL_HOLDER / "alignment.json").unlink()
-    assert len(resume(run).metrics) == 6
+    assert len(resume(run, restart=True).metrics) == 6
     assert paid(run, OTHER) == Counter(embeddings=2)
     assert kinds_sent(run, LABEL_HOLDER) == {"hello", "blinded_ids", "id_tokens"}

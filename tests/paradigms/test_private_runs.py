@@ -367,7 +367,7 @@ def test_deleting_checkpoints_gives_no_budget_back(tmp_path: Path, losers: tuple
     for party in losers:
         for path in (run / "parties" / party / "checkpoints").iterdir():
             path.unlink()
-    assert resume(run).summary["started_at"] == 0
+    assert resume(run, restart=True).summary["started_at"] == 0
     assert_complete(run, 6 - 4)
     for party in settings.data.names:
         assert ledger(run, party).read_bytes().startswith(before[party])
@@ -385,7 +385,7 @@ def test_spent_up_in_one_partys_view_and_begun_anew_in_anothers(tmp_path: Path) 
         path.unlink()
     before = {party: paid(run, party) for party in settings.data.names}
     with pytest.raises(VeilgraphError, match="of A allows 0 more training steps"):
-        resume(run)
+        resume(run, restart=True)
     assert {party: paid(run, party) for party in settings.data.names} == before
 
 

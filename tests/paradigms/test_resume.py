@@ -191,11 +191,13 @@ def test_parties_with_different_checkpoints_agree_on_the_newest_common(tmp_path:
         assert_same_run(whole, resumed)
 
 
-def test_parties_with_no_common_checkpoint_start_again(tmp_path: Path, short: Short) -> None:
+def test_parties_with_no_common_checkpoint_start_again_by_leave_alone(tmp_path: Path, short: Short) -> None:
     run = short.cut(tmp_path)
     checkpoint(run, "A", 6).unlink()
     checkpoint(run, "B", 4).unlink()
-    resumed = resume(run)
+    with pytest.raises(RunError, match="train --resume RUN --restart"):
+        resume(run)
+    resumed = resume(run, restart=True)
     assert resumed.summary["started_at"] == 0
     assert_same_run(short.whole, resumed)
 

@@ -28,7 +28,7 @@ def test_metrics_are_those_of_the_complete_lines_whoever_writes_them_meanwhile(t
         assert epochs(run) == [1, 2]
         file.write('ch": 3}\n')
     assert epochs(run) == epochs(run) == [1, 2, 3]
-    other.forget_metrics_after(1)
+    other.begin_metrics(1)
     assert epochs(run) == [1]
     other.append_metrics({"epoch": 2})
     assert epochs(run) == epochs(RunDirectory.open(run.path)) == [1, 2]

@@ -157,7 +157,7 @@ def run_job(
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
                 role = Cast(session, store, Aligned(graph=graph), None).role
                 try:
-                    fit(role, store, resume=False, begin=lambda epoch, last: None, log=lambda record: None)
+                    fit(role, store, [], begin=lambda epoch, last: None, log=lambda record: None)
                 finally:
                     role.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +42,7 @@ from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.cut import HolderCut
 from veilgraph.roles.label_holder import LabelHolder
 from veilgraph.roles.once import LearningHolder
+from veilgraph.roles.resumption import Point, Start
 
 MODELS: dict[str, dict[str, Any]] = {
     "collaborative": {},
@@ -272,8 +274,8 @@ def test_mutant_an_embedding_that_is_not_clipped(monkeypatch: pytest.MonkeyPatch
 def test_mutant_a_label_holder_that_releases_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = LearningHolder.setup
 
-    def talkative(self: LearningHolder, checkpoints: list[int]) -> int:
-        start = setup(self, checkpoints)
+    def talkative(self: LearningHolder, held: Sequence[Point]) -> Start:
+        start = setup(self, held)
         self.session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 1), self.graph.features[:, :DIM])
         return start
 

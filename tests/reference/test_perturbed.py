@@ -164,7 +164,9 @@ def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> Non
     shutil.copytree(run.path, cut)
     (cut / "summary.json").unlink()
     for party in (*settings.data.names, SERVER):
-        RunDirectory.open(cut).party(party).forget_after(4)
+        store = RunDirectory.open(cut).party(party)
+        store.model_path.unlink()
+        store.checkpoint_path(6).unlink()
     resumed = resume(cut)
     assert resumed.summary["started_at"] == 4
     assert_same_run(run, resumed)
@@ -189,7 +191,10 @@ def test_changed_features_are_released_anew_by_all_and_what_was_trained_before_i
     save_party(replace(graph, edge_index=graph.edge_index[:, 2:]), path)  # edges are not released
     assert epochs_of(run) == {"A": [2, 4], "B": [2, 4], SERVER: [2, 4]}
     save_party(replace(graph, features=graph.features.to_dense() / 2), path)
-    resumed = resume(run)
+    with pytest.raises(RunError, match="B: without the release that was learnt from"):
+        resume(run)
+    assert [len(entries(run, party)) for party in "AB"] == [1, 1], "nobody paid"
+    resumed = resume(run, restart=True)
     assert resumed.summary["started_at"] == 0
     assert [len(entries(run, party)) for party in "AB"] == [2, 2]
     assert resumed.summary["privacy"]["A"]["epsilon_total"] == 4

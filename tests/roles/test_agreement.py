@@ -46,10 +46,10 @@ def meet(hellos: Mapping[PartyId, Hello]) -> tuple[dict[PartyId, Any], dict[Part
 
 
 def test_all_agree_and_know_all_hellos() -> None:
-    results, _ = meet({"B": hello(features=4, checkpoints=[2, 4])})
+    results, _ = meet({"B": hello(features=4, checkpoints=[(1, 2, "a"), (1, 4, "a")])})
     for result in results.values():
         assert tuple(result) == (*HOLDERS, SERVER)
-        assert result["B"] == hello(features=4, checkpoints=[2, 4])
+        assert result["B"] == hello(features=4, checkpoints=[(1, 2, "a"), (1, 4, "a")])
         assert result == results["A"]
 
 
@@ -132,8 +132,8 @@ def test_another_version_is_named_whatever_else_it_says(version: int) -> None:
         {"nodes": 10**50},
         {"features": -1},
         {"feature_bits": 65},
-        {"checkpoints": [-1]},
-        {"checkpoints": [1] * 1001},
+        {"checkpoints": [[1, -1, "a"]]},
+        {"checkpoints": [[1, 1, "a"]] * 101},
         {"job": "x" * 129},
         {"job": "\n"},
         {"alignment": "É"},

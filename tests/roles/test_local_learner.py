@@ -32,6 +32,7 @@ from veilgraph.paradigms.fit import train_step
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.roles.feature_release import released_features
 from veilgraph.roles.local_learner import Bystander, LocalLearner, own_features
+from veilgraph.roles.resumption import BEGINNING, Point
 from veilgraph.roles.role import precision
 from veilgraph.roles.scores import Scores
 
@@ -179,15 +180,16 @@ def test_training_that_diverges_says_so() -> None:
 def test_checkpoints_of_another_release_are_not_gone_on_with() -> None:
     settings = local_job(3)
     graphs = local_parties(settings)
-    assert learner_of(settings, graphs, is_new=False).setup([2, 4]) == 4
-    assert learner_of(settings, graphs, is_new=False).setup([]) == 0
-    assert learner_of(settings, graphs, is_new=True).setup([2, 4]) == 0
+    held = [Point(1, 2, "a"), Point(1, 4, "a")]
+    assert learner_of(settings, graphs, is_new=False).setup(held).point == held[1]
+    assert learner_of(settings, graphs, is_new=False).setup([]).point == BEGINNING
+    assert learner_of(settings, graphs, is_new=True).setup(held).point == BEGINNING
 
 
 def test_the_others_have_nothing_to_do() -> None:
     bystander = Bystander(session_of(local_job(2), MemoryHub(["A", "B"], 1).link("B")))
     assert not bystander.trains
-    assert bystander.setup([2]) == 0
+    assert bystander.setup([Point(1, 2, "a")]).point == BEGINNING
     assert bystander.weights() == {}
     assert bystander.optimizer is None
     train_step(bystander, 0, 1)

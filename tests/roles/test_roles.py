@@ -23,8 +23,9 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOv
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
-from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.agreement import Hello
 from veilgraph.roles.launch import run_threads
+from veilgraph.roles.resumption import Point, newest_common
 from veilgraph.roles.role import Role
 
 CLEAR = {Kind.EMBEDDING}
@@ -127,7 +128,7 @@ def test_labels_and_masks_of_the_label_holder_reach_nobody(settings: JobSettings
                 hello = Hello.model_validate_json(tensor_text(message.tensor))
                 assert hello.model_dump().keys() == {
                     "version", "job", "alignment", "nodes", "features", "feature_bits", "checkpoints", "steps",
-                    "release", "classes", "refuses",
+                    "release", "classes", "refuses", "restarts", "nonce",
                 }  # fmt: skip
             elif message.tag.kind not in (Kind.KEY, Kind.SEED):
                 assert shape[0] in (NODES, graph.num_features, small_parties(2)[1].num_features)
@@ -233,9 +234,12 @@ def test_a_wrong_message_is_refused_by_who_gets_it(wrong: torch.Tensor, got: str
 
 
 def test_newest_common() -> None:
-    def hello(*epochs: int) -> Hello:
-        return Hello(job="x", checkpoints=list(epochs))
+    def at(*epochs: int, session: str = "a", number: int = 1) -> list[Point]:
+        return [Point(number, epoch, session) for epoch in epochs]
 
-    assert newest_common({"A": hello(2, 4), "B": hello(4, 6), SERVER: hello(2, 4, 6)}) == 4
-    assert newest_common({"A": hello(2, 4), "B": hello(6), SERVER: hello(2)}) == 0
-    assert newest_common({"A": hello(), "B": hello(6)}) == 0
+    assert newest_common({"A": at(2, 4), "B": at(4, 6), SERVER: at(2, 4, 6)}) == (1, 4, "a")
+    assert newest_common({"A": at(2, 4), "B": at(6), SERVER: at(2)}) is None
+    assert newest_common({"A": [], "B": at(6)}) is None
+    assert newest_common({"A": at(2, 4), "B": at(2) + at(4, session="b")}) == (1, 2, "a"), "shares do not fit"
+    again = at(2, session="b", number=2)
+    assert newest_common({"A": at(4) + again, "B": again + at(4)}) == again[0], "the newer session, not the epoch"

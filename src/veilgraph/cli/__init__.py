@@ -5,6 +5,8 @@ Commands import what they need when they run, so that ``--help`` and usage error
 
 from __future__ import annotations
 
+import os
+
 from veilgraph.cli import audit as audit
 from veilgraph.cli import certificates as certificates
 from veilgraph.cli import machine as machine
@@ -18,4 +20,5 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Entry point of the command ``veilgraph``."""
+    os.umask(0o077)  # of what other libraries write; our own files are private whatever it is
     app()

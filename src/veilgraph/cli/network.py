@@ -71,13 +71,22 @@ def join_command(
         ),
     ] = False,
     passphrase_file: PassphraseFile = None,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            metavar="",
+            help="At the server: a training may begin again, in place of what is here of it, where a holder has lost "
+            "its part. A holder says so in its party file: limits.restart.",
+        ),
+    ] = False,
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
     with deployment():
         from veilgraph.deploy.join import join  # noqa: PLC0415
 
         opened = open_kit(kit, passphrase_file)
-        join(opened, party, runs, report=say, connect_s=connect, current_list=current_list)
+        join(opened, party, runs, report=say, connect_s=connect, current_list=current_list, restarts=restart)
 
 
 @command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")

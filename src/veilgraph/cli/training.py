@@ -24,6 +24,7 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.machine import MachinesOption, machine_counts
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 
 if TYPE_CHECKING:
     from veilgraph.core.config import JobSettings
@@ -40,6 +41,14 @@ def train_command(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was cut off, in place of a job.")
     ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            metavar="",
+            help="With --resume: where a party has lost its checkpoints, begin again in place of what was trained.",
+        ),
+    ] = False,
     processes: Processes = False,
     private_seeds: Annotated[
         bool,
@@ -81,8 +90,12 @@ def train_command(
                 "--record-views, --profile"
             )
         with _resumable(resume):
-            _resume(resume, processes=processes, machines=counts)
+            _resume(resume, restart=restart, processes=processes, machines=counts)
     elif job is not None and resume is None:
+        if restart:
+            raise typer.BadParameter(
+                "a job begins anew by itself; give --restart with --resume RUN", param_hint="--restart"
+            )
         if view_passes is not None and not record_views:
             raise typer.BadParameter(
                 "--view-passes is of what --record-views keeps; give both", param_hint="--view-passes"
@@ -137,7 +150,7 @@ def predict_command(
         typer.echo(text, nl=False)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text.encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     typer.echo(f"wrote {len(predictions.nodes)} predictions to {out}")
@@ -351,14 +364,14 @@ def _train(
     _show(result)
 
 
-def _resume(path: Path, *, processes: bool, machines: dict[str, int]) -> None:
+def _resume(path: Path, *, restart: bool, processes: bool, machines: dict[str, int]) -> None:
     from veilgraph.paradigms.jobs import resume  # noqa: PLC0415
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     settings = RunDirectory.open(path).settings
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
-        result = resume(path, processes=processes, machines=machines, progress=progress)
+        result = resume(path, restart=restart, processes=processes, machines=machines, progress=progress)
     _show(result)
 
 

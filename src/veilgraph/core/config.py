@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from veilgraph.core.audit_settings import Limits
 from veilgraph.core.data_settings import NAME_PATTERN, DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.local_settings import LocalSettings
 from veilgraph.core.model_settings import ModelSettings
@@ -307,7 +308,7 @@ def write_job(settings: JobSettings, path: Path) -> None:
     """Writes the job as YAML, all defaults spelled out."""
     content = settings.model_dump(mode="json")
     content["data"]["holders"] = len(settings.data.names)
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(content, sort_keys=False).encode())
 
 
 def first_problem(error: ValidationError) -> str:

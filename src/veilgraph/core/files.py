@@ -1,24 +1,151 @@
-"""Files that are whole or not there, and folders that one process holds."""
+"""The one door through which files are made: private to this account, whole or not there; and folders held alone.
+
+Every file is 0600 and every folder 0700, whatever the umask. A folder that is there already and that others may use is
+refused, with the command that mends it: who made it wide may have had a reason.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
+import shlex
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from veilgraph.core.errors import RunError
 
+_FILE: Final = 0o600
+_FOLDER: Final = 0o700
+_OTHERS: Final = 0o077
+_TEMPORARY_BYTES: Final = 8
+
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that a kill leaves the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    """Writes a file of which others may see nothing: ``whole_file`` for what is in memory."""
+    with whole_file(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, so that a kill leaves the old content or the new, never a part; 0600, whatever it was before.
+
+    Raises:
+        OSError: it cannot be written, or something that is no file is in its place.
+    """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is there already and is no file")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TEMPORARY_BYTES)}")
+    try:
+        with os.fdopen(_opened(temporary, os.O_WRONLY | os.O_EXCL), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def new_file(path: Path, *, buffering: int = -1) -> BinaryIO:
+    """A file that was not there, to write; 0600.
+
+    Raises:
+        FileExistsError: it is there, were it a link that leads nowhere.
+        OSError: it cannot be written.
+    """
+    return os.fdopen(_opened(path, os.O_WRONLY | os.O_EXCL), "wb", buffering=buffering)
+
+
+def append(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Adds to the end of a file, as ``appended_file``; with ``sync`` it is on the disk when this returns."""
+    with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def appended_file(path: Path) -> FileIO:
+    """A file to write at the end of, unbuffered, made at need; 0600, whatever it was before.
+
+    Raises:
+        OSError: it cannot be written, or is a link.
+    """
+    return FileIO(str(path), "ab", opener=lambda name, _: _opened(Path(name), os.O_WRONLY | os.O_APPEND))
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made at need with those above it, each 0700; one that is there is left as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not path.is_dir():
+        private_folder(path.parent)
+        with suppress(FileExistsError):
+            path.mkdir(mode=_FOLDER)
+            path.chmod(_FOLDER)  # a umask may have taken from the owner too
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is there already and is no folder")
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Takes from others whatever they may do with a folder and all in it, which another program made for us."""
+    for found in (path, *path.rglob("*")):
+        if not found.is_symlink():
+            found.chmod(found.stat().st_mode & ~_OTHERS & 0o777)
+
+
+def check_private(path: Path) -> None:
+    """Refuses a folder, with all in it, that others may use or that is another account's; what is above it may be wide.
+
+    The folder itself may be reached by a link of this account; what is in it may not, since a link leads out of it.
+
+    Raises:
+        RunError: names the first such file or folder, and the command that mends it.
+    """
+    try:
+        if path.is_symlink():
+            _check_owner(path, path.lstat(), path)
+        _check(path, path.stat(), path)
+        for folder, folders, files in os.walk(path, onerror=_unreadable):
+            for name in (*folders, *files):
+                found = Path(folder, name)
+                with suppress(FileNotFoundError):  # another process has just renamed or removed it
+                    _check(found, found.lstat(), path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error}); give a folder of this account") from error
+
+
+def _unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _check(found: Path, status: os.stat_result, of: Path) -> None:
+    _check_owner(found, status, of)
+    if stat.S_ISLNK(status.st_mode):
+        raise RunError(f"{found} is a link, which leads out of {of}; put in its place what it points to")
+    if status.st_mode & _OTHERS:
+        raise RunError(
+            f"{found}: others than its owner may use it (mode {stat.S_IMODE(status.st_mode):03o}), and it is private; "
+            f"mend it with: chmod -R go= {shlex.quote(str(of))}"
+        )
+
+
+def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
+    if status.st_uid != os.geteuid():
+        raise RunError(
+            f"{found} belongs to another account (user {status.st_uid}, this is {os.geteuid()}), which may read and"
+            f" change it; give one of this account, or mend it with: chown -R {os.geteuid()} {shlex.quote(str(of))}"
+        )
 
 
 @contextmanager
@@ -42,3 +169,15 @@ def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
+    try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:
+            os.fchmod(descriptor, _FILE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -54,6 +54,11 @@ class LimitSettings(Settings):
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
     )
+    restart: bool = Field(
+        False,
+        description="whether a training may begin again and replace what this party trained, where another has lost "
+        "its part of the run, or tables or the release learnt from are others",
+    )
 
 
 def revelations(job: JobSettings) -> dict[str, str]:

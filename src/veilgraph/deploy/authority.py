@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
@@ -72,7 +72,7 @@ class Authority:
     def keep(self, certificate: x509.Certificate) -> None:
         """Keeps what is about to be handed out, so that it can be revoked: certificates only, no keys."""
         folder = self.path / "issued"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        private_folder(folder)
         write_whole(
             folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(serialization.Encoding.PEM)
         )

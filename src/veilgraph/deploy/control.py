@@ -33,6 +33,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from veilgraph.core import errors
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.ingress import install
 from veilgraph.deploy.key_file import view_with_key
@@ -268,8 +269,8 @@ def _write_job(folder: Path, settings: JobSettings, work: SiteWork, *, resume: b
     }
     for name, content in files.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+        private_folder(path.parent)
+        write_whole(path, json.dumps(content, indent=2).encode())
 
 
 def _await_end(session: Session, job_id: str, report: Report) -> None:

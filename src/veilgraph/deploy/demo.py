@@ -19,6 +19,7 @@ import yaml
 from veilgraph.core.config import JobSettings, read_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import LinkTimeout, RunError
+from veilgraph.core.files import whole_file, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.kit import Kit
@@ -110,7 +111,7 @@ def local_network(
 def join_site(kit: Path, party_file: Path | None, threads: int) -> subprocess.Popen[bytes]:
     """Starts ``veilgraph join`` in a process of its own; what it says goes to join.log in the kit."""
     party = [] if party_file is None else ["--party", str(party_file)]
-    with (kit / "join.log").open("wb") as log:
+    with whole_file(kit / "join.log") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "veilgraph.cli", "join", str(kit), *party],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -146,7 +147,7 @@ def _with_free_ports(project: Path) -> Path:
     content = yaml.safe_load(project.read_text(encoding="utf-8"))
     port, admin_port = free_ports()
     content["server"] = {"host": "localhost", "port": port, "admin_port": admin_port}
-    project.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
     return project
 
 

@@ -144,6 +144,7 @@ def _run(
                 link,
                 party_file=kit.party_file(),
                 resume=resume,
+                restarts=kit.restarts(),
             )
     except VeilgraphError as error:
         return _failed(error)

@@ -28,6 +28,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.files import new_file, private_folder
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
@@ -87,7 +88,7 @@ def make_token_file(path: Path) -> None:
     Raises:
         RunError: the file exists or cannot be written.
     """
-    _write_new(path, secrets.token_urlsafe(32).encode() + b"\n", 0o600)
+    _write_new(path, secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
@@ -100,7 +101,7 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
         folder: where to write ``certificate.pem`` and ``key.pem``, made at need.
 
     Returns:
-        Paths of the certificate and of the key, which its owner alone may read.
+        Paths of the certificate and of the key, which this account alone may read.
 
     Raises:
         ConfigError: ``host`` is neither an address nor an ASCII name.
@@ -110,11 +111,11 @@ def make_self_signed(host: str, folder: Path) -> tuple[Path, Path]:
     certificate = _self_signed(key, _alternative_name(host))
     paths = folder / "certificate.pem", folder / "key.pem"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
     except OSError as error:
         raise RunError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
-    _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
-    _write_new(paths[0], certificate.public_bytes(Encoding.PEM), 0o644)
+    _write_new(paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _write_new(paths[0], certificate.public_bytes(Encoding.PEM))
     return paths
 
 
@@ -259,16 +260,15 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName)
     )
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Writes a file that did not exist; no one may use it more widely than ``mode``, not even for a moment."""
+def _write_new(path: Path, content: bytes) -> None:
+    """Writes a file that did not exist."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with new_file(path) as file:
+            file.write(content)
     except FileExistsError as error:
         raise RunError(f"{path} exists and is not overwritten; choose another path, or remove it") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
-from veilgraph.core.files import locked
+from veilgraph.core.files import appended_file, check_private, locked, private_folder
 from veilgraph.core.party_settings import read_party_settings
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
@@ -41,6 +41,7 @@ def join(
     report: Report,
     connect_s: float = 60.0,
     current_list: bool = False,
+    restarts: bool = False,
 ) -> None:
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
@@ -51,17 +52,25 @@ def join(
         report: called with a line when something happens that a person wants to know.
         connect_s: longest wait for the first connection with the server.
         current_list: take part only with a list of revoked certificates that is not past its time.
+        restarts: the server's leave to begin a training again, in place of what it has of it.
 
     Raises:
         ConfigError: the kit or the party file cannot be used.
         DataError: the kit is damaged, or its passphrase another.
         LinkTimeout: no connection in time.
-        RunError: the site is running already, or its process ends again and again.
+        RunError: the site is running already, its process ends again and again, or others than its owner may use the
+            kit or the folder of runs.
     """
     _check(kit, party_file)
+    if restarts and kit.kind != "server":
+        raise ConfigError(
+            f"--restart is the server's leave, and this kit is {kit.name}'s: write limits.restart: true into its party "
+            "file"
+        )
+    runs = runs or kit.runs
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
-    with alone, kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
-        kit.prepare(party_file, runs or kit.runs, current_list=current_list)
+    with alone, _private(kit, runs), kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
+        kit.prepare(party_file, runs, current_list=current_list, restarts=restarts)
         _check_identity(kit, report)
         started: list[float] = []
         while not stopped.is_set():
@@ -79,6 +88,16 @@ def join(
             if not stopped.is_set():
                 report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
         report(f"{kit.name} has left")
+
+
+@contextmanager
+def _private(kit: Kit, runs: Path) -> Iterator[None]:
+    """Refuses a kit or a folder of runs that others may use; what a killed site left of an opened key is removed."""
+    kit.key_file.close()
+    for folder in (kit.path, runs):
+        if folder.exists():
+            check_private(folder)
+    yield
 
 
 def _check(kit: Kit, party_file: Path | None) -> None:
@@ -131,8 +150,8 @@ def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
         variables.append(f"uid={kit.name}")
     command = [sys.executable, "-u", "-m", PROGRAM, kit.kind, "-m", str(kit.path), "-s", _SETTINGS[kit.kind]]
     command += ["--set", *variables]
-    (kit.path / "transfer").mkdir(exist_ok=True)
-    with _log(kit).open("ab") as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
+    private_folder(kit.path / "transfer")
+    with appended_file(_log(kit)) as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -142,6 +161,7 @@ def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
             env={name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
             | {FOLDER_VARIABLE: sockets},
             start_new_session=True,
+            umask=0o077,  # of what FLARE writes into the kit
         )
         try:
             yield process

@@ -91,6 +91,11 @@ class KeyFile:
         self.plain.unlink(missing_ok=True)
         self.sealed.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Removes what a killed site left of a key that it had opened; the caller holds the folder."""
+        if self.is_sealed:
+            self.plain.unlink(missing_ok=True)
+
     @contextmanager
     def opened(self, passphrase: Passphrase | None) -> Iterator[None]:
         """Lets programs that know no passphrase read the file in the clear, from memory, while the block runs.

@@ -129,12 +129,25 @@ class Kit:
         for script in (self.path / "startup").glob("*.sh"):
             script.unlink()
 
-    def prepare(self, party_file: Path | None, runs: Path, *, current_list: bool = False) -> None:
+    def prepare(
+        self, party_file: Path | None, runs: Path, *, current_list: bool = False, restarts: bool = False
+    ) -> None:
         """Writes the policy of this machine: what FLARE may run here, where data and runs are, and whether this site
         takes part without a current list of revoked certificates.
 
         Only veilgraph's own two classes may be built, jobs that bring code are refused, logs are not streamed, and
         FLARE keeps what it stores inside the kit.
+
+        Args:
+            party_file: the holder's own; None at the server.
+            runs: folder of this site's runs.
+            current_list: whether the site takes part only with a current list of revoked certificates.
+            restarts: the server's leave to begin a training again.
+
+        Args:
+            party_file: the holder's own.
+            runs: where this participant's runs are kept.
+            restarts: the server's leave to begin a training again, in place of what it has of it.
         """
         local = self.path / "local"
         resources = _read_json(local / "resources.json.default")
@@ -166,6 +179,7 @@ class Kit:
             "party_file": None if party_file is None else str(party_file.absolute()),
             "runs": str(runs.absolute()),
             "current_list": current_list,
+            "restarts": restarts,
         }
         _write_json(local / _SITE_FILE, site)
 
@@ -173,6 +187,10 @@ class Kit:
         """The party file that this site joined with."""
         value = _read_json(self.path / "local" / _SITE_FILE)["party_file"]
         return None if value is None else Path(value)
+
+    def restarts(self) -> bool:
+        """Whether this site, the server's, joined with leave to begin trainings again."""
+        return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
 
     def runs_now(self) -> Path:
         """Where this site keeps its runs."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from veilgraph.core.config import first_problem
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import check_private, make_private, private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
@@ -103,16 +104,16 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
             raise RunError(
                 f"{out} exists and is not an empty directory; choose another --out: a project is provisioned once"
             )
-        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_private(private_folder(out))
         with tempfile.TemporaryDirectory(dir=out, prefix=".provisioning-") as workspace:
             made = _provision_with_flare(project, Path(workspace))
             kits = {SERVER: out / "kits" / SERVER}
             kits.update({name: out / "kits" / name for name in (*project.holders, *project.administrators)})
-            (out / "kits").mkdir()
+            private_folder(out / "kits")
             for name, kit in kits.items():
                 shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
-                kit.chmod(0o700)
                 Kit.open(kit).confine()
+                make_private(kit)
             _keep_authority(made / "state" / "cert.json", out / "authority")
             keep_issued({str(name): kit for name, kit in kits.items()}, out / "authority")
     except OSError as error:
@@ -123,11 +124,9 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
 def _keep_authority(state: Path, folder: Path) -> None:
     """Keeps the root certificate and its key; FLARE's file also holds every participant's private key."""
     made = json.loads(state.read_text(encoding="utf-8"))
-    folder.mkdir(mode=0o700)
+    private_folder(folder)
     for name, content in (("rootCA.pem", made["root_cert"]), ("rootCA.key", made["root_pri_key"])):
-        path = folder / name
-        path.touch(mode=0o600)
-        path.write_text(content, encoding="ascii")
+        write_whole(folder / name, content.encode("ascii"))
 
 
 def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:

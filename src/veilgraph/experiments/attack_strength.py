@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.experiments.attack_strength_families import FAMILIES
 from veilgraph.experiments.attack_strength_page import Measured, strength_page
 from veilgraph.experiments.attack_strength_settings import StrengthSettings
@@ -102,7 +102,7 @@ class _Kept:
         self._made_with = {"version": package_version(), "settings": json.loads(json.dumps(asdict(settings)))}
         self._tables: dict[str, dict[str, Any]] = {}
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            private_folder(out)
             content = json.loads(self._path.read_bytes()) if self._path.is_file() else {}
         except (OSError, ValueError) as error:
             raise RunError(f"{self._path}: cannot be used ({error}); delete it or choose another --out") from error

@@ -14,7 +14,7 @@ from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import CLIENT
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import SERVER
 from veilgraph.experiments.grid import GridProgress
 from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overrides
@@ -136,7 +136,7 @@ def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
     slug = "".join(letter if letter.isalnum() else "-" for letter in f"{dataset}-{name}-{seed}")
     path, run = folder / f"{slug}.json", folder / f"{slug}.run"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         if path.is_file():
             found: Record = json.loads(path.read_text(encoding="utf-8"))
             if found["hash"] == job.hash() and found["version"] == package_version():

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import yaml
 from numpy.typing import NDArray
 
+from veilgraph.core.files import whole_file, write_whole
 from veilgraph.graph.party import PartyGraph
 
 TableFormat = Literal["csv", "parquet"]
@@ -101,12 +102,13 @@ def _is_symmetric(source: Rows, target: Rows, weight: NDArray[np.floating[Any]] 
 
 def _write_table(columns: Mapping[str, Any], path: Path) -> None:
     table = pa.table(dict(columns))
-    if path.suffix == ".parquet":
-        pa.parquet.write_table(table, path)
-    else:
-        pa.csv.write_csv(table, path)
+    with whole_file(path) as file:
+        if path.suffix == ".parquet":
+            pa.parquet.write_table(table, file)
+        else:
+            pa.csv.write_csv(table, file)
 
 
 def write_yaml(content: Mapping[str, Any], path: Path) -> None:
     """Writes settings in the order given."""
-    path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(dict(content), sort_keys=False).encode())

@@ -16,7 +16,7 @@ import torch
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.experiments.grid import GridProgress
@@ -149,7 +149,7 @@ class _Kept:
         self._path = out / f"{EXPERIMENT}.json"
         self._errors: dict[str, list[float]] = {}
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            private_folder(out)
             content = json.loads(self._path.read_bytes()) if self._path.is_file() else {}
         except (OSError, ValueError) as error:
             raise RunError(f"{self._path}: cannot be used ({error}); delete it or choose another --out") from error

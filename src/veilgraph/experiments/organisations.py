@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from veilgraph.core.config import JobSettings, parse_job, write_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import private_folder
 from veilgraph.core.limits import revelations
 from veilgraph.core.types import PartyId
 from veilgraph.experiments.exported_tables import Export, Rows, TableFormat, export_party, write_yaml
@@ -163,7 +164,7 @@ def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSe
             raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
         for export in exports:
             file = files[export.graph.party]
-            file.parent.mkdir(parents=True)
+            private_folder(file.parent)
             export_party(export, file, suffix, _limits(jobs["job.yaml"]))
         for name, each in jobs.items():
             write_job(each, out / name)

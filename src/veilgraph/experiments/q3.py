@@ -16,7 +16,7 @@ from veilgraph.baselines.secure_gnn_files import SecureGNN
 from veilgraph.baselines.secure_gnn_spu import spu_python
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.experiments.grid import Cell, GridProgress, run_cells
 from veilgraph.experiments.q3_page import SECURE, SECURE_PUBLIC, VFGNN, Row, page
 from veilgraph.experiments.shipped import shipped_job, with_overrides
@@ -179,7 +179,7 @@ def _kept(out: Path, name: str, asked: Mapping[str, Any], make: Callable[[], dic
     path = out / EXPERIMENT / f"{name}.json"
     question = json.loads(json.dumps({**asked, "version": package_version()}))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         content = json.loads(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be used ({error}); delete it or choose another --out") from error

@@ -16,6 +16,7 @@ from typing import Any, Final
 from veilgraph import __version__
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import append, private_folder
 from veilgraph.core.types import PartyId
 
 _SUFFIX: Final = ".jsonl"
@@ -78,7 +79,7 @@ class Store:
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}{_SUFFIX}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             self._finished = {entry.key: entry for path in _files(folder, self.path) for entry in _read(path)}
         except OSError as error:
             raise RunError(f"{folder}: cannot be used ({error}); choose another --out") from error
@@ -106,10 +107,7 @@ class Store:
         """
         line = json.dumps(asdict(entry)).encode() + b"\n"
         try:
-            with self.path.open("ab") as file:
-                file.write(line if _ends_whole(self.path) else b"\n" + line)
-                file.flush()
-                os.fsync(file.fileno())
+            append(self.path, line if _ends_whole(self.path) else b"\n" + line, sync=True)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written ({error}); choose another --out") from error
         self._finished[entry.key] = entry
@@ -148,7 +146,9 @@ def _read(path: Path) -> Iterator[Finished]:
 
 
 def _ends_whole(path: Path) -> bool:
-    """Whether the file is empty or ends with a complete line."""
+    """Whether the file is missing, or empty, or ends with a complete line."""
+    if not path.exists():
+        return True
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return True

@@ -5,8 +5,6 @@ A saved party graph is one safetensors file; nothing in it is executable.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of
@@ -234,17 +233,9 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise RunError(f"{path}: the party graph cannot be written ({error}); choose a writable path") from error
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.files import new_file
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode
 from veilgraph.link.message import Message
@@ -52,7 +53,7 @@ class ViewFile:
         self._kept: Counter[_Series] = Counter()
         self._newest: dict[_Series, Message] = {}
         try:
-            self._file = path.open("xb", buffering=_BUFFER_BYTES)
+            self._file = new_file(path, buffering=_BUFFER_BYTES)
         except OSError as error:
             raise self._unwritten(error) from error
 

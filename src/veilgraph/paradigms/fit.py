@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Final, Literal
@@ -27,6 +27,7 @@ from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.roles.batches import inference_batches, training_batches
 from veilgraph.roles.judge import Judge
+from veilgraph.roles.resumption import Point
 from veilgraph.roles.role import Role
 from veilgraph.roles.scores import Scores, Selection
 
@@ -74,8 +75,8 @@ class Fitted:
 def fit(
     role: Role,
     store: PartyStore,
+    held: Sequence[Point],
     *,
-    resume: bool,
     begin: Callable[[int, int], None],
     log: Callable[[Record], None],
     saved: Callable[[int], None] = lambda epoch: None,
@@ -85,19 +86,21 @@ def fit(
     Args:
         role: of this party, not yet set up.
         store: its private files.
-        resume: go on from the newest checkpoint that all parties hold.
+        held: checkpoints that this party would go on from: the newest that all parties hold is taken.
         begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
         log: called with each epoch's record, where the scores are known.
         saved: called after every checkpoint with its epoch.
     """
     settings, trace = role.session.settings.train, role.session.trace
-    start = role.setup(store.epochs() if resume else [])
-    last = _last_epoch(role, start)
-    store.forget_after(start)
+    agreed = role.setup(held)
+    start, last = agreed.epoch, _last_epoch(role, agreed.epoch)
+    store.checkpoints.begin(agreed)
     begin(start, last)
     if not role.trains:
         return Fitted(start, Judgement())
-    best, judgement, stop = _resumed(role, store, start) if start else (_clone(role.weights()), Judgement(), False)
+    best, judgement, stop = (
+        _resumed(role, store, agreed.point) if start else (_clone(role.weights()), Judgement(), False)
+    )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
         best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
     step, paid = 0, start
@@ -160,14 +163,13 @@ def _pay(role: Role, epoch: int, last: int, step: int) -> int:
     return until
 
 
-def _resumed(role: Role, store: PartyStore, epoch: int) -> tuple[dict[str, Tensor], Judgement, bool]:
+def _resumed(role: Role, store: PartyStore, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
     """Puts a checkpoint into the role.
 
     Returns:
         The best weights so far, the judgement, and whether training had stopped.
     """
-    path = store.checkpoint_path(epoch)
-    tensors, facts = store.load_checkpoint(epoch)
+    path, tensors, facts = store.checkpoints.load(point)
     try:
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:

@@ -20,7 +20,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs
-from veilgraph.paradigms.party import Work, run_simulated
+from veilgraph.paradigms.party import SimulatedWork, run_simulated
 from veilgraph.paradigms.predictions import Predictions, checked_nodes, joined, load_predictions, reading, scoring
 from veilgraph.paradigms.run_directory import Record, RunDirectory
 from veilgraph.paradigms.spread import check_spread
@@ -117,6 +117,7 @@ def train(
 def resume(
     path: Path,
     *,
+    restart: bool = False,
     custom: CustomModel | None = None,
     processes: bool = False,
     machines: Mapping[PartyId, int] = _ONE_EACH,
@@ -124,10 +125,20 @@ def resume(
 ) -> TrainResult:
     """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
 
-    A complete run is returned as it is. Arguments are those of ``train``.
+    A complete run is returned as it is. Arguments are those of ``train``, and:
+
+    Args:
+        path: directory of the run.
+        restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
+            what the others have trained. What is replaced is kept until there is something newer at every party.
+        custom: as in ``train``.
+        processes: as in ``train``.
+        machines: as in ``train``.
+        progress: as in ``train``.
 
     Raises:
-        RunError: there is no run at ``path``, or a party's part of it is missing.
+        RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
+            parties have no checkpoint in common.
     """
     run = RunDirectory.open(path)
     settings = run.settings
@@ -135,7 +146,8 @@ def resume(
         return load_result(path)
     _check_custom(settings, custom, processes=processes)
     _check_machines(settings, machines, processes=processes)
-    return _train(run, settings, "resume", custom, processes=processes, machines=machines, progress=progress)
+    work: SimulatedWork = "restart" if restart else "resume"
+    return _train(run, settings, work, custom, processes=processes, machines=machines, progress=progress)
 
 
 def predict(
@@ -225,7 +237,7 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
 def _train(
     run: RunDirectory,
     settings: JobSettings,
-    work: Work,
+    work: SimulatedWork,
     custom: CustomModel | None,
     *,
     processes: bool,
@@ -252,7 +264,7 @@ def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:
 def _run(
     run: RunDirectory,
     settings: JobSettings,
-    work: Work,
+    work: SimulatedWork,
     custom: CustomModel | None,
     *,
     processes: bool,
@@ -267,7 +279,7 @@ def _run(
 def _launch(
     run: RunDirectory,
     settings: JobSettings,
-    work: Work,
+    work: SimulatedWork,
     custom: CustomModel | None,
     parties: Sequence[PartyId],
     *,

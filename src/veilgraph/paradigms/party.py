@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Final, Literal
 
 from veilgraph.core.files import write_whole
+from veilgraph.core.limits import LimitSettings
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -39,6 +40,9 @@ log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12
 
 Work = Literal["align", "train", "resume", "predict"]
+SimulatedWork = Work | Literal["restart"]
+"""On one machine: to resume, and where a party has lost its checkpoints to begin again."""
+
 _TRAFFIC: Final[dict[Work, str]] = {
     "align": "alignment_traffic.json",
     "train": "traffic.json",
@@ -63,6 +67,7 @@ def run_party(
     custom: CustomModel | None = None,
     organisation: Organisation | None = None,
     machines: Machines | None = None,
+    restarts: bool = False,
 ) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
@@ -78,8 +83,10 @@ def run_party(
         custom: for ``model.local.model: custom``.
         organisation: the holder's own tables, where the job is from tables.
         machines: of the holder, where several share its local part.
+        restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
     """
     settings, store = run.settings, run.party(party)
+    restarts = restarts or work == "predict" or not store.checkpoints.has_trained()
     trace = _new_trace(run, party, work)
     if isinstance(trace, Trace):
         link = TracedLink(link, trace)
@@ -92,7 +99,7 @@ def run_party(
     publisher: AnyPublisher | None = None
     try:
         if settings.data.from_tables:
-            aligned = prepare(store, link, settings, organisation, anew=work == "predict")
+            aligned = prepare(store, link, settings, organisation, anew=work == "predict", restarts=restarts)
             done = "read" if settings.paradigm == "horizontal" else "aligned"
             log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
         else:
@@ -102,7 +109,7 @@ def run_party(
         if work != "align":
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
             with publisher_of(store, settings, aligned.graph, limit, begun=work != "train") as publisher:
-                _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines)
+                _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts)
     finally:
         link.close()
         if isinstance(trace, Trace):
@@ -122,7 +129,7 @@ def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:
 def run_simulated(
     run: RunDirectory,
     party: PartyId,
-    work: Work,
+    work: SimulatedWork,
     link: Link,
     custom: CustomModel | None = None,
     machines: Machines | None = None,
@@ -134,7 +141,18 @@ def run_simulated(
         path = None if party == SERVER else (settings.data.parties or {})[party]
         organisation = None if path is None else Organisation.read(path, party)
         agree_on_job(recorder, settings, party, organisation)
-    run_party(run, party, work, recorder, recorder, custom=custom, organisation=organisation, machines=machines)
+    limits = LimitSettings() if organisation is None else organisation.settings.limits
+    run_party(
+        run,
+        party,
+        "resume" if work == "restart" else work,
+        recorder,
+        recorder,
+        custom=custom,
+        organisation=organisation,
+        machines=machines,
+        restarts=work == "restart" or limits.restart,
+    )
 
 
 def _compute(
@@ -148,11 +166,14 @@ def _compute(
     publisher: AnyPublisher | None,
     trace: AnyTrace,
     machines: Machines | None,
+    restarts: bool,
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
     noise = publisher if isinstance(publisher, Publisher) else None
-    session = Session(settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise, trace)
+    session = Session(
+        settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise, trace, restarts
+    )
     cast = Cast(session, store, aligned, custom, publisher if isinstance(publisher, LocalPublisher) else None)
     role = cast.role
     writes = isinstance(role, Judge) and (role.reports or settings.data.is_apart)
@@ -171,7 +192,7 @@ def _compute(
                 if last < settings.train.epochs:
                     log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
                 if writes:
-                    run.forget_metrics_after(epoch)
+                    run.begin_metrics(epoch)
 
             def log_epoch(epoch_record: Record) -> None:
                 if writes:
@@ -180,10 +201,17 @@ def _compute(
             def saved(epoch: int) -> None:
                 record.note(None if publisher is None else publisher.spent())
                 log.info("epoch %d of at most %d", epoch, settings.train.epochs)
+                settle()
 
-            goes_on = work == "resume" and not cast.begins_anew
-            fitted = fit(role, store, resume=goes_on, begin=begin, log=log_epoch, saved=saved)
+            def settle() -> None:
+                if writes and store.checkpoints.is_settled():
+                    run.settle_metrics()
+
+            held = [] if cast.begins_anew else store.checkpoints.points(restarts=restarts)
+            fitted = fit(role, store, held, begin=begin, log=log_epoch, saved=saved)
             save_tensors(store.model_path, role.weights(), {})
+            store.checkpoints.settle()
+            settle()
             write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
         if publisher is not None:
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(spent(publisher)).encode())

@@ -18,16 +18,25 @@ from veilgraph.paradigms.aligning import align
 from veilgraph.paradigms.collecting import collect
 from veilgraph.paradigms.organisation import Aligned, Organisation, Prepared
 from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.roles.resumption import check_leave
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
 _ENCODING: Final = "encoding.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
+_HELD: Final = "!"
+"""After the identity: the party has trained on it, and does not begin again."""
 
 
 def prepare(
-    store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None, *, anew: bool
+    store: PartyStore,
+    link: Link,
+    settings: JobSettings,
+    organisation: Organisation | None,
+    *,
+    anew: bool,
+    restarts: bool,
 ) -> Aligned:
     """Makes the party's graph of its tables: of the nodes that all holders know first, or of its own (horizontal).
 
@@ -40,14 +49,16 @@ def prepare(
         settings: the job.
         organisation: the holder's own; None at the server.
         anew: read the tables as they are now, for an inference; what the run was trained on is kept.
+        restarts: whether this party would begin again from nothing, as it must on tables that are read anew.
 
     Raises:
         DataError: as ``align`` and ``collect``.
-        RunError: a kept file is missing or damaged.
+        RunError: a kept file is missing or damaged; or not all parties kept the same, and one that has trained on it
+            does not begin again.
     """
     digest = "" if organisation is None else organisation.digest()
     offers = not anew or organisation is None or _kept_digest(store) == digest
-    if (kept := _kept(store, link, settings, organisation, offers=offers)) is not None:
+    if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         return kept
     encoding = _load_encoding(store) if anew and organisation is not None else None
     read = collect if settings.paradigm == "horizontal" else align
@@ -62,27 +73,42 @@ def prepare(
 
 
 def _keep(store: PartyStore, prepared: Prepared, digest: str) -> None:
-    """Checkpoints of other graphs go, and the identity comes last: without it nothing counts as kept."""
+    """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
+    store.checkpoints.set_aside_with(
+        [store.path / _ALIGNMENT, store.graph_path, store.ids_path, store.path / _ENCODING, store.path / _TABLES]
+    )
     if prepared.built is not None:
         save_party(prepared.built.graph, store.graph_path)
         store.save_ids(prepared.built.ids.to_pylist())
         write_whole(store.path / _ENCODING, prepared.built.encoding.to_json().encode())
         write_whole(store.path / _TABLES, digest.encode())
-    store.forget_after(0)
     facts = {"identity": prepared.identity, **prepared.facts}
     write_whole(store.path / _ALIGNMENT, json.dumps(facts).encode())
 
 
 def _kept(
-    store: PartyStore, link: Link, settings: JobSettings, organisation: Organisation | None, *, offers: bool
+    store: PartyStore,
+    link: Link,
+    settings: JobSettings,
+    organisation: Organisation | None,
+    *,
+    offers: bool,
+    restarts: bool,
 ) -> Aligned | None:
     """What an earlier session kept, if all parties have the same and all offer to use it again."""
     path = store.path / _ALIGNMENT
     mine = _identity(path) if offers and path.is_file() else ""
     others = [party for party in (*settings.data.names, SERVER) if party != link.party]
-    texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), text_tensor(mine), shape=(None,))
-    identities = {tensor_text(text[:_MAX_IDENTITY]) for text in texts.values()} | {mine}
-    if len(identities) > 1 or not mine:
+    said = text_tensor(mine if restarts else mine + _HELD)
+    texts = exchange(link, others, Tag(Kind.HELLO, 0, _KEPT), said, shape=(None,))
+    texts[link.party] = said
+    stated = {party: tensor_text(texts[party][:_MAX_IDENTITY]) for party in (*settings.data.names, SERVER)}
+    identities = {party: text.removesuffix(_HELD) for party, text in stated.items()}
+    if len(set(identities.values())) > 1 or not mine:
+        held = [party for party, text in stated.items() if text.endswith(_HELD)]
+        judged = mine if link.party in held or not held else identities[held[0]]
+        without = [party for party, identity in identities.items() if identity != judged or not identity]
+        check_leave({party: party not in held for party in stated}, without, "the tables that were trained on")
         return None
     if organisation is None:
         return Aligned(mine)

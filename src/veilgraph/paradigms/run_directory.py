@@ -1,7 +1,8 @@
-"""The directory of a run: what is written where, whole or not at all.
+"""The directory of a run: what is written where, whole or not at all, and for this account alone (0600, folders 0700).
 
 job.yaml                       the job as run, every default spelled out
-metrics.jsonl                  one line per epoch, by the label holder
+metrics.jsonl                  one line per epoch, by the label holder; metrics.replaced.jsonl: with those that a
+                               session goes back over
 summary.json                   the result, once the run is complete
 traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
@@ -16,7 +17,8 @@ parties/<name>/                private to that party
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     canaries.safetensors       where a job has any: what tells which rows they replace, and what an audit is to guess
     disclosures.jsonl          what it sent to whom, and why that may leave it
-    checkpoints/epoch-*.safetensors   its part of the state, the two newest
+    checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
+                               until there is something newer at every party; begun.json: which session began
     model.safetensors          its part of the best model, once the run is complete
     predictions.csv            at the label holder; horizontal: at every holder
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
@@ -33,27 +35,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
+from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.paradigms.checkpoints import Checkpoints
 from veilgraph.privacy.canaries import Canaries
 
-_KEPT_CHECKPOINTS: Final = 2
+__all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
+
 _NODES: Final = "nodes.safetensors"
 _PASSES: Final = "passes.json"
-_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|csv|png|html)\.\w+")
-"""Names of the files that ``write_whole`` and ``save_party`` have not renamed yet."""
-Record = dict[str, Any]
+_ASIDE: Final = "metrics.replaced.jsonl"
+_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
+"""Names of the files that ``write_whole`` has not renamed yet."""
 
 
 class RunDirectory:
@@ -68,15 +71,13 @@ class RunDirectory:
         """A fresh run.
 
         Raises:
-            RunError: the directory exists and is not empty, or cannot be written.
+            RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
         try:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
-            path.mkdir(parents=True, exist_ok=True)
-            temporary = path / ".job.yaml"
-            write_job(settings, temporary)
-            temporary.replace(path / "job.yaml")
+            check_private(private_folder(path))
+            write_job(settings, path / "job.yaml")
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
         return cls(path)
@@ -86,10 +87,11 @@ class RunDirectory:
         """An existing run.
 
         Raises:
-            RunError: there is no readable run at ``path``.
+            RunError: there is no readable run at ``path``, or others than its owner may use it.
         """
         if not (path / "job.yaml").is_file():
             raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
+        check_private(path)
         return cls(path)
 
     @cached_property
@@ -122,7 +124,7 @@ class RunDirectory:
 
     def begun(self) -> bool:
         """Whether a party's part of a training is here."""
-        return any((self.path / "parties").glob("*/checkpoints/epoch-*.safetensors"))
+        return any((self.path / "parties").glob("*/checkpoints/**/epoch-*.safetensors"))
 
     def trained(self) -> bool:
         """Whether a party's part of a trained model is here."""
@@ -155,19 +157,27 @@ class RunDirectory:
 
     def append_metrics(self, record: Record) -> None:
         """Adds one epoch to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
 
     def metrics(self) -> list[Record]:
         """All complete lines of metrics.jsonl; a line torn by a kill is left out. For one thread at a time."""
         return self._lines.records()
 
-    def forget_metrics_after(self, epoch: int) -> None:
-        """Drops the epochs that a resumed run will do again."""
-        path = self.path / "metrics.jsonl"
-        kept = [record for record in _Lines(path).records() if record["epoch"] <= epoch]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
-        write_whole(path, text.encode())
+    def begin_metrics(self, epoch: int) -> None:
+        """Leaves the epochs before those that a session will do; all there were stay aside until ``settle_metrics``."""
+        path, aside = self.path / "metrics.jsonl", self.path / _ASIDE
+        records = _Lines(path).records()
+        before = _Lines(aside).records() or records
+        if records and records[-1]["epoch"] > epoch and not aside.exists():
+            write_whole(aside, path.read_bytes())
+        if not records or records[-1]["epoch"] < epoch:  # of a session that began again, and was cut off
+            records = before
+        kept = [record for record in records if record["epoch"] <= epoch]
+        write_whole(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def settle_metrics(self) -> None:
+        """The session has got beyond what it went back over."""
+        (self.path / _ASIDE).unlink(missing_ok=True)
 
 
 class _Lines:
@@ -208,8 +218,8 @@ class PartyStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._checkpoints, self._views = path / "checkpoints", path / "view"
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        self._views = path / "view"
+        self.checkpoints = Checkpoints(private_folder(path / "checkpoints"), self.model_path)
 
     @property
     def graph_path(self) -> Path:
@@ -232,7 +242,7 @@ class PartyStore:
 
     def record_views(self, passes: int | None) -> None:
         """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""
-        self._views.mkdir(exist_ok=True)
+        private_folder(self._views)
         write_whole(self._views / _PASSES, json.dumps(passes).encode())
 
     def new_view(self, work: str) -> tuple[Path, int | None] | None:
@@ -247,9 +257,14 @@ class PartyStore:
         """The views of the sessions so far, in their order; none where views are not recorded."""
         return sorted(self._views.glob("*.messages"))
 
+    @property
+    def ids_path(self) -> Path:
+        """Where the ids of the graph's rows lie."""
+        return self.path / _NODES
+
     def save_ids(self, ids: Sequence[str]) -> None:
         """Keeps the ids of the graph's rows."""
-        save_tensors(self.path / _NODES, pack_ids(ids), {})
+        save_tensors(self.ids_path, pack_ids(ids), {})
 
     def ids(self) -> list[str] | None:
         """The ids of the graph's rows; None where there are none.
@@ -257,7 +272,7 @@ class PartyStore:
         Raises:
             RunError: the file is damaged.
         """
-        path = self.path / _NODES
+        path = self.ids_path
         return unpack_ids(load_tensors(path)[0]) if path.is_file() else None
 
     @property
@@ -312,56 +327,12 @@ class PartyStore:
 
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""
-        return sorted(int(path.stem.removeprefix("epoch-")) for path in self._checkpoints.glob("epoch-*.safetensors"))
+        return self.checkpoints.epochs()
 
     def save_checkpoint(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
-        """Writes a checkpoint whole and drops all but the two newest before it."""
-        save_tensors(self.checkpoint_path(epoch), tensors, facts)
-        older = [held for held in self.epochs() if held <= epoch]
-        for held in older[:-_KEPT_CHECKPOINTS]:
-            self.checkpoint_path(held).unlink(missing_ok=True)
+        """Writes a checkpoint of the session whole, and drops what is needed no more."""
+        self.checkpoints.save(epoch, tensors, facts)
 
     def checkpoint_path(self, epoch: int) -> Path:
         """Where the checkpoint of an epoch lies."""
-        return self._checkpoints / f"epoch-{epoch:06d}.safetensors"
-
-    def load_checkpoint(self, epoch: int) -> tuple[dict[str, Tensor], Record]:
-        """Reads a checkpoint.
-
-        Raises:
-            RunError: the file is missing or damaged.
-        """
-        tensors, facts = load_tensors(self.checkpoint_path(epoch))
-        if not {"judgement", "stopped"} <= facts.keys():
-            raise RunError(f"{self.checkpoint_path(epoch)}: damaged (no judgement in it); delete it and --resume")
-        return tensors, facts
-
-    def forget_after(self, epoch: int) -> None:
-        """Drops the model, and checkpoints newer than what the parties agreed on.
-
-        Another session's shares do not fit this one's, and a kill may come before every party has its new model.
-        """
-        self.model_path.unlink(missing_ok=True)
-        for held in self.epochs():
-            if held > epoch:
-                self.checkpoint_path(held).unlink(missing_ok=True)
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> None:
-    """Writes tensors and JSON-able facts to one safetensors file, whole or not at all."""
-    copies = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-    write_whole(path, save(copies, {"facts": json.dumps(facts)}))
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
-    """Reads what ``save_tensors`` wrote.
-
-    Raises:
-        RunError: the file is missing or damaged.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts: Record = json.loads((file.metadata() or {})["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise RunError(f"{path}: missing or damaged ({error}); delete it and --resume, or train again") from error
+        return self.checkpoints.path(epoch)

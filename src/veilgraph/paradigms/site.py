@@ -30,6 +30,7 @@ def take_part(
     *,
     party_file: Path | None,
     resume: bool,
+    restarts: bool = False,
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -42,6 +43,7 @@ def take_part(
         recorder: counts what crosses ``link``; it may be ``link`` itself.
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
+        restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -60,8 +62,17 @@ def take_part(
         if not store.has_seed():
             shared = organisation is not None and organisation.settings.seed == "job"
             store.save_seed(settings.seed if shared else private_seed())
-        machines = None if organisation is None else organisation.machines
-        run_party(run, party, _work(work, store), link, recorder, organisation=organisation, machines=machines)
+        own = None if organisation is None else organisation.settings
+        run_party(
+            run,
+            party,
+            _work(work, store),
+            link,
+            recorder,
+            organisation=organisation,
+            machines=None if organisation is None else organisation.machines,
+            restarts=restarts if own is None else own.limits.restart,
+        )
         if work == "train" and party in scoring(settings):
             summarise(run, [party], party)
 

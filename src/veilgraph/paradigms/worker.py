@@ -12,11 +12,11 @@ from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.sockets import SocketLink
-from veilgraph.paradigms.party import Work, run_simulated
+from veilgraph.paradigms.party import SimulatedWork, run_simulated
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.roles.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 
-_WORKS: dict[str, Work] = {"align": "align", "train": "train", "resume": "resume", "predict": "predict"}
+_WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "resume", "restart", "predict")}
 
 
 def main(arguments: list[str]) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, write_whole
+from veilgraph.core.files import appended_file, locked, write_whole
 from veilgraph.privacy.event import Event, from_json, to_json
 
 _WAY_OUT: Final = "restore a copy of the file that has every entry, or begin a new run"
@@ -82,7 +82,7 @@ class LedgerFile:
         self.entries = tuple(entries)
         self._head = head
         self._held = held
-        self._file: FileIO | None = held.enter_context(path.open("ab", buffering=0))
+        self._file: FileIO | None = held.enter_context(appended_file(path))
 
     @classmethod
     def open(cls, path: Path, delta: float, *, job: str, expected: bool) -> Self:

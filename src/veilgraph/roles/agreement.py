@@ -16,6 +16,7 @@ from veilgraph.core.limits import REASON_CHARACTERS
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
+from veilgraph.roles.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
 
 PROTOCOL_VERSION: Final = 5
 MAX_HELLO_BYTES: Final = 1 << 16
@@ -31,6 +32,7 @@ def _one_line(text: str) -> str:
 
 
 _Count = Annotated[int, Field(ge=0, le=2**32)]
+_Number = Annotated[int, Field(ge=0, le=MOST_SESSIONS)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 _Hash = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")]
 
@@ -59,8 +61,13 @@ class Hello(BaseModel):
     classes: Annotated[int, Field(ge=0, le=2**32)] = 0
     """Of the labels, where several holders may have some."""
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0
-    checkpoints: Annotated[list[_Epoch], Field(max_length=1000)] = []
-    """Epochs whose checkpoints the party holds; the newest that all hold is where the job goes on."""
+    checkpoints: Annotated[list[tuple[_Number, _Epoch, _Hash]], Field(max_length=MOST_POINTS)] = []
+    """Checkpoints that the party would go on from, each as the number of its session, its epoch, and its session; the
+    newest that all name is where the job goes on."""
+    restarts: bool = True
+    """Whether the party would begin again from nothing: it has trained nothing, or lets it be replaced."""
+    nonce: _Hash = ""
+    """Fresh in every session that may train: all of them together name the session."""
     steps: _Count | None = None
     """Training steps that the party's privacy budget still allows, or, where there is a single release, such releases;
     null without a budget."""
@@ -99,10 +106,27 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0) 
     return hellos
 
 
-def newest_common(hellos: Mapping[PartyId, Hello]) -> int:
-    """The newest epoch whose checkpoint every party holds; 0 for a fresh start."""
-    common = set.intersection(*(set(hello.checkpoints) for hello in hellos.values()))
-    return max(common, default=0)
+def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello]) -> Start:
+    """Where the session begins, the same at all parties.
+
+    Raises:
+        RunError: the job would begin again, and a party that has trained something does not let it.
+    """
+    points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
+    restarts = {other: hello.restarts for other, hello in hellos.items()}
+    return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()])
+
+
+def check_new_release(hellos: Mapping[PartyId, Hello]) -> None:
+    """Refuses a new release on which a party that has trained something would have to begin again, without its leave.
+
+    Raises:
+        RunError: names the holders whose release is not the others'.
+    """
+    numbers = {other: hello.release for other, hello in hellos.items() if other != SERVER}
+    usual = max(numbers.values(), key=[abs(number) for number in numbers.values() if number > 0].count)
+    without = [other for other, number in numbers.items() if number != usual or number <= 0]
+    check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
 
 
 def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:

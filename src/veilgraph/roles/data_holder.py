@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,11 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.agreement import Hello, agreed_start
 from veilgraph.roles.batch_pass import BatchPass
 from veilgraph.roles.batches import Batch
 from veilgraph.roles.cut import HolderCut, leaf
+from veilgraph.roles.resumption import Point, Start
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.stated import agree_within
 
@@ -56,25 +57,28 @@ class DataHolder(Role):
         self._h0: Tensor
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session, graph = self.session, self.graph
         settings = session.settings.model.initial
         has_own = graph.common < graph.num_nodes
         joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
         bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
-        steps, refuses = self._afford(begins=self._learns and not checkpoints)
+        steps, refuses = self._afford(begins=self._learns and not held)
         mine = Hello(
             job=session.settings.hash(),
             nodes=graph.common,
             features=graph.num_features if joint else 0,
             feature_bits=bits if shared else 0,
-            checkpoints=checkpoints,
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
             alignment=session.alignment,
             refuses=session.refuses or refuses,
             steps=steps,
         )
         hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
         combine = session.settings.model.combine
@@ -105,7 +109,7 @@ class DataHolder(Role):
             )
         )
         self._is_set_up = True
-        return newest_common(hellos)
+        return start
 
     def _afford(self, *, begins: bool) -> tuple[int | None, str]:
         """Training steps that the budget allows, and why this party takes no part where it allows too few."""

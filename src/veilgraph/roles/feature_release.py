@@ -27,7 +27,7 @@ from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.roles.agreement import Hello
+from veilgraph.roles.agreement import Hello, check_new_release
 from veilgraph.roles.label_release import ReleasedLabels
 from veilgraph.roles.role import Session
 from veilgraph.roles.stated import agree_within
@@ -85,6 +85,7 @@ def exchange_releases(
         ConfigError: a party refuses the job: it does not accept it, a feature lies outside the declared range, or
             holders with labels are not those that the job names.
         ProtocolError: what came is no release of this job.
+        RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
     job = session.settings
     response = None if publisher is None else publisher.response
@@ -97,6 +98,7 @@ def exchange_releases(
         refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
         release=held,
         steps=None if publisher is None else publisher.room(),
+        restarts=session.restarts,
     )
     hellos = agree_within(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.releasing}
@@ -105,6 +107,7 @@ def exchange_releases(
     number = stated.pop() if len(stated) == 1 else 0
     if number > 0:
         return Releases(number, is_new=False, tensors=kept, columns=columns, classes=classes)
+    check_new_release(hellos)
     spent = [holder for holder in job.releasing if hellos[holder].steps == 0]
     if spent:
         raise BudgetSpent(

@@ -21,7 +21,7 @@ from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.agreement import Hello, agreed_start
 from veilgraph.roles.cut import HolderCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.judge import Judge
@@ -33,6 +33,7 @@ from veilgraph.roles.node_lists import (
     send_nodes,
     share_secrets,
 )
+from veilgraph.roles.resumption import Point, Start
 from veilgraph.roles.role import Session
 from veilgraph.roles.scores import Scores
 from veilgraph.roles.stated import agree_within
@@ -67,17 +68,20 @@ class HorizontalHolder(Judge):
         self._secure: SecureMax | None = None
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session, graph = self.session, self.graph
         classes = graph.num_classes or 0 if graph.labels is not None else 0
         mine = Hello(
             job=session.settings.hash(),
             features=graph.num_features,
             classes=classes,
-            checkpoints=checkpoints,
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
             refuses=session.refuses,
         )
         hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
         self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
@@ -89,7 +93,7 @@ class HorizontalHolder(Judge):
         self._labels = float(self._among(torch.tensor([self._training_nodes()]).double(), "training nodes", 0))
         if self._labels == 0:
             raise DataError("no holder has a training node; give labels and a train_mask to one")
-        return newest_common(hellos)
+        return start
 
     def _send_lists(self, key: bytes) -> None:
         """Nodes, and what else this aggregate needs, to the server."""

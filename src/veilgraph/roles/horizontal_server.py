@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
@@ -18,11 +20,12 @@ from veilgraph.nn.layered import (
     published_layers,
 )
 from veilgraph.nn.pooling import total
-from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.agreement import Hello, agreed_start
 from veilgraph.roles.cut import leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.dealing import Background
 from veilgraph.roles.node_lists import receive_nodes, send_places, settle_edges
+from veilgraph.roles.resumption import Point, Start
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.stated import agree_within
 from veilgraph.roles.unread import unread_bytes_by_rows
@@ -44,9 +47,13 @@ class HorizontalServer(Role):
         self._first: Features | None = None
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session, settings = self.session, self._settings
-        hellos = agree_within(session, Hello(job=session.settings.hash(), checkpoints=checkpoints))
+        mine = Hello(
+            job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce()
+        )
+        hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
         features = hellos[session.holders[0]].features
         self._widths = layer_widths(settings, features)
         self._network = LayeredServer(settings, features, session.streams, session.dtype)
@@ -68,7 +75,7 @@ class HorizontalServer(Role):
             self._secure = MaxServer(session.link, session.holders, session.secrets, session.dtype)
             self._secure.send_seeds()
             self._deal(until=0)
-        return newest_common(hellos)
+        return start
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -16,6 +16,7 @@ from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, neighbour_adjacency
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.label_release import ReleasedLabels
+from veilgraph.roles.resumption import Point, Start, alone
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.scores import Objective, Scores
 
@@ -26,8 +27,8 @@ class Bystander(Role):
     trains = False
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
-        return 0
+    def setup(self, held: Sequence[Point]) -> Start:
+        return alone([], self.session.nonce())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None: ...
@@ -86,9 +87,9 @@ class LocalLearner(Judge):
         )
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         """It alone has checkpoints: the others hold none. What was trained on another release is not gone on with."""
-        return 0 if self._is_new else max(checkpoints, default=0)
+        return alone([] if self._is_new else held, self.session.nonce())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -7,6 +7,7 @@ every holder numbers its releases and knows whether its data have changed since 
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from typing import Final
 
 from torch import Tensor, nn
@@ -28,10 +29,11 @@ from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.plan import plan
-from veilgraph.roles.agreement import Hello
+from veilgraph.roles.agreement import Hello, check_new_release
 from veilgraph.roles.cut import HolderCut, ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.judge import Judge
+from veilgraph.roles.resumption import Point, Start, alone
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.scores import Objective
 from veilgraph.roles.stated import agree_within
@@ -66,11 +68,14 @@ class OnceRole(Role, ABC):
             refuses=session.refuses,
             steps=affordable,
             release=self._held,
+            restarts=session.restarts,
         )
         hellos = agree_within(session, mine)
         numbers = {hellos[holder].release for holder in session.holders}
         held = numbers.pop() if len(numbers) == 1 else 0
         self.is_new = held <= 0
+        if self.is_new:
+            check_new_release(hellos)
         self.release_number = held if held > 0 else 1 + max(abs(hellos[holder].release) for holder in session.holders)
         spent = [holder for holder in session.settings.publishing if hellos[holder].steps == 0]
         if self.is_new and spent:
@@ -108,18 +113,18 @@ class ReleasingHolder(OnceRole):
         self.graph = graph
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
         publisher = session.publisher
         self._agree(self.graph.common, None if publisher is None else publisher.affordable_releases())
         if not self.is_new:
-            return 0
+            return alone([], session.nonce())
         masks = PairwiseMasks.agree(session.link, job.publishing, session.secrets) if job.is_masked else None
         cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, publisher)
         rows, release = embedding_to_release(self.graph, session), cut.release(0)
         released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / len(job.publishing) if self._strategy.linear else released)
-        return 0
+        return alone([], session.nonce())
 
 
 class ReleaseServer(OnceRole):
@@ -131,7 +136,7 @@ class ReleaseServer(OnceRole):
         super().__init__(session, 0)
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
         hellos = self._agree(0)
         if self.is_new:
@@ -146,7 +151,7 @@ class ReleaseServer(OnceRole):
             linear = self._strategy.linear
             pieces = [cut.total(0, _ROUND, shape)] if linear else cut.each(0, _ROUND, shape)
             cut.send_combined(0, _ROUND, self._strategy.merge(pieces), to=[job.data.label_party])
-        return 0
+        return alone([], session.nonce())
 
 
 class LearningHolder(OnceRole, Judge):
@@ -182,14 +187,13 @@ class LearningHolder(OnceRole, Judge):
         self._noise_variance = noise_variance(session, graph.common)
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session = self.session
         self._agree(self.graph.common)
         if self.is_new:
             cut = HolderCut(session.link, None, session.settings.model.combine.bits, session.dtype)
             self.released = cut.combined(0, _ROUND, (self.graph.common, self._width))
-            return 0
-        return max(checkpoints, default=0)
+        return alone([] if self.is_new else held, session.nonce())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from veilgraph.mpc.limbs import device_of
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.agreement import Hello, fewest_steps
 from veilgraph.roles.batches import Batch
+from veilgraph.roles.resumption import NONCE_BYTES, Point, Start
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Session:
     """A holder's, in a job with differential privacy."""
     trace: AnyTrace = NO_TRACE
     """Where the time goes, in a training with a profile."""
+    restarts: bool = True
+    """Whether this party would begin again from nothing: it has trained nothing, or lets it be replaced."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -46,6 +49,10 @@ class Session:
     def dtype(self) -> torch.dtype:
         """Of weights and embeddings."""
         return precision(self.settings)
+
+    def nonce(self) -> str:
+        """Fresh at every call; those of all parties name the session."""
+        return self.secrets(NONCE_BYTES).hex()
 
     @property
     def device(self) -> torch.device:
@@ -88,14 +95,17 @@ class Role(ABC):
         self._optimizer: torch.optim.Optimizer | None = None
 
     @abstractmethod
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         """Agrees with the others and prepares the session.
 
         Args:
-            checkpoints: epochs whose checkpoints this party holds.
+            held: checkpoints that this party would go on from.
 
         Returns:
-            The newest of them that all parties hold, 0 when there is none.
+            Where the session begins: at the newest of them that all parties hold, or anew.
+
+        Raises:
+            RunError: there is none, and a party that has trained something does not let it be replaced.
         """
 
     @abstractmethod

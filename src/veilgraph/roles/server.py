@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
@@ -10,10 +12,11 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.nn.network import ServerNetwork
-from veilgraph.roles.agreement import Hello, newest_common
+from veilgraph.roles.agreement import Hello, agreed_start
 from veilgraph.roles.cut import ServerCut, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.dealing import Background
+from veilgraph.roles.resumption import Point, Start
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.stated import agree_within
 
@@ -41,10 +44,17 @@ class Server(Role):
         self._background = Background()
 
     @override
-    def setup(self, checkpoints: list[int]) -> int:
+    def setup(self, held: Sequence[Point]) -> Start:
         session = self.session
-        mine = Hello(job=session.settings.hash(), checkpoints=checkpoints, alignment=session.alignment)
+        mine = Hello(
+            job=session.settings.hash(),
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
+            alignment=session.alignment,
+        )
         hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
         self.nodes = nodes = hellos[session.holders[0]].nodes
         if self._network.combine.needs_weight:
@@ -56,7 +66,7 @@ class Server(Role):
             )
             self._dealer.send_seeds()
             self._deal(Direction.FORWARD, 0)
-        return newest_common(hellos)
+        return start
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -70,8 +70,9 @@ def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
                 raise _refused(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
         if hello.steps is not None and not _counts_steps(job, party, releases=releases):
             raise _refused(party, "steps", hello.steps, "null")
-        if max(hello.checkpoints, default=0) > job.train.epochs:
-            raise _refused(party, "checkpoints", max(hello.checkpoints), f"at most train.epochs={job.train.epochs}")
+        newest = max((epoch for _, epoch, _ in hello.checkpoints), default=0)
+        if newest > job.train.epochs:
+            raise _refused(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
         ahead = abs(hello.release) - max(abs(other.release) for name, other in hellos.items() if name != party)
         if ahead > MAX_RELEASES_APART:
             raise _refused(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")

@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import struct
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
 
-from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, LOCAL_SCHEME
+from veilgraph.deploy.guard.policy import FOLDER_VARIABLE, LOCAL_SCHEME
 
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 
@@ -54,7 +53,7 @@ class LocalDriver(BaseDriver):  # type: ignore[misc]
     @staticmethod
     def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
         """A fresh address: where to connect and where to listen are the same."""
-        folder = os.environ.get(FOLDER_VARIABLE) or tempfile.mkdtemp(prefix=FOLDER_PREFIX)  # mode 700
+        folder = os.environ[FOLDER_VARIABLE]
         url = f"{scheme}://local{folder}/{secrets.token_hex(8)}"
         return url, url
 

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import new_file
 
 SECRET_BYTES: Final = 32
 
@@ -45,15 +46,15 @@ def write_secret(path: Path) -> None:
         ConfigError: the file exists, or cannot be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        file = new_file(path)
     except FileExistsError as error:
         raise ConfigError(
             f"machines.secret={path}: the file exists; delete it at all machines to have another secret"
         ) from error
     except OSError as error:
         raise ConfigError(f"machines.secret={path}: cannot be written ({error}); give another path") from error
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(f"{new_secret().hex()}\n")
+    with file:
+        file.write(f"{new_secret().hex()}\n".encode())
 
 
 def read_secret(path: Path) -> bytes:
