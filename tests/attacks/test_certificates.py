@@ -148,6 +148,16 @@ def test_all_that_was_certified_of_a_name_is_revoked_and_nothing_else(consortium
     assert len(everybody - set(again.revoked)) == 2, "the server and the administrator"
 
 
+def test_a_certificate_that_was_revoked_on_its_way_is_not_installed(consortium: Path, tmp_path: Path) -> None:
+    bank = kit(consortium, "bank")
+    request_certificate(bank, tmp_path / "bank.csr")
+    sign_certificate(tmp_path / "bank.csr", consortium / "authority", tmp_path / "bank.crt", NOW)
+    made, _ = revoke(authority(consortium), "bank", NOW)
+    accept_newer(bank.path, made.pem)
+    with pytest.raises(DataError, match=r"bank.crt: \(serial [0-9a-f]+\) was revoked on"):
+        install_certificate(bank, tmp_path / "bank.crt", NOW)
+
+
 def test_one_certificate_can_be_revoked_by_its_number(consortium: Path, tmp_path: Path) -> None:
     old = kit(consortium, "bank").identity().certificate.serial_number
     renew(consortium, "bank", tmp_path)
