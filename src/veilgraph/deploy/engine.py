@@ -139,6 +139,8 @@ def _run(
                 recorder,
                 party_file=kit.party_file(),
                 resume=resume,
+                identity=kit.identity(),
+                names=kit.certified_names(),
             )
     except VeilgraphError as error:
         return _failed(error)

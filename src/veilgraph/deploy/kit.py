@@ -74,13 +74,27 @@ class Kit:
         return self.path / "runs"
 
     def identity(self) -> Identity:
-        """The holder's certificate, key and trusted root.
+        """The participant's certificate, key and trusted root.
 
         Raises:
             ConfigError: one of them cannot be read.
         """
-        startup = self.path / "startup"
-        return load_identity(startup / "client.crt", startup / "client.key", startup / "rootCA.pem")
+        startup, own = self.path / "startup", "server" if self.kind == "server" else "client"
+        return load_identity(startup / f"{own}.crt", startup / f"{own}.key", startup / "rootCA.pem")
+
+    def certified_names(self) -> dict[PartyId, str]:
+        """Party → the name in its certificate, where that is another one: the server's is its host name.
+
+        Raises:
+            ConfigError: the kit does not say it.
+        """
+        try:
+            if self.kind == "server":
+                names = self.identity().certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+                return {SERVER: str(names[0].value)}
+            return {SERVER: str(self.startup_settings()["servers"][0]["identity"])}
+        except (KeyError, IndexError, TypeError) as error:
+            raise ConfigError(f"{self.path}: does not name the server; ask for a new start-up kit") from error
 
     def startup_settings(self) -> dict[str, Any]:
         """FLARE's own settings of the kit."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
 from veilgraph.paradigms.party import Work, run_party
@@ -30,6 +33,8 @@ def take_part(
     *,
     party_file: Path | None,
     resume: bool,
+    identity: Identity | None = None,
+    names: Mapping[PartyId, str] = MappingProxyType({}),
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -42,6 +47,8 @@ def take_part(
         recorder: counts what crosses the wire, beneath ``link``.
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
+        identity: with which the party signs its records; None where the parties have no certificates.
+        names: party → the name in its certificate, where that is another one, as the server's is.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -61,7 +68,17 @@ def take_part(
             shared = organisation is not None and organisation.settings.seed == "job"
             store.save_seed(settings.seed if shared else private_seed())
         machines = None if organisation is None else organisation.settings.machines
-        run_party(run, party, _work(work, store), link, recorder, organisation=organisation, machines=machines)
+        run_party(
+            run,
+            party,
+            _work(work, store),
+            link,
+            recorder,
+            organisation=organisation,
+            machines=machines,
+            identity=identity,
+            names=names,
+        )
         if work == "train" and party in scoring(settings):
             summarise(run, [party], party)
 
