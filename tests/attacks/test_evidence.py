@@ -11,8 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
@@ -23,11 +22,10 @@ from tests.faults.runs import table_job
 from tests.link.certificates import Project, pem
 from veilgraph.core.chain import digest
 from veilgraph.core.config import JobSettings, parse_job, write_job
-from veilgraph.core.errors import PeerFailed, ProtocolError, RunError
+from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
-from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.statement import Statement
 from veilgraph.paradigms.attesting import Attesting, Opening, attesting
@@ -227,7 +225,9 @@ def test_a_changed_record_is_noticed(
     sites: Sites, party: str, name: str, change: Callable[[list[bytes]], list[bytes]], chained: bool
 ) -> None:
     changed(sites.file(party, name), change, chained=chained)
-    with pytest.raises(RunError, match=rf"{name}, (line \d+|one of lines \d+ to \d+)|{name} ends with line \d+.*: line"):
+    with pytest.raises(
+        RunError, match=rf"{name}, (line \d+|one of lines \d+ to \d+)|{name} ends with line \d+.*: line"
+    ):
         sites.verify(party)
     assert name in one_error(veilgraph("report", sites.run(party).path, "--verify"))
     with pytest.raises(RunError, match=rf"{party} refuses the job: {name}.*under a new name"):
@@ -283,9 +283,7 @@ def test_parties_that_put_back_everything_together_are_not_noticed(sites: Sites,
     sites.session()
 
 
-def test_without_evidence_an_older_state_goes_on(
-    sites: Sites, earlier: Sites, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_evidence_an_older_state_goes_on(sites: Sites, earlier: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("open", "tell"):
         monkeypatch.setattr(Attesting, step, lambda *_: None)
     put_back(sites, earlier, "B")
@@ -301,7 +299,9 @@ def put_back(sites: Sites, earlier: Sites, party: str) -> None:
 
 def test_a_party_that_lost_its_run_is_refused(sites: Sites) -> None:
     shutil.rmtree(sites.run("B").party_path("B"))
-    with pytest.raises(RunError, match=r"A refuses the job: B begins its records anew.*submit the job under a new name"):
+    with pytest.raises(
+        RunError, match=r"A refuses the job: B begins its records anew.*submit the job under a new name"
+    ):
         sites.session("train")
 
 
@@ -410,7 +410,7 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
 def test_a_party_with_another_key_of_the_project_is_refused(sites: Sites) -> None:
     own = sites.identities["B"]
     sites.identities = {**sites.identities, "A": own}
-    with pytest.raises(ProtocolError, match="A's countersignature under .*: A's certificate is for 'B', not 'A'"):
+    with pytest.raises(ProtocolError, match=r"A's countersignature under .*: A's certificate is for 'B', not 'A'"):
         sites.session()
 
 
@@ -456,28 +456,8 @@ class Killed(RuntimeError):
 
 
 def meet(programs: Mapping[str, Callable[[Link], object]]) -> None:
-    """Every party's program, in a thread each; failures are left to the caller."""
-    hub = MemoryHub(list(programs), 5)
-    failures: dict[str, BaseException] = {}
-
-    def run(party: str) -> None:
-        try:
-            programs[party](hub.link(party))
-        except BaseException as error:
-            failures[party] = error
-            hub.fail(party, error)
-
-    threads = [Thread(target=run, args=(party,)) for party in programs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for kind in (AssertionError, RunError, ProtocolError, Killed):
-        for error in failures.values():
-            if isinstance(error, kind):
-                raise error
-    for error in failures.values():
-        raise error
+    """Every party's program, in a thread each."""
+    run_threads(programs, 20, lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -502,90 +482,101 @@ def checked(parties: Mapping[str, Party], folder: Path) -> None:
     assert len(verify(run)) == 3 * len(parties)
 
 
-KILLS = ("send", "receive", "add", "record", "tear")
+class Fuse:
+    """Lets so many steps be; at the next one, and at all after it, the process is dead."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def burn(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def on(self, step: Callable[..., Any], last: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The step under this fuse; ``last`` is what becomes of the one in which it burns down."""
+
+        def burning(*args: Any) -> Any:
+            if self._left == 0 and last is not None:
+                last(*args)
+            self.burn()
+            return step(*args)
+
+        return burning
 
 
-@pytest.mark.parametrize("where", KILLS)
+def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], None]:
+    """A session of a party that dies at such a step of it."""
+
+    def session(link: Link) -> None:
+        at, record = victim.attesting(), victim.record
+        file = at._file
+        write = file._write
+
+        def tear(said: Any) -> None:
+            """A part of a line is written, no more."""
+            path = victim.folder / EVIDENCE
+            before = path.stat().st_size
+            write(said)
+            with path.open("r+b") as torn:
+                torn.truncate(before + (path.stat().st_size - before) // 3)
+
+        if where in ("send", "receive"):
+            link = Other(link, **{where: fuse.on(getattr(link, where))})
+        elif where == "record":
+            record = fuse.on(record)
+        else:
+            file._write = fuse.on(write, tear if where == "tear" else None)  # type: ignore[method-assign]
+        at.open(link)
+        record(LEDGER)
+        record(DISCLOSURES)
+        at.tell(link)
+        record(DISCLOSURES)
+        at.close()
+
+    return session
+
+
+@pytest.mark.parametrize("where", ["send", "receive", "write", "tear", "record"])
 def test_a_kill_at_any_moment_leaves_what_the_next_session_accepts(
-    parties: dict[str, Party], tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    parties: dict[str, Party], tmp_path: Path, where: str
 ) -> None:
-    """At B, after each of its messages, waits, lines of evidence and lines of records, until a session has none left."""
-    meet({name: party.session for name, party in parties.items()})
-    victim, kills = parties["B"], 0
+    """B dies at every one of its messages, waits, and writes; the next session is all parties' own."""
+    programs = {name: party.session for name, party in parties.items()}
+    meet(programs)
+    kills = 0
     while True:
-        left = kills
-
-        def once(step: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
-            def count(*args: Any) -> Any:
-                if left[0] < 0:
-                    raise Killed  # it does nothing any more
-                if left[0] == 0:
-                    left[0] = -1
-                    raise Killed
-                left[0] -= 1
-                return step(*args)
-
-            return count
-
-        counter = [left]
-
-        def session(link: Link, counter: list[int] = counter) -> None:
-            attesting_ = victim.attesting()
-            record = victim.record
-            if where in ("send", "receive"):
-                step = once(getattr(link, where), counter)
-                link = Dying(link, **{where: step})
-            elif where in ("add", "tear"):
-                write = attesting_._file._write
-
-                def torn(said: Any) -> None:
-                    path = victim.folder / EVIDENCE
-                    before = path.stat().st_size
-                    write(said)
-                    with path.open("r+b") as file:
-                        file.truncate(before + (path.stat().st_size - before) // 3)
-
-                if where == "add":
-                    monkeypatch.setattr(attesting_._file, "_write", once(write, counter))
-                else:
-
-                    def tear(said: Any) -> None:
-                        if counter[0] == 0:
-                            counter[0] = -1
-                            torn(said)
-                            raise Killed
-                        counter[0] -= 1
-                        write(said)
-
-                    monkeypatch.setattr(attesting_._file, "_write", tear)
-            else:
-                record = once(record, counter)
-            attesting_.open(link)
-            record(LEDGER)
-            record(DISCLOSURES)
-            attesting_.tell(link)
-            record(DISCLOSURES)
-            attesting_.close()
-
         try:
-            meet({**{name: party.session for name, party in parties.items()}, "B": session})
-        except (Killed, PeerFailed):
+            meet({**programs, "B": killed_session(parties["B"], where, Fuse(kills))})
+        except Killed:
             kills += 1
-            meet({name: party.session for name, party in parties.items()})
-            checked(parties, tmp_path)
+            meet(programs)
         else:
             break
-    assert kills >= 3
+    assert kills == {"send": 8, "receive": 8, "write": 4, "tear": 4, "record": 3}[where]
+    checked(parties, tmp_path)
 
 
-class Dying:
+class Other:
     """A link of which one step is another."""
 
-    def __init__(self, link: Link, **steps: Callable[..., Any]) -> None:
-        self.party = link.party
-        self.send, self.receive, self.close = link.send, link.receive, link.close
-        for name, step in steps.items():
-            setattr(self, name, step)
+    def __init__(
+        self, link: Link, send: Callable[..., None] | None = None, receive: Callable[..., Tensor] | None = None
+    ) -> None:
+        self._link, self._send, self._receive = link, send or link.send, receive or link.receive
+
+    @property
+    def party(self) -> str:
+        return self._link.party
+
+    def send(self, to: str, tag: Tag, tensor: Tensor) -> None:
+        self._send(to, tag, tensor)
+
+    def receive(self, sender: str, tag: Tag) -> Tensor:
+        return self._receive(sender, tag)
+
+    def close(self) -> None:
+        self._link.close()
 
 
 def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -> None:
@@ -597,7 +588,7 @@ def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -
                 tensor = text_tensor(change(Opening.model_validate_json(tensor_text(tensor))).model_dump_json())
             link.send(to, tag, tensor)
 
-        parties["B"].session(Dying(link, send=send))
+        parties["B"].session(Other(link, send=send))
 
     meet({**{name: party.session for name, party in parties.items()}, "B": session})
 
@@ -609,7 +600,8 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
     old: list[Statement] = []
 
     def remembered(opening: Opening) -> Opening:
-        old.append(opening.statement) if opening.statement else None
+        assert opening.statement is not None
+        old.append(opening.statement)
         return opening
 
     forged(parties, remembered)
@@ -625,22 +617,22 @@ def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
 
     def shorter(opening: Opening) -> Opening:
         assert opening.statement is not None
-        extents = [one.model_copy(update={"lines": one.lines - 3}) for one in opening.statement.extents]
+        extents = [one.model_copy(update={"lines": max(one.lines - 3, 0)}) for one in opening.statement.extents]
         return statement(extents=extents, number=99)(opening)
 
     def other(opening: Opening) -> Opening:
-        """Later, and as long as what the others heard, but not the same."""
+        """Later, and a ledger as long as the one that the others heard of, but not the same."""
         assert opening.statement is not None
-        extents = [one.model_copy(update={"head": "0" * 64}) for one in opening.statement.extents]
-        lines_ = [one.model_copy(update={"lines": one.lines - before}) for one, before in zip(extents, (1, 0, 1))]
-        return statement(extents=lines_, number=99)(opening)
+        disclosures, ledger, evidence = opening.statement.extents
+        made = [disclosures, ledger.model_copy(update={"head": "0" * 64}), evidence]
+        return statement(extents=made, number=99)(opening)
 
     unsigned_ = {"certificate": "", "signature": ""}
     attacks: list[tuple[Callable[[Opening], Opening], str]] = [
         (lambda opening: opening.model_copy(update={"statement": old[0]}), "B gives its statement 2 .*older copy"),
         (lambda opening: opening.model_copy(update={"statement": None}), "B begins its records anew"),
         (statement(number=1), "B gives its statement 1 "),
-        (shorter, "B's disclosures.jsonl has .* lines, and A heard of"),
+        (shorter, "B's ledger.jsonl has 0 lines, and A heard of 3"),
         (other, "B's ledger.jsonl is not the one that A heard of"),
         (statement(party="A"), "it is by A of run"),
         (statement(run="0" * 64), "it is by B of run 000000000000, not by B"),
@@ -686,7 +678,7 @@ def test_an_opening_that_is_none_is_one_clear_error(parties: dict[str, Party], t
         def send(to: str, tag: Tag, tensor: Tensor) -> None:
             link.send(to, tag, text_tensor(text))
 
-        parties["B"].session(Dying(link, send=send))
+        parties["B"].session(Other(link, send=send))
 
     with pytest.raises(ProtocolError, match=r"hello/step 0/round 5"):
         meet({**{name: party.session for name, party in parties.items()}, "B": session})
@@ -702,7 +694,7 @@ def test_statements_tell_nothing_of_what_is_in_the_records(parties: dict[str, Pa
                 seen.append(tensor_text(tensor))
                 link.send(to, tag, tensor)
 
-            party.session(Dying(link, send=send))
+            party.session(Other(link, send=send))
 
         return session
 
@@ -735,8 +727,8 @@ def test_a_statement_does_not_tell_when_a_session_ended(
 
     class Later(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
-            return datetime.fromisoformat(began) + timedelta(hours=1)
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromisoformat(began) + timedelta(hours=1)
 
     monkeypatch.setattr("veilgraph.paradigms.attesting.datetime", Later)
     party.record(DISCLOSURES)

@@ -243,7 +243,9 @@ def report_command(
     ] = False,
     root: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."),
+        typer.Option(
+            metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."
+        ),
     ] = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.

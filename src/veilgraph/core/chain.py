@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from veilgraph.core.errors import RunError
@@ -46,7 +47,7 @@ def check_chain(path: Path, lines: Sequence[bytes]) -> None:
     Raises:
         RunError: names the first line that does not.
     """
-    for number, (before, line) in enumerate(zip(lines, lines[1:], strict=False), start=2):
+    for number, (before, line) in enumerate(pairwise(lines), start=2):
         if _previous(line) != digest(before):
             raise RunError(
                 f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "

@@ -72,9 +72,7 @@ class Attesting:
         trust: by what others' statements are checked.
     """
 
-    def __init__(
-        self, file: EvidenceFile, parties: Sequence[PartyId], identity: Identity | None, trust: Trust
-    ) -> None:
+    def __init__(self, file: EvidenceFile, parties: Sequence[PartyId], identity: Identity | None, trust: Trust) -> None:
         self._file, self._identity, self._trust = file, identity, trust
         self._opened = False
         beginning = file.found.beginning
@@ -181,20 +179,23 @@ class Attesting:
             statement.check(party, self._run, self._trust)
         except ProtocolError as error:
             return f"{party}'s {statement}: {error}; {_WAY_OUT}"
-        if told is None:
-            return ""
-        if statement.number < told.number or (statement.number == told.number and statement.digest() != told.digest()):
+        return "" if told is None else self._fault_since(told, statement)
+
+    def _fault_since(self, told: Statement, now: Statement) -> str:
+        """What a statement has against it by an earlier one of the same party; empty for nothing."""
+        party = now.party
+        if now.number < told.number or (now.number == told.number and now.digest() != told.digest()):
             return (
-                f"{party} gives its {statement}, and {self._party} heard its {told}: {party}'s part of the run is an "
-                f"older copy or another one; {_WAY_OUT}"
+                f"{party} gives its {now}, and {self._party} heard its {told}: {party}'s part of the run is an older "
+                f"copy or another one; {_WAY_OUT}"
             )
-        for name, now, before in zip(RECORDS, statement.extents, told.extents, strict=True):
-            if now.lines < before.lines:
+        for name, extent, before in zip(RECORDS, now.extents, told.extents, strict=True):
+            if extent.lines < before.lines:
                 return (
-                    f"{party}'s {name} has {now.lines} lines, and {self._party} heard of {before.lines} in {told}: "
+                    f"{party}'s {name} has {extent.lines} lines, and {self._party} heard of {before.lines} in {told}: "
                     f"{_WAY_OUT}"
                 )
-            if now.lines == before.lines and now.head != before.head:
+            if extent.lines == before.lines and extent.head != before.head:
                 return f"{party}'s {name} is not the one that {self._party} heard of in {told}: {_WAY_OUT}"
         return ""
 
@@ -234,7 +235,9 @@ class Attesting:
         found = {}
         for party, text in texts.items():
             if text.numel() > MAX_HELLO_BYTES:
-                raise ProtocolError(f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed")
+                raise ProtocolError(
+                    f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed"
+                )
             try:
                 found[party] = schema.model_validate_json(tensor_text(text))
             except ValidationError as error:

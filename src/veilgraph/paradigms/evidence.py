@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from typing_extensions import Self
 
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import RunError
@@ -271,6 +270,8 @@ def _foreign(kept: Beginning, expected: Beginning) -> str:
     if bool(kept.roots) != bool(expected.roots):
         begun = "with" if kept.roots else "without"
         return f"{EVIDENCE}: the run was begun {begun} certificates and goes on only so; begin a new run"
+    if kept.roots and set(kept.roots).isdisjoint(expected.roots):
+        return f"{EVIDENCE}: the run was begun under another project's root certificate; begin a new run"
     return ""
 
 

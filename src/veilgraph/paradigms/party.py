@@ -103,7 +103,7 @@ def run_party(
     publisher: AnyPublisher | None = None
 
     def tell() -> None:
-        """When nothing of this party's data will be sent any more: what it sent goes on record, and others hear of it."""
+        """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
         record.end_block(None if publisher is None else publisher.spent())
         evidence.tell(link)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 
@@ -145,7 +144,9 @@ class _Check:
             except (ValueError, AttributeError) as error:
                 raise RunError(f"{path}, line {number}: not a line of a record ({error})") from error
             if about != (self._run, self._party):
-                raise RunError(f"{path}, line {number}: is of another run or party; the file was put here from elsewhere")
+                raise RunError(
+                    f"{path}, line {number}: is of another run or party; the file was put here from elsewhere"
+                )
 
     def _check_own(self, heads: Sequence[Heads]) -> None:
         own, before = self.evidence.own, None
@@ -154,7 +155,9 @@ class _Check:
         for number, (statement, place) in enumerate(zip(own, self.evidence.places, strict=True), start=1):
             where = f"{self._path}, line {place + 1}"
             if statement.number != number or statement.extents[-1].lines != place:
-                raise RunError(f"{where}: {statement} is not number {number}, of {place} lines before it; one is missing")
+                raise RunError(
+                    f"{where}: {statement} is not number {number}, of {place} lines before it; one is missing"
+                )
             self._check(where, str(statement), statement, self._party)
             if fault := difference(statement, heads, before):
                 raise RunError(f"{self._folder}/{fault}")
