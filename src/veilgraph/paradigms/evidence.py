@@ -194,7 +194,12 @@ class EvidenceFile:
         records, before = self.records(), None
         if self.newest is None or not difference(self.newest, records):
             return ""
-        for statement in self.found.own:  # the first that is contradicted says best where
+        try:  # these say best where
+            for name in RECORDS:
+                check_chain(Path(name), whole_lines(self._folder / name))
+        except RunError as error:
+            return str(error)
+        for statement in self.found.own:
             if found := difference(statement, records, before):
                 return found
             before = statement
