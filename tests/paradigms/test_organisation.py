@@ -221,6 +221,7 @@ def test_a_session_that_is_killed_after_its_first_block_says_that_hellos_may_hav
     settings, store = parse_job({"data": {"dataset": "synthetic"}}), PartyStore(tmp_path)
     recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
     killed = SendingRecord(settings, store, "train", recorder)
+    killed.note()
     recorder.send(SERVER, Tag(Kind.HELLO, 0, 1), torch.zeros(2))
     recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
     killed.end_block()
