@@ -40,8 +40,8 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.experiments.organisations import export_dataset, export_parts
 from veilgraph.graph.ids import unpack_ids
-from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.link.identity import load_roots
+from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 from veilgraph.paradigms.verifying import verify
 
