@@ -42,8 +42,10 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.experiments.organisations import export_dataset, export_parts
 from veilgraph.graph.ids import unpack_ids
+from veilgraph.link.identity import load_roots
 from veilgraph.paradigms.jobs import load_result, predict, resume
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.verifying import verify
 
 HOLDERS = ("A", "B", "C")
 JOB: dict[str, Any] = {
@@ -174,6 +176,11 @@ def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) 
     assert not (consortium.run(SERVER, "private").party(SERVER).path / "ledger.jsonl").exists()
     consortium.submit(settings, "predict")
     assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
+    roots = load_roots(consortium.network.runs("A").parent / "startup" / "rootCA.pem")
+    for party in (*HOLDERS, SERVER):
+        found = verify(consortium.run(party, "private"), roots)
+        assert all(record.signed for record in found)
+        assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
 
 
 def _releases(ledger: Path) -> int:

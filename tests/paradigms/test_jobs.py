@@ -152,7 +152,8 @@ def test_the_run_directory(tmp_path: Path) -> None:
     seen: list[list[Record]] = []
     run = train(settings, tmp_path / "new" / "run", progress=seen.append)
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
-    own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl"}
+    own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
+    own |= {"disclosures.jsonl", "evidence.jsonl"}
     kept = {"checkpoints/epoch-000004.safetensors", "checkpoints/epoch-000006.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
@@ -226,7 +227,7 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
     }
     # The predictions carry the time they were made at; what was sent is added to the record of it.
     assert changed - {"parties/A/predictions.safetensors"} == {
-        f"parties/{party}/disclosures.jsonl" for party in ("A", "B", SERVER)
+        f"parties/{party}/{name}.jsonl" for party in ("A", "B", SERVER) for name in ("disclosures", "evidence")
     }
 
 

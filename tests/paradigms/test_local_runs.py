@@ -347,7 +347,7 @@ def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path) -> No
     run = train(saved(tmp_path / "data"), tmp_path / "run").path
     ledger(run, OTHER).unlink()
     change_features(run, OTHER)
-    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+    with pytest.raises(RunError, match=r"B refuses the job: ledger\.jsonl ends with line 0, and statement"):
         predict(run)
     assert not ledger(run, OTHER).exists()
 

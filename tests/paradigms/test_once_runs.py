@@ -214,7 +214,7 @@ def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path, train
         PartyStore(run / "parties" / OTHER).model_path.unlink(missing_ok=True)
     ledger(run, OTHER).unlink()
     change_features(run, OTHER)
-    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+    with pytest.raises(RunError, match=r"B refuses the job: ledger\.jsonl ends with line 0, and statement"):
         predict(run) if trained else resume(run)
     assert not ledger(run, OTHER).exists()
 

@@ -13,6 +13,7 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from veilgraph.core.chain import digest
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
@@ -214,6 +215,25 @@ def test_what_a_killed_session_sent_is_recorded_by_the_next(parties: dict[str, P
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(RunError, match=r"sending\.json: damaged .*keep a copy, and remove it"):
         resume(tmp_path / "run")
+
+
+def test_a_session_that_is_killed_after_its_first_block_says_that_hellos_may_have_gone(tmp_path: Path) -> None:
+    settings, store = parse_job({"data": {"dataset": "synthetic"}}), PartyStore(tmp_path)
+    recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
+    killed = SendingRecord(settings, store, "train", recorder)
+    killed.note()
+    recorder.send(SERVER, Tag(Kind.HELLO, 0, 1), torch.zeros(2))
+    recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
+    killed.end_block()
+    SendingRecord(settings, store, "train", recorder)
+    lines = (tmp_path / "disclosures.jsonl").read_bytes().splitlines()
+    records = [DisclosureRecord.model_validate_json(line) for line in lines]
+    assert [(one.kind, one.messages, one.whole) for one in records] == [
+        ("hello", 1, True),
+        ("masked", 1, True),
+        ("hello", 0, False),
+    ]
+    assert [one.previous for one in records] == ["", digest(lines[0]), digest(lines[1])]
 
 
 def test_a_killed_session_has_noted_what_it_spent(parties: dict[str, Path], tmp_path: Path) -> None:

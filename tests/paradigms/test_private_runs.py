@@ -299,7 +299,7 @@ def test_a_lost_ledger_beside_the_model_refuses_predictions(tmp_path: Path) -> N
     for party in (LABEL_HOLDER, OTHER, SERVER):
         for path in (run.path / "parties" / party / "checkpoints").iterdir():
             path.unlink()
-    with pytest.raises(RunError, match=r"parties/B/ledger\.jsonl: the ledger is gone"):
+    with pytest.raises(RunError, match=r"B refuses the job: ledger\.jsonl ends with line 0, and statement"):
         predict(run.path)
     assert not ledger(run.path, OTHER).exists()
 
@@ -427,12 +427,12 @@ def another_relation(path: Path) -> None:
 
 
 DAMAGES = {
-    "gone": (gone, "the ledger is gone"),
-    "middle line removed": (middle_line_removed, "line 3: the line before it was removed or changed"),
-    "fewer releases": (fewer_releases, "line 3: the line before it was removed or changed"),
-    "torn in the middle": (torn_in_the_middle, "line 2: not a ledger's line"),
-    "empty": (empty, "line 1: not the first line"),
-    "another relation": (another_relation, "line 3: the line before it was removed or changed"),
+    "gone": (gone, "ends with line 0, and statement"),
+    "middle line removed": (middle_line_removed, "line 3: does not follow from line 2"),
+    "fewer releases": (fewer_releases, "line 3: does not follow from line 2"),
+    "torn in the middle": (torn_in_the_middle, "line 2: does not follow from line 1"),
+    "empty": (empty, "ends with line 0, and statement"),
+    "another relation": (another_relation, "line 3: does not follow from line 2"),
 }
 
 
@@ -444,7 +444,7 @@ def test_a_damaged_ledger_beside_checkpoints_is_one_clear_error(
     run = cut_run(settings, tmp_path / "run", 5)
     whole = ledger(run, OTHER).read_bytes()
     damage(ledger(run, OTHER))
-    with pytest.raises(RunError, match=rf"parties/B/ledger\.jsonl.*{message}") as caught:
+    with pytest.raises(RunError, match=rf"B refuses the job: ledger\.jsonl.*{message}") as caught:
         resume(run)
     assert "\n" not in str(caught.value)
     assert not sent(run, LABEL_HOLDER)

@@ -251,12 +251,31 @@ def align_command(
 def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="The page. Default: RUN/report.html.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", metavar="", help="Check that the records are those that were signed; no page.")
+    ] = False,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."
+        ),
+    ] = None,
 ) -> None:
     """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
 
     The page is one HTML file that loads nothing: the job in words, who learned what, curves and scores, traffic,
     privacy ledgers, and the audit if there was one.
+
+    With --verify nothing is written: every line of the records, and every signature and countersignature, is checked.
+    Exits with 1 at the first that is not as it was signed, and names the file and the line.
     """
+    if verify:
+        if out is not None:
+            raise typer.BadParameter("--verify writes no page; leave one of the two out", param_hint="--out")
+        _verify(run, root)
+        return
+    if root is not None:
+        raise typer.BadParameter("is for --verify; give both, or leave it out", param_hint="--root")
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
@@ -276,6 +295,16 @@ def report_command(
     if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
     typer.echo(f"page    {page}")
+
+
+def _verify(run: Path, root: Path | None) -> None:
+    from veilgraph.link.identity import load_roots  # noqa: PLC0415
+    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.paradigms.verifying import verify  # noqa: PLC0415
+    from veilgraph.report.evidence import evidence_table  # noqa: PLC0415
+
+    roots = () if root is None else load_roots(root)
+    results().print(evidence_table(verify(RunDirectory.open(run), roots)))
 
 
 @command("demo", "veilgraph demo --epochs 50")

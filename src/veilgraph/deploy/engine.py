@@ -145,6 +145,8 @@ def _run(
                 party_file=kit.party_file(),
                 resume=resume,
                 restarts=kit.restarts(),
+                identity=kit.identity(),
+                names=kit.certified_names(),
             )
     except VeilgraphError as error:
         return _failed(error)

@@ -102,6 +102,10 @@ class Kit:
         identity = load_identity(self.certificate_path, key, root, passphrase, self._server_name())
         return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
 
+    def certified_names(self) -> dict[PartyId, str]:
+        """Party → the name in its certificate, where that is another one: the server's is its host name."""
+        return {SERVER: self._server_name()}
+
     def _insists(self) -> bool:
         """Whether the site joined with ``--current-list``."""
         site = self.path / "local" / _SITE_FILE

@@ -104,23 +104,37 @@ class Identity:
         Raises:
             ProtocolError: says which check failed.
         """
-        try:
-            peer = x509.load_pem_x509_certificate(certificate)
-            fault = (
-                _fault(peer, self.roots)
-                or _fault_now(peer, self.roots, now)
-                or _fault_of_role(peer, party, self.server_name)
-            )
-            if self.revoked is not None:
-                fault = fault or self.revoked.fault(peer)
-        except _MALFORMED as error:
-            raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
-        if fault:
-            raise ProtocolError(f"{party}'s certificate {fault}")
-        try:
-            _verify(peer.public_key(), signature, message)
-        except (InvalidSignature, ValueError) as error:
-            raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
+        check_signed(self.roots, party, certificate, signature, message, now, self.server_name, self.revoked)
+
+
+def check_signed(
+    roots: tuple[x509.Certificate, ...],
+    party: PartyId,
+    certificate: bytes,
+    signature: bytes,
+    message: bytes,
+    now: datetime,
+    server_name: str = SERVER,
+    revoked: RevocationList | None = None,
+) -> None:
+    """``Identity.verify_peer`` for whoever has the project's roots and no certificate of its own.
+
+    Raises:
+        ProtocolError: says which check failed.
+    """
+    try:
+        peer = x509.load_pem_x509_certificate(certificate)
+        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or _fault_of_role(peer, party, server_name)
+        if revoked is not None:
+            fault = fault or revoked.fault(peer)
+    except _MALFORMED as error:
+        raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
+    if fault:
+        raise ProtocolError(f"{party}'s certificate {fault}")
+    try:
+        _verify(peer.public_key(), signature, message)
+    except (InvalidSignature, ValueError) as error:
+        raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
 
 
 def load_identity(
@@ -139,10 +153,7 @@ def load_identity(
         ConfigError: a file cannot be read.
         DataError: a file does not hold what it must, or the three do not fit together.
     """
-    roots = _read_certificates(root, "the project's root certificate")
-    for one in roots:
-        if fault := _fault_of_root(one):
-            raise DataError(f"{root}: the root certificate {fault}")
+    roots = load_roots(root)
     own = _read_certificates(certificate, "the party's certificate")[0]
     private = read_key(key, passphrase)
     try:
@@ -154,6 +165,20 @@ def load_identity(
     if fault:
         raise DataError(f"{certificate}: the certificate {fault} (root: {root})")
     return Identity(own, private, roots, server_name)
+
+
+def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
+    """Reads the root certificate of a project, or several.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        DataError: it holds no root certificate.
+    """
+    roots = _read_certificates(path, "the project's root certificate")
+    for one in roots:
+        if fault := _fault_of_root(one):
+            raise DataError(f"{path}: the root certificate {fault}")
+    return roots
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Final, Literal
 
 from veilgraph.core.files import write_whole
@@ -13,10 +15,12 @@ from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.traced import TracedLink
 from veilgraph.link.view import ViewFile
 from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.attesting import attesting
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
 from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, publisher_of, spent
@@ -33,11 +37,13 @@ from veilgraph.paradigms.sending import SendingRecord, traffic_rows
 from veilgraph.paradigms.spread import Machines, spread
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publish import Publisher
+from veilgraph.roles.disclosures import learns_alone
 from veilgraph.roles.judge import Judge
 from veilgraph.roles.role import Role, Session
 
 log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12
+_OWN_NAMES: Final[Mapping[PartyId, str]] = MappingProxyType({})
 
 Work = Literal["align", "train", "resume", "predict"]
 SimulatedWork = Work | Literal["restart"]
@@ -68,6 +74,8 @@ def run_party(
     organisation: Organisation | None = None,
     machines: Machines | None = None,
     restarts: bool = False,
+    identity: Identity | None = None,
+    names: Mapping[PartyId, str] = _OWN_NAMES,
 ) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
@@ -84,6 +92,8 @@ def run_party(
         organisation: the holder's own tables, where the job is from tables.
         machines: of the holder, where several share its local part.
         restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
+        identity: with which it signs its records; None on one machine, where nothing is signed.
+        names: party → the name in its certificate, where that is another one.
     """
     settings, store = run.settings, run.party(party)
     restarts = restarts or work == "predict" or not store.checkpoints.has_trained()
@@ -96,8 +106,16 @@ def run_party(
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(settings, store, _PHASES[work], recorder)
     record.note()
+    evidence = attesting(store.path, settings, party, identity, names)
     publisher: AnyPublisher | None = None
+
+    def tell() -> None:
+        """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
+        record.end_block(None if publisher is None else publisher.spent())
+        evidence.tell(link)
+
     try:
+        evidence.open(link)
         if settings.data.from_tables:
             aligned = prepare(store, link, settings, organisation, anew=work == "predict", restarts=restarts)
             done = "read" if settings.paradigm == "horizontal" else "aligned"
@@ -106,10 +124,12 @@ def run_party(
             graph = None if party == SERVER else load_party(store.graph_path)
             aligned = Aligned(graph=graph, ids=store.ids())
         record.note()
-        if work != "align":
+        if work == "align":
+            tell()
+        else:
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
             with publisher_of(store, settings, aligned.graph, limit, begun=work != "train") as publisher:
-                _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts)
+                _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts, tell)
     finally:
         link.close()
         if isinstance(trace, Trace):
@@ -118,6 +138,7 @@ def run_party(
             view.close()
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
+        evidence.close()
 
 
 def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:
@@ -167,6 +188,7 @@ def _compute(
     trace: AnyTrace,
     machines: Machines | None,
     restarts: bool,
+    tell: Callable[[], None],
 ) -> None:
     settings, store = run.settings, run.party(party)
     streams = LearningStreams(store.seed(), party)
@@ -177,17 +199,22 @@ def _compute(
     cast = Cast(session, store, aligned, custom, publisher if isinstance(publisher, LocalPublisher) else None)
     role = cast.role
     writes = isinstance(role, Judge) and (role.reports or settings.data.is_apart)
+    alone = learns_alone(settings)
     with spread(role, machines), closing(role):
         if work == "predict":
             role.infer_only()
             role.setup([])
             cast.keep()
+            if alone:
+                tell()
             role.load_weights(load_tensors(store.model_path)[0])
             infer(role, 0)
         else:
 
             def begin(epoch: int, last: int) -> None:
                 cast.keep()
+                if alone:  # the others are done: they do not wait for what it learns
+                    tell()
                 log.info("training begins after epoch %d", epoch)
                 if last < settings.train.epochs:
                     log.warning("the privacy budget ends training after epoch %d of %d", last, settings.train.epochs)
@@ -218,6 +245,8 @@ def _compute(
         if isinstance(role, Judge):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
+    if not alone:
+        tell()
 
 
 def _result(role: Role, fitted: Fitted) -> Record:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.core.chain import digest
 from veilgraph.core.config import JobSettings, read_job, write_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
@@ -320,10 +321,16 @@ class PartyStore:
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
 
-    def append_disclosures(self, lines: str) -> None:
-        """Adds to disclosures.jsonl what a piece of work sent, all of it or nothing."""
+    def append_disclosures(self, lines: Callable[[str], str]) -> None:
+        """Adds to disclosures.jsonl what a piece of work sent, all of it or nothing.
+
+        Args:
+            lines: given the SHA-256 of the last line that is there, or nothing, the lines to add.
+        """
         path = self.path / "disclosures.jsonl"
-        write_whole(path, (path.read_bytes() if path.is_file() else b"") + lines.encode())
+        content = path.read_bytes() if path.is_file() else b""
+        last = content.splitlines()[-1:]
+        write_whole(path, content + lines(digest(last[0]) if last else "").encode())
 
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
 from veilgraph.paradigms.party import Work, run_party
@@ -31,6 +34,8 @@ def take_part(
     party_file: Path | None,
     resume: bool,
     restarts: bool = False,
+    identity: Identity | None = None,
+    names: Mapping[PartyId, str] = MappingProxyType({}),
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -44,6 +49,8 @@ def take_part(
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
         restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
+        identity: with which the party signs its records; None where the parties have no certificates.
+        names: party → the name in its certificate, where that is another one, as the server's is.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -72,6 +79,8 @@ def take_part(
             organisation=organisation,
             machines=None if organisation is None else organisation.machines,
             restarts=restarts if own is None else own.limits.restart,
+            identity=identity,
+            names=names,
         )
         if work == "train" and party in scoring(settings):
             summarise(run, [party], party)

@@ -2,8 +2,8 @@
 
 One JSON object per line. The first line names the job and δ, every other one is an entry for one or more releases, and
 carries the SHA-256 of the line before it: whoever removes or changes a line breaks the chain. Lines cut off at the end
-leave a shorter, whole chain: the file protects against accidents and against deleted checkpoints, not against an owner
-who edits it to deceive itself.
+leave a shorter, whole chain: by itself the file protects against accidents and against deleted checkpoints. Those of
+others who have heard how long it was notice the rest (``paradigms.evidence``).
 
 A part of a line at the end, without its newline, is an entry that was being written when the party was killed. The
 write had not returned, so the release was not made: the part is dropped. Where only the newline is missing it counts.
@@ -11,7 +11,6 @@ write had not returned, so the release was not made: the part is dropped. Where 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import appended_file, locked, write_whole
 from veilgraph.privacy.event import Event, from_json, to_json
@@ -137,7 +137,7 @@ class LedgerFile:
             raise RunError(
                 f"{self.path}: cannot be written ({error}), so nothing was released; make room on the disk and --resume"
             ) from error
-        self._head = _digest(line)
+        self._head = digest(line)
 
     def close(self) -> None:
         """Lets go of the file and its folder."""
@@ -188,7 +188,7 @@ def _read(path: Path, lines: list[bytes], job: str, delta: float) -> tuple[str, 
         )
     if header.delta != delta:
         raise RunError(f"{path}: the ledger's δ is {header.delta:g} and the job's {delta:g}; begin a new run")
-    head = _digest(lines[0])
+    head = digest(lines[0])
     entries = []
     for number, line in enumerate(lines[1:], start=2):
         where = f"{path}, line {number}"
@@ -196,7 +196,7 @@ def _read(path: Path, lines: list[bytes], job: str, delta: float) -> tuple[str, 
         if entry.previous != head:
             raise RunError(f"{where}: the line before it was removed or changed since; {_WAY_OUT}")
         entries.append(entry)
-        head = _digest(line)
+        head = digest(line)
     return head, entries
 
 
@@ -225,11 +225,6 @@ def _write(file: FileIO, content: bytes) -> None:
     if file.write(content) != len(content):
         raise OSError("only a part was written")
     os.fsync(file.fileno())
-
-
-def _digest(line: bytes) -> str:
-    """SHA-256 of a line without its newline."""
-    return hashlib.sha256(line.removesuffix(b"\n")).hexdigest()
 
 
 def _is_json(line: bytes) -> bool:

@@ -46,8 +46,8 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
             problem = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in problem["loc"]) or "the line"
             raise RunError(
-                f"{path}, line {number}: not a disclosure ({field}: {problem['msg']}); restore the file from a copy "
-                "or move it away to begin a new record"
+                f"{path}, line {number}: not a disclosure ({field}: {problem['msg']}); restore the file from a copy, "
+                "or begin a new run"
             ) from error
     return records
 

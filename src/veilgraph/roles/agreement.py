@@ -25,7 +25,8 @@ _SHOWN: Final = 12
 """Characters of a hash that a message names."""
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Refuses, for a model's field, text that could not be shown on one line."""
     if not text.isprintable():
         raise ValueError("characters that cannot be printed on one line")
     return text
@@ -74,7 +75,7 @@ class Hello(BaseModel):
     release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
     """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
     data have changed since, 0 for none."""
-    refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(_one_line)] = ""
+    refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
     """Why the party does not take part; empty when it does."""
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from veilgraph.core.chain import digest
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.revelations import Revelation
@@ -68,6 +69,8 @@ class DisclosureRecord(Disclosure):
     """SHA-256 of the settings."""
     whole: bool = True
     """False: the party was killed, and this is what it had sent when it last took note; a little more may have gone."""
+    previous: str = ""
+    """SHA-256 of the line before; empty in the first."""
 
 
 def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: Spent | None = None) -> list[Disclosure]:
@@ -85,7 +88,13 @@ def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: S
 
 
 def disclosure_lines(
-    settings: JobSettings, work: Work, found: Sequence[Disclosure], time: datetime, *, whole: bool = True
+    settings: JobSettings,
+    work: Work,
+    found: Sequence[Disclosure],
+    time: datetime,
+    *,
+    whole: bool = True,
+    previous: str = "",
 ) -> str:
     """The block that a piece of work adds to ``disclosures.jsonl``: one JSON object per line.
 
@@ -95,10 +104,15 @@ def disclosure_lines(
         found: as ``disclosures`` gives them.
         time: when it ended, with a time zone.
         whole: False for what a killed party had sent when it last took note.
+        previous: SHA-256 of the last line that is there; empty where there is none.
     """
     when, job = time.astimezone(UTC).replace(microsecond=0), settings.hash()
-    records = [DisclosureRecord(**dict(one), time=when, work=work, job=job, whole=whole) for one in found]
-    return "".join(record.model_dump_json() + "\n" for record in records)
+    lines = []
+    for one in found:
+        record = DisclosureRecord(**dict(one), time=when, work=work, job=job, whole=whole, previous=previous)
+        lines.append(record.model_dump_json())
+        previous = digest(lines[-1].encode())
+    return "".join(line + "\n" for line in lines)
 
 
 def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None) -> Disclosure:
@@ -156,7 +170,7 @@ def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
     shared = {
         "two holders": len(job.data.names) == 2,
         "more holders": len(job.data.names) > 2,
-        "judged": not _learns_alone(job) and job.train.select_by != "last",
+        "judged": not learns_alone(job) and job.train.select_by != "last",
         "paired": job.paradigm != "local"
         and (not _once(job) or (job.is_masked and {sender, receiver} <= set(job.publishing))),
         "aligned": job.paradigm != "horizontal",
@@ -173,7 +187,7 @@ def _once(job: JobSettings) -> bool:
     return job.privacy is not None and job.privacy.once
 
 
-def _learns_alone(job: JobSettings) -> bool:
+def learns_alone(job: JobSettings) -> bool:
     """Whether the label holder trains without the others, who so hear of no judgement."""
     return _once(job) or job.paradigm == "local"
 

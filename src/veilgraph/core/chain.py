@@ -1,0 +1,95 @@
+"""Files of lines in which each names the one before it, and what tells that the first lines are still the same.
+
+A line of such a file is a JSON object on a line of its own; its ``previous`` is the SHA-256 of the line before, so that
+whoever changes, removes or swaps lines breaks the chain. Lines cut off at the end leave a shorter, whole chain: a
+``head`` that others keep tells of those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from veilgraph.core.errors import RunError
+
+
+def digest(line: bytes) -> str:
+    """SHA-256 of a line without its newline."""
+    return hashlib.sha256(line.removesuffix(b"\n")).hexdigest()
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The file's lines, each with its newline, without one that a kill tore; none where there is no file.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error}); make it readable") from error
+    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
+
+
+def check_chain(path: Path, lines: Sequence[bytes]) -> None:
+    """Checks that every line but the first names the one before it.
+
+    Args:
+        path: for the message.
+        lines: of the file, as ``whole_lines`` gives them.
+
+    Raises:
+        RunError: names the first line that does not.
+    """
+    for number, (before, line) in enumerate(pairwise(lines), start=2):
+        if _previous(line) != digest(before):
+            raise RunError(
+                f"{path}, line {number}: does not follow from line {number - 1}: one of them was changed, removed or "
+                "moved; restore the file from a copy that has every line"
+            )
+
+
+def _previous(line: bytes) -> object:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    return content.get("previous") if isinstance(content, dict) else None
+
+
+class Heads:
+    """What stands for the first lines of a file towards others, who can neither read it nor test a guess of it.
+
+    ``head(n)`` is an HMAC-SHA256 under the owner's salt of what the file is, n, and the SHA-256 of the first n lines.
+
+    Args:
+        salt: 32 secret bytes of the owner.
+        about: what the file is: of which run, whose, and its name.
+        lines: of the file.
+    """
+
+    def __init__(self, salt: bytes, about: Sequence[str], lines: Sequence[bytes]) -> None:
+        self._salt, self._about = salt, tuple(about)
+        running = hashlib.sha256()
+        self._digests = [running.digest()]
+        for line in lines:
+            running.update(line)
+            self._digests.append(running.digest())
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return len(self._digests) - 1
+
+    def head(self, lines: int) -> str | None:
+        """Of that many first lines, 64 hexadecimal digits; None where there are fewer."""
+        if lines > self.lines:
+            return None
+        content = json.dumps([*self._about, lines, self._digests[lines].hex()]).encode()
+        return hmac.digest(self._salt, content, "sha256").hex()

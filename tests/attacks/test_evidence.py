@@ -1,0 +1,741 @@
+"""What a party, or whoever gets at its disk, does to its records: noticed by ``verify``, by the others, or by both.
+
+The parties are sites with certificates of one project, each with a run directory of its own, over the in-memory link.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+from torch import Tensor
+
+from tests.cli.commands import one_error, veilgraph
+from tests.faults.runs import table_job
+from tests.link.certificates import Project, pem
+from veilgraph.core.chain import digest
+from veilgraph.core.config import JobSettings, parse_job, write_job
+from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.types import SERVER, Kind, Link, Tag
+from veilgraph.link.collectives import tensor_text, text_tensor
+from veilgraph.link.identity import Identity
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.statement import Statement
+from veilgraph.paradigms.attesting import Attesting, Opening, attesting
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.site import SiteWork, take_part
+from veilgraph.paradigms.verifying import VerifiedRecord, verify
+from veilgraph.roles.launch import run_threads
+
+HOLDERS = ("A", "B")
+PARTIES = (*HOLDERS, SERVER)
+HOST = "relay.example.org"
+DISCLOSURES, LEDGER, EVIDENCE = "disclosures.jsonl", "ledger.jsonl", "evidence.jsonl"
+JOB: dict[str, Any] = {
+    "name": "job",
+    "precision": "float64",
+    "data": {"parties": list(HOLDERS), "label_holder": "A"},
+    "model": {"dim": 4, "initial": {"method": "individual"}},
+    "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
+    "privacy": {"epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
+}
+
+
+class Sites:
+    """Three machines. ``runs`` and ``before``, the same after the first session, are copied for every attack."""
+
+    def __init__(self, folder: Path, data: Path, project: Project, identities: Mapping[str, Identity | None]) -> None:
+        self.folder, self.data, self.project, self.identities = folder, data, project, identities
+        self.settings: JobSettings = parse_job(JOB)
+
+    def session(self, work: SiteWork = "predict") -> None:
+        def program(party: str) -> Callable[[Link], None]:
+            def take(link: Link) -> None:
+                recorder = RecordedLink(link)
+                take_part(
+                    self.folder / party,
+                    self.settings,
+                    party,
+                    work,
+                    recorder,
+                    recorder,
+                    party_file=None if party == SERVER else self.data / party / "party.yaml",
+                    resume=True,
+                    identity=self.identities[party],
+                    names={SERVER: HOST},
+                )
+
+            return take
+
+        run_threads({party: program(party) for party in PARTIES}, 20, lambda: None)
+
+    def run(self, party: str) -> RunDirectory:
+        return RunDirectory.open(self.folder / party / "job")
+
+    def file(self, party: str, name: str) -> Path:
+        return self.run(party).party_path(party) / name
+
+    def verify(self, party: str) -> list[VerifiedRecord]:
+        return verify(self.run(party), (self.project.root,))
+
+    def root(self) -> Path:
+        path = self.folder / "rootCA.pem"
+        path.write_bytes(pem(self.project.root))
+        return path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
+    """After a training and a prediction; ``after train`` has what was there in between."""
+    folder, project = tmp_path_factory.mktemp("sites"), Project()
+    for path in (table_job(folder / "data").data.parties or {}).values():
+        assert path is not None
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"may_reveal": [], "max_epsilon": 8.0}}
+        path.write_text(yaml.safe_dump(accepted))
+    identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
+    sites = Sites(folder / "now", folder / "data", project, identities)
+    sites.session("train")
+    shutil.copytree(sites.folder, folder / "after train")
+    sites.session("predict")
+    return sites
+
+
+@pytest.fixture
+def sites(original: Sites, tmp_path: Path) -> Sites:
+    shutil.copytree(original.folder, tmp_path / "now")
+    return Sites(tmp_path / "now", original.data, original.project, original.identities)
+
+
+@pytest.fixture
+def earlier(original: Sites) -> Sites:
+    return Sites(original.folder.parent / "after train", original.data, original.project, original.identities)
+
+
+def lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def rechained(content: list[bytes]) -> bytes:
+    """The lines with the chain made anew, as whoever changes one would."""
+    previous, made = "", b""
+    for number, line in enumerate(content):
+        text = json.loads(line)
+        if number or "previous" in text:
+            text["previous"] = previous
+        encoded = json.dumps(text, ensure_ascii=False, separators=(",", ":")).encode()
+        previous = digest(encoded)
+        made += encoded + b"\n"
+    return made
+
+
+def changed(path: Path, change: Callable[[list[bytes]], list[bytes]], *, chained: bool) -> None:
+    content = change(lines(path))
+    path.write_bytes(rechained(content) if chained else b"".join(content))
+
+
+def fewer_messages(content: list[bytes]) -> list[bytes]:
+    text = json.loads(content[2])
+    return [*content[:2], json.dumps(text | {"messages": text["messages"] - 1}).encode() + b"\n", *content[3:]]
+
+
+def cheaper(content: list[bytes]) -> list[bytes]:
+    text = json.loads(content[-1])
+    return [*content[:-1], json.dumps(text | {"total": text["total"] / 2}).encode() + b"\n"]
+
+
+def swapped(content: list[bytes]) -> list[bytes]:
+    return [*content[:1], content[2], content[1], *content[3:]]
+
+
+def without_last(content: list[bytes]) -> list[bytes]:
+    return content[:-1]
+
+
+def without_third(content: list[bytes]) -> list[bytes]:
+    return [*content[:2], *content[3:]]
+
+
+# An honest run
+
+
+def test_an_honest_run_goes_on_and_verifies_from_files_alone(sites: Sites) -> None:
+    sites.session()
+    for party in PARTIES:
+        found = {record.name: record for record in sites.verify(party)}
+        assert found.keys() == {DISCLOSURES, LEDGER, EVIDENCE}
+        assert all(record.signed for record in found.values())
+        assert {one.party for one in found[LEDGER].witnesses} == set(PARTIES) - {party}
+        assert {one.lines for one in found[LEDGER].witnesses} == {found[LEDGER].lines}
+        # What follows the newest countersignature are the lines about the hellos with which it was asked for.
+        assert {found[DISCLOSURES].lines - one.lines for one in found[DISCLOSURES].witnesses} == {2}
+        assert found[DISCLOSURES].stated == found[DISCLOSURES].lines == len(lines(sites.file(party, DISCLOSURES)))
+    assert [len(lines(sites.file(party, LEDGER))) for party in HOLDERS] == [8, 6]
+    result = veilgraph("report", sites.run("B").path, "--verify", "--root", sites.root())
+    assert result.exit_code == 0, result.output
+    for said in (LEDGER, DISCLOSURES, "A: ", "server: "):
+        assert said in result.stdout
+    assert not (sites.run("B").path / "report.html").exists()
+
+
+def test_what_is_not_asked_for_with_verify_is_refused(sites: Sites) -> None:
+    run = sites.run("A").path
+    assert veilgraph("report", run, "--root", sites.root()).exit_code == 2
+    assert veilgraph("report", run, "--verify", "--out", run / "page.html").exit_code == 2
+    assert "cannot be read" in one_error(veilgraph("report", run, "--verify", "--root", run / "none.pem"))
+
+
+def test_on_one_machine_nothing_is_signed_and_the_table_says_so(sites: Sites, tmp_path: Path) -> None:
+    sites.folder, sites.identities = tmp_path / "unsigned", dict.fromkeys(PARTIES)
+    sites.session("train")
+    assert not any(record.signed for record in verify(sites.run("A")))
+    result = veilgraph("report", sites.run("A").path, "--verify")
+    assert result.exit_code == 0
+    assert "Unsigned: all parties of the run are on one machine" in " ".join(result.stdout.split())
+    with pytest.raises(RunError, match="names no root certificate"):
+        sites.verify("A")
+
+
+# Changed records
+
+CHANGES: dict[str, tuple[str, str, Callable[[list[bytes]], list[bytes]], bool]] = {
+    "a line edited": ("B", DISCLOSURES, fewer_messages, False),
+    "a line edited, chained anew": ("B", DISCLOSURES, fewer_messages, True),
+    "lines swapped": ("A", DISCLOSURES, swapped, False),
+    "lines swapped, chained anew": ("A", DISCLOSURES, swapped, True),
+    "a line dropped": (SERVER, DISCLOSURES, without_third, False),
+    "a line dropped, chained anew": (SERVER, DISCLOSURES, without_third, True),
+    "the last line dropped": ("B", DISCLOSURES, without_last, False),
+    "all lines dropped": ("B", DISCLOSURES, lambda content: [], False),
+    "the ledger's last line edited": ("A", LEDGER, cheaper, False),
+    "the ledger's last line dropped": ("B", LEDGER, without_last, False),
+    "the ledger's middle dropped, chained anew": ("A", LEDGER, without_third, True),
+    "the ledger's beginning alone": ("A", LEDGER, lambda content: content[:1], False),
+}
+
+
+@pytest.mark.parametrize(("party", "name", "change", "chained"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_record_is_noticed(
+    sites: Sites, party: str, name: str, change: Callable[[list[bytes]], list[bytes]], chained: bool
+) -> None:
+    changed(sites.file(party, name), change, chained=chained)
+    with pytest.raises(
+        RunError, match=rf"{name}, (line \d+|one of lines \d+ to \d+)|{name} ends with line \d+.*: line"
+    ):
+        sites.verify(party)
+    assert name in one_error(veilgraph("report", sites.run(party).path, "--verify"))
+    with pytest.raises(RunError, match=rf"{party} refuses the job: {name}.*under a new name"):
+        sites.session()
+
+
+def test_the_first_broken_line_is_named(sites: Sites) -> None:
+    changed(sites.file("B", LEDGER), without_third, chained=False)
+    with pytest.raises(RunError, match=rf"{LEDGER}, line 3: does not follow from line 2"):
+        sites.verify("B")
+
+
+def test_a_file_of_another_party_or_run_is_noticed(sites: Sites, original: Sites, tmp_path: Path) -> None:
+    shutil.copy(sites.file("A", LEDGER), sites.file("B", LEDGER))
+    with pytest.raises(RunError, match=rf"{LEDGER}.*of another run or party"):
+        sites.verify("B")
+    with pytest.raises(RunError, match=rf"B refuses the job: {LEDGER}.*of another run or party"):
+        sites.session()
+    other = Sites(tmp_path / "again", original.data, original.project, original.identities)
+    other.session("train")
+    shutil.copy(other.file("B", LEDGER), sites.file("B", LEDGER))
+    with pytest.raises(RunError, match="B refuses the job"):
+        sites.session()
+    for name in (LEDGER, DISCLOSURES, EVIDENCE):  # a whole one, with all that its own parties signed
+        shutil.copy(other.file("B", name), sites.file("B", name))
+    assert sites.verify("B"), "by itself it is in order: it is the others who know better"
+    with pytest.raises(RunError, match=r"A refuses the job: B gives its statement \d .*and A heard its statement \d"):
+        sites.session()
+
+
+def test_an_older_state_of_a_party_is_noticed_by_the_others(sites: Sites, earlier: Sites) -> None:
+    """The whole disk is put back: every signature and countersignature on it is true."""
+    spent = len(lines(sites.file("B", LEDGER)))
+    put_back(sites, earlier, "B")
+    assert len(lines(sites.file("B", LEDGER))) < spent
+    assert sites.verify("B"), "by itself it is in order"
+    with pytest.raises(RunError, match=r"A refuses the job: B gives its statement \d+ .*an older copy") as caught:
+        sites.session()
+    assert "server refuses the job: B gives its statement" in str(caught.value)
+    gathered = sites.run("A")
+    shutil.copytree(sites.run("B").party_path("B"), gathered.party_path("B"))
+    with pytest.raises(RunError, match=r"statement \d+ of .* is not in it, and A has heard it"):
+        verify(gathered)
+    put_back(sites, earlier, "A")
+    with pytest.raises(RunError, match=r"server refuses the job"):
+        sites.session()
+
+
+def test_parties_that_put_back_everything_together_are_not_noticed(sites: Sites, earlier: Sites) -> None:
+    """What docs/threat-model.md says is not noticed."""
+    for party in PARTIES:
+        put_back(sites, earlier, party)
+    sites.session()
+
+
+def test_without_evidence_an_older_state_goes_on(sites: Sites, earlier: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in ("open", "tell"):
+        monkeypatch.setattr(Attesting, step, lambda *_: None)
+    put_back(sites, earlier, "B")
+    changed(sites.file("A", DISCLOSURES), fewer_messages, chained=False)
+    sites.session()
+
+
+def put_back(sites: Sites, earlier: Sites, party: str) -> None:
+    here = sites.run(party).party_path(party)
+    shutil.rmtree(here)
+    shutil.copytree(earlier.run(party).party_path(party), here)
+
+
+def test_a_party_that_lost_its_run_is_refused(sites: Sites) -> None:
+    shutil.rmtree(sites.run("B").party_path("B"))
+    with pytest.raises(
+        RunError, match=r"A refuses the job: B begins its records anew.*submit the job under a new name"
+    ):
+        sites.session("train")
+
+
+# Changed evidence
+
+
+def test_evidence_that_is_gone_or_cut_off_is_noticed(sites: Sites) -> None:
+    changed(sites.file("B", EVIDENCE), lambda content: content[:4], chained=False)
+    with pytest.raises(RunError, match=r"A refuses the job: B gives its statement"):
+        sites.session()
+    sites.file("A", EVIDENCE).unlink()
+    with pytest.raises(RunError, match="is missing or empty"):
+        sites.verify("A")
+    with pytest.raises(RunError, match=r"server refuses the job: .*A gives its statement 1 "):
+        sites.session()
+
+
+def edited(kind: str, author: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[list[bytes]], Any]:
+    """Every such line by a party is changed."""
+
+    def change_all(content: list[bytes]) -> list[bytes]:
+        found = []
+        for line in content:
+            text = json.loads(line)
+            said = text.get(kind)
+            if said is not None and said.get("by", said["party"]) == author:
+                text[kind] = change(said)
+            found.append(json.dumps(text).encode())
+        return found
+
+    return change_all
+
+
+def otherwise(statement: dict[str, Any]) -> dict[str, Any]:
+    disclosures, ledger, evidence = statement["extents"]
+    return statement | {"extents": [disclosures, ledger | {"head": "0" * 64}, evidence]}
+
+
+def unsigned(said: dict[str, Any]) -> dict[str, Any]:
+    return said | {"signature": "", "certificate": ""}
+
+
+def later(said: dict[str, Any]) -> dict[str, Any]:
+    return said | {"time": "2031" + said["time"][4:]}
+
+
+EDITS: dict[str, tuple[Callable[[list[bytes]], Any], str]] = {
+    "what another stated": (edited("statement", "A", otherwise), "not by the key of A's certificate"),
+    "when another stated it": (edited("statement", "A", later), "A's certificate"),
+    "own statements": (edited("statement", "B", otherwise), "not by the key of B's certificate"),
+    "countersignatures": (edited("countersignature", "A", later), "A's countersignature"),
+    "another's signature taken off": (edited("statement", "A", unsigned), "it is not signed"),
+    "countersignatures' signatures taken off": (edited("countersignature", SERVER, unsigned), "it is not signed"),
+    "own signatures taken off": (edited("statement", "B", unsigned), "it is not signed"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), EDITS.values(), ids=EDITS.keys())
+def test_changed_evidence_is_noticed(sites: Sites, change: Callable[[list[bytes]], Any], says: str) -> None:
+    """The chain is made anew, so that only signatures, and heads over evidence.jsonl itself, can tell."""
+    changed(sites.file("B", EVIDENCE), change, chained=True)
+    with pytest.raises(RunError, match=rf"{EVIDENCE}.*({says}|not what statement)"):
+        sites.verify("B")
+    with pytest.raises(RunError, match="refuses the job"):
+        sites.session()
+
+
+def test_signatures_tell_by_themselves(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With heads and numbers left unchecked."""
+    monkeypatch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+    for change, says in EDITS.values():
+        copy = sites.file("B", EVIDENCE).read_bytes()
+        changed(sites.file("B", EVIDENCE), change, chained=True)
+        with pytest.raises(RunError, match=says):
+            sites.verify("B")
+        sites.file("B", EVIDENCE).write_bytes(copy)
+
+
+def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
+    """B signs, with its own certificate, what A should have said; or has a certificate made by another root."""
+
+    def signed(by: Identity) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        def sign(said: dict[str, Any]) -> dict[str, Any]:
+            statement = Statement.model_validate_json(json.dumps(otherwise(unsigned(said))))
+            return dict(json.loads(statement.signed(by).model_dump_json()))
+
+        return sign
+
+    own, copy = sites.identities["B"], sites.file("B", EVIDENCE).read_bytes()
+    assert own is not None
+    for party, identity, says in (
+        ("A", own, "certificate is for 'B', not 'A'"),
+        (SERVER, own, f"certificate is for 'B', not '{HOST}'"),
+        ("A", Project().identity("A"), "of another project"),
+    ):
+        changed(sites.file("B", EVIDENCE), edited("statement", party, signed(identity)), chained=True)
+        with pytest.raises(RunError, match=rf"{says}|not what statement"):
+            sites.verify("B")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+            with pytest.raises(RunError, match=says):
+                sites.verify("B")
+        sites.file("B", EVIDENCE).write_bytes(copy)
+
+
+def test_a_party_with_another_key_of_the_project_is_refused(sites: Sites) -> None:
+    own = sites.identities["B"]
+    sites.identities = {**sites.identities, "A": own}
+    with pytest.raises(ProtocolError, match=r"A's countersignature under .*: A's certificate is for 'B', not 'A'"):
+        sites.session()
+
+
+# The exchange by itself: kills, and parties that say what they please
+
+
+class Party:
+    """One party's evidence over the memory link, with records that are not of any job."""
+
+    def __init__(self, folder: Path, party: str, identity: Identity | None) -> None:
+        self.folder, self.party, self.identity = folder / party, party, identity
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._count = 0
+
+    def attesting(self) -> Attesting:
+        return attesting(self.folder, SETTINGS, self.party, self.identity, {SERVER: HOST})
+
+    def record(self, name: str) -> None:
+        self._count += 1
+        path, about = self.folder / name, {"party": self.party, "job": SETTINGS.hash(), "line": self._count}
+        previous = digest(lines(path)[-1]) if path.exists() and lines(path) else ""
+        with path.open("ab") as file:
+            file.write(json.dumps(about | {"previous": previous}).encode() + b"\n")
+
+    def session(self, link: Link) -> None:
+        """As ``run_party`` does it."""
+        at = self.attesting()
+        try:
+            at.open(link)
+            self.record(LEDGER)
+            self.record(DISCLOSURES)
+            at.tell(link)
+        finally:
+            self.record(DISCLOSURES)
+            at.close()
+
+
+SETTINGS = parse_job(JOB)
+
+
+class Killed(RuntimeError):
+    pass
+
+
+def meet(programs: Mapping[str, Callable[[Link], object]]) -> None:
+    """Every party's program, in a thread each."""
+    run_threads(programs, 20, lambda: None)
+
+
+@pytest.fixture(scope="module")
+def identities() -> dict[str, Identity]:
+    project = Project()
+    return {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
+
+
+@pytest.fixture
+def parties(tmp_path: Path, identities: dict[str, Identity]) -> dict[str, Party]:
+    return {party: Party(tmp_path, party, identities[party]) for party in PARTIES}
+
+
+def checked(parties: Mapping[str, Party], folder: Path) -> None:
+    """What is on the disks verifies, by itself and together."""
+    run = RunDirectory(folder / "gathered")
+    shutil.rmtree(run.path, ignore_errors=True)
+    (run.path / "parties").mkdir(parents=True)
+    write_job(SETTINGS, run.path / "job.yaml")
+    for party in parties.values():
+        shutil.copytree(party.folder, run.party_path(party.party))
+    assert len(verify(run)) == 3 * len(parties)
+
+
+class Fuse:
+    """Lets so many steps be; at the next one, and at all after it, the process is dead."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def burn(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def on(self, step: Callable[..., Any], last: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The step under this fuse; ``last`` is what becomes of the one in which it burns down."""
+
+        def burning(*args: Any) -> Any:
+            if self._left == 0 and last is not None:
+                last(*args)
+            self.burn()
+            return step(*args)
+
+        return burning
+
+
+def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], None]:
+    """A session of a party that dies at such a step of it."""
+
+    def session(link: Link) -> None:
+        at, record = victim.attesting(), victim.record
+        file = at._file
+        write = file._write
+
+        def tear(said: Any) -> None:
+            """A part of a line is written, no more."""
+            path = victim.folder / EVIDENCE
+            before = path.stat().st_size
+            write(said)
+            with path.open("r+b") as torn:
+                torn.truncate(before + (path.stat().st_size - before) // 3)
+
+        if where in ("send", "receive"):
+            link = Other(link, **{where: fuse.on(getattr(link, where))})
+        elif where == "record":
+            record = fuse.on(record)
+        else:
+            file._write = fuse.on(write, tear if where == "tear" else None)  # type: ignore[method-assign]
+        at.open(link)
+        record(LEDGER)
+        record(DISCLOSURES)
+        at.tell(link)
+        record(DISCLOSURES)
+        at.close()
+
+    return session
+
+
+@pytest.mark.parametrize("where", ["send", "receive", "write", "tear", "record"])
+def test_a_kill_at_any_moment_leaves_what_the_next_session_accepts(
+    parties: dict[str, Party], tmp_path: Path, where: str
+) -> None:
+    """B dies at every one of its messages, waits, and writes; the next session is all parties' own."""
+    programs = {name: party.session for name, party in parties.items()}
+    meet(programs)
+    kills = 0
+    while True:
+        try:
+            meet({**programs, "B": killed_session(parties["B"], where, Fuse(kills))})
+        except Killed:
+            kills += 1
+            meet(programs)
+        else:
+            break
+    assert kills == {"send": 8, "receive": 8, "write": 4, "tear": 4, "record": 3}[where]
+    checked(parties, tmp_path)
+
+
+class Other:
+    """A link of which one step is another."""
+
+    def __init__(
+        self, link: Link, send: Callable[..., None] | None = None, receive: Callable[..., Tensor] | None = None
+    ) -> None:
+        self._link, self._send, self._receive = link, send or link.send, receive or link.receive
+
+    @property
+    def party(self) -> str:
+        return self._link.party
+
+    def send(self, to: str, tag: Tag, tensor: Tensor) -> None:
+        self._send(to, tag, tensor)
+
+    def receive(self, sender: str, tag: Tag) -> Tensor:
+        return self._receive(sender, tag)
+
+    def expect(self, unread_bytes: int) -> None:
+        self._link.expect(unread_bytes)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def forged(parties: Mapping[str, Party], change: Callable[[Opening], Opening]) -> None:
+    """A session in which B says something else in its opening."""
+
+    def session(link: Link) -> None:
+        def send(to: str, tag: Tag, tensor: Tensor) -> None:
+            if tag == Tag(Kind.HELLO, 0, 5):
+                tensor = text_tensor(change(Opening.model_validate_json(tensor_text(tensor))).model_dump_json())
+            link.send(to, tag, tensor)
+
+        parties["B"].session(Other(link, send=send))
+
+    meet({**{name: party.session for name, party in parties.items()}, "B": session})
+
+
+def test_a_party_that_says_what_it_pleases_is_refused_by_the_others(
+    parties: dict[str, Party], identities: dict[str, Identity]
+) -> None:
+    meet({name: party.session for name, party in parties.items()})
+    old: list[Statement] = []
+
+    def remembered(opening: Opening) -> Opening:
+        assert opening.statement is not None
+        old.append(opening.statement)
+        return opening
+
+    forged(parties, remembered)
+    meet({name: party.session for name, party in parties.items()})
+
+    def statement(**changes: object) -> Callable[[Opening], Opening]:
+        def change(opening: Opening) -> Opening:
+            assert opening.statement is not None
+            made = opening.statement.model_copy(update=changes).signed(identities["B"])
+            return opening.model_copy(update={"statement": made})
+
+        return change
+
+    def shorter(opening: Opening) -> Opening:
+        assert opening.statement is not None
+        extents = [one.model_copy(update={"lines": max(one.lines - 3, 0)}) for one in opening.statement.extents]
+        return statement(extents=extents, number=99)(opening)
+
+    def other(opening: Opening) -> Opening:
+        """Later, and a ledger as long as the one that the others heard of, but not the same."""
+        assert opening.statement is not None
+        disclosures, ledger, evidence = opening.statement.extents
+        made = [disclosures, ledger.model_copy(update={"head": "0" * 64}), evidence]
+        return statement(extents=made, number=99)(opening)
+
+    unsigned_ = {"certificate": "", "signature": ""}
+    attacks: list[tuple[Callable[[Opening], Opening], str]] = [
+        (lambda opening: opening.model_copy(update={"statement": old[0]}), "B gives its statement 2 .*older copy"),
+        (lambda opening: opening.model_copy(update={"statement": None}), "B begins its records anew"),
+        (statement(number=1), "B gives its statement 1 "),
+        (shorter, "B's ledger.jsonl has 0 lines, and A heard of 3"),
+        (other, "B's ledger.jsonl is not the one that A heard of"),
+        (statement(party="A"), "it is by A of run"),
+        (statement(run="0" * 64), "it is by B of run 000000000000, not by B"),
+        (
+            lambda opening: Opening(statement=opening.statement and opening.statement.model_copy(update=unsigned_)),
+            "B's statement .*it is not signed",
+        ),
+        (lambda opening: Opening(statement=opening.heard), "it is by (A|server) of run"),
+    ]
+    for change, says in attacks:
+        with pytest.raises(RunError, match=rf"A refuses the job: .*{says}") as caught:
+            forged(parties, change)
+        assert str(caught.value).isprintable()
+    meet({name: party.session for name, party in parties.items()})
+
+
+def test_a_party_that_misremembers_what_it_heard_is_refused(
+    parties: dict[str, Party], identities: dict[str, Identity]
+) -> None:
+    """B could have A's honest records refused, or accepted, by saying that it heard another length."""
+    meet({name: party.session for name, party in parties.items()})
+
+    def heard(signed: bool) -> Callable[[Opening], Opening]:
+        def change(opening: Opening) -> Opening:
+            assert opening.heard is not None
+            made = opening.heard.model_copy(update={"number": 50})
+            return opening.model_copy(update={"heard": made.signed(identities["B"]) if signed else made})
+
+        return change
+
+    with pytest.raises(RunError, match=r"B gives back a statement 50 .* as A's: A's signature is not by the key"):
+        forged(parties, heard(signed=False))
+    with pytest.raises(RunError, match=r"as A's: A's certificate is for 'B', not 'A'"):
+        forged(parties, heard(signed=True))
+    meet({name: party.session for name, party in parties.items()})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"statement": 5}', '{"statement": null, "more": 1}', "x" * (1 << 16) + "x"], ids=len
+)
+def test_an_opening_that_is_none_is_one_clear_error(parties: dict[str, Party], text: str) -> None:
+    def session(link: Link) -> None:
+        def send(to: str, tag: Tag, tensor: Tensor) -> None:
+            link.send(to, tag, text_tensor(text))
+
+        parties["B"].session(Other(link, send=send))
+
+    with pytest.raises(ProtocolError, match=r"hello/step 0/round 5"):
+        meet({**{name: party.session for name, party in parties.items()}, "B": session})
+
+
+def test_statements_tell_nothing_of_what_is_in_the_records(parties: dict[str, Party], tmp_path: Path) -> None:
+    """Neither a salt, nor a digest that a guess of the lines could be compared with; equal records, unequal heads."""
+    seen: list[str] = []
+
+    def listened(party: Party) -> Callable[[Link], None]:
+        def session(link: Link) -> None:
+            def send(to: str, tag: Tag, tensor: Tensor) -> None:
+                seen.append(tensor_text(tensor))
+                link.send(to, tag, tensor)
+
+            party.session(Other(link, send=send))
+
+        return session
+
+    meet({name: listened(party) for name, party in parties.items()})
+    meet({name: listened(party) for name, party in parties.items()})
+    said = "".join(seen)
+    for party in parties.values():
+        beginning = json.loads(lines(party.folder / EVIDENCE)[0])["begins"]
+        secrets = {beginning["salt"]}
+        for name in (DISCLOSURES, LEDGER, EVIDENCE):
+            content = lines(party.folder / name)
+            for count in range(len(content) + 1):
+                secrets.add(hashlib.sha256(b"".join(content[:count])).hexdigest())
+            secrets.update(map(digest, content))
+        assert not [secret for secret in secrets if secret in said]
+    twin = Party(tmp_path / "twin", "B", None)
+    for name in (DISCLOSURES, LEDGER):
+        shutil.copy(parties["B"].folder / name, twin.folder / name)
+    heads = [{one.head for one in party.attesting()._file.stated()[:2]} for party in (parties["B"], twin)]
+    assert not heads[0] & heads[1]
+
+
+def test_a_statement_does_not_tell_when_a_session_ended(
+    parties: dict[str, Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one holder learns alone, that would tell how many epochs it took."""
+    party = parties["A"]
+    at = party.attesting()
+    began = at._time
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromisoformat(began) + timedelta(hours=1)
+
+    monkeypatch.setattr("veilgraph.paradigms.attesting.datetime", Later)
+    party.record(DISCLOSURES)
+    at._opened = True
+    at.close()
+    assert party.attesting()._time != began
+    assert [one.time for one in party.attesting()._file.found.own] == [began]
