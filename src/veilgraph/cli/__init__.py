@@ -6,6 +6,7 @@ Commands import what they need when they run, so that ``--help`` and usage error
 from __future__ import annotations
 
 from veilgraph.cli import audit as audit
+from veilgraph.cli import consent as consent
 from veilgraph.cli import machine as machine
 from veilgraph.cli import network as network
 from veilgraph.cli import privacy as privacy

@@ -45,7 +45,9 @@ Out = Annotated[
 Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
 
 
-def command(name: str, example: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+def command(
+    name: str, example: str, group: typer.Typer = app
+) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
     """Registers a command that reports its errors on one line and exits with 1."""
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -54,7 +56,7 @@ def command(name: str, example: str) -> Callable[[Callable[Parameters, None]], C
             with reported():
                 function(*args, **kwargs)
 
-        return app.command(name, epilog=f"Example: {example}")(run)
+        return group.command(name, epilog=f"Example: {example}")(run)
 
     return register
 

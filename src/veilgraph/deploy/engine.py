@@ -139,6 +139,8 @@ def _run(
                 recorder,
                 party_file=kit.party_file(),
                 resume=resume,
+                job_id=_job_id(fl_ctx),
+                consent=kit.consent,
             )
     except VeilgraphError as error:
         return _failed(error)
@@ -160,6 +162,10 @@ def _work(name: str) -> SiteWork:
     return SITE_WORKS[name]
 
 
+def _job_id(fl_ctx: FLContext) -> str:
+    return str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
+
+
 @contextmanager
 def _link(
     settings: JobSettings,
@@ -170,7 +176,7 @@ def _link(
     why: Callable[[], str],
 ) -> Iterator[tuple[Link, RecordedLink]]:
     """This party's link, sealed between holders, and what counts its traffic; both end when FLARE aborts the job."""
-    job_id = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
+    job_id = _job_id(fl_ctx)
     holders = settings.data.names
     parties = (*holders, SERVER)
     if party not in parties:

@@ -18,6 +18,7 @@ from typing import Final
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import locked
 from veilgraph.core.party_settings import read_party_settings
+from veilgraph.core.requests import all_waiting
 from veilgraph.deploy.kit import Kit
 
 _PROGRAMS: Final = {
@@ -53,6 +54,7 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     with alone, _stop_on_signals() as stopped:
         started: list[float] = []
+        asked = frozenset[str]()
         while not stopped.is_set():
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
             if len(started) >= _RESTARTS:
@@ -64,7 +66,7 @@ def join(kit: Kit, party_file: Path | None, runs: Path | None, *, report: Report
                     continue
                 report(f"{kit.name} is connected; runs are kept in {kit.runs_now()}")
                 while process.poll() is None and not stopped.wait(_POLL_S):
-                    pass
+                    asked = _tell_waiting(kit, asked, report)
             if not stopped.is_set():
                 report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
         report(f"{kit.name} has left")
@@ -160,6 +162,18 @@ def _wait_ready(
                 f"reachable from here? See {_log(kit)}"
             )
     return False
+
+
+def _tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
+    """Says which jobs wait for a person, each once; returns the numbers of the questions."""
+    found = all_waiting(kit.consent)
+    for each in found:
+        if each.asked not in told:
+            job = each.request
+            report(
+                f"{job.settings.name} ({job.work}) waits for approval: veilgraph net approve {job.job} --kit {kit.path}"
+            )
+    return frozenset(each.asked for each in found)
 
 
 def _refusal(text: str) -> str | None:

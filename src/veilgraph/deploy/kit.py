@@ -73,6 +73,11 @@ class Kit:
         """Where this participant's runs are kept unless ``join`` was told otherwise."""
         return self.path / "runs"
 
+    @property
+    def consent(self) -> Path:
+        """Where a holder counts its jobs, and keeps what a person is asked."""
+        return self.path / "consent"
+
     def identity(self) -> Identity:
         """The holder's certificate, key and trusted root.
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
-from veilgraph.core.config import JobSettings
+from pydantic import ValidationError
+
+from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
+from veilgraph.core.requests import JobRequest
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.consent import Consent
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
 from veilgraph.paradigms.party import Work, run_party
 from veilgraph.paradigms.predictions import scoring
@@ -30,6 +35,8 @@ def take_part(
     *,
     party_file: Path | None,
     resume: bool,
+    job_id: str,
+    consent: Path,
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -42,6 +49,8 @@ def take_part(
         recorder: counts what crosses the wire, beneath ``link``.
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
+        job_id: the engine's, of what was submitted.
+        consent: folder in which a holder counts its jobs.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -51,7 +60,11 @@ def take_part(
             "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
             "holder brings its own party file"
         )
-    organisation = None if party == SERVER else _organisation(party, party_file)
+    organisation = None
+    if party != SERVER:
+        request = _request(job_id, settings, work, resume=resume)
+        read = _organisation(party, party_file)
+        organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
     path = runs / settings.name
     agree_on_job(link, settings, party, organisation, _occupied(path, settings, work, resume=resume))
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
@@ -70,6 +83,13 @@ def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
     if party_file is None:
         raise ConfigError(f"{party} has no party file; join again with: veilgraph join KIT --party party.yaml")
     return Organisation.read(party_file, party)
+
+
+def _request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+    try:
+        return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
+    except ValidationError as error:
+        raise ConfigError(f"the engine's id of the job: {first_problem(error)}; submit it anew") from error
 
 
 def _work(work: SiteWork, store: PartyStore) -> Work:
