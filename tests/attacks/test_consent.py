@@ -37,6 +37,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.intersect import align_holder
 from veilgraph.paradigms import aligning
 from veilgraph.paradigms import consent as consents
 from veilgraph.paradigms.consent import Consent
@@ -445,7 +446,7 @@ def test_a_person_refuses_and_all_know_why(sites: Sites) -> None:
     sites.says(consent={"approval": "ask", "jobs": 1})
     with submitted(sites, job()) as (shown, ends):
         answer(sites.consent(), shown, approved=False, reason="not before May")
-        with pytest.raises(ConfigError, match="^B refuses the job: a person there decided so: not before May$"):
+        with pytest.raises(ConfigError, match=r"^B refuses the job: a person there decided so: not before May$"):
             ends.result(60)
     assert {str(end) for end in sites.ends.values()} == {str(sites.ends["B"])}
     assert sites.kinds() == {Kind.HELLO}
@@ -608,8 +609,7 @@ def test_a_peer_that_states_few_ids_and_brings_many(
 
     wraps: dict[PartyId, Wrap] = {"A": lambda link: Lying(link, -1, threading.Event())}
     if not held_to_it:  # the control: what is stated alone binds nobody
-        align_holder = aligning.align_holder
-        monkeypatch.setattr(aligning, "align_holder", lambda *args, stated: align_holder(*args))
+        monkeypatch.setattr(aligning, "align_holder", lambda link, holders, ids, **_: align_holder(link, holders, ids))
         sites.submit(job(), wraps=wraps)
         return
     with pytest.raises(ProtocolError, match="A sent B 9 points at once, 9 in all; the limits are 8192 and 6"):

@@ -46,9 +46,9 @@ Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run ev
 
 
 def command(
-    name: str, example: str, group: typer.Typer = app
+    name: str, example: str, group: typer.Typer | None = None
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command that reports its errors on one line and exits with 1."""
+    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1."""
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
         @wraps(function)
@@ -56,7 +56,7 @@ def command(
             with reported():
                 function(*args, **kwargs)
 
-        return group.command(name, epilog=f"Example: {example}")(run)
+        return (group or app).command(name, epilog=f"Example: {example}")(run)
 
     return register
 

@@ -154,8 +154,8 @@ def agree_on_job(
     if consent is None or mine.refuses:
         agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
         return
-    with consent.job() as refuses:
-        mine = mine.model_copy(update={"refuses": refuses, "waits": consent.asks and not refuses})
+    with consent.job() as used_up:
+        mine = mine.model_copy(update={"refuses": used_up, "waits": consent.asks and not used_up})
         agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
 
 

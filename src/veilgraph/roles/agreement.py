@@ -83,9 +83,7 @@ class Hello(BaseModel):
     """Of the table that the holder brings to an alignment; it is held to that number."""
 
 
-def agree(
-    link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0
-) -> dict[PartyId, Hello]:
+def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
     """Exchanges hellos among all parties; one that refuses sends its own as well, so that all know why.
 
     Args:
