@@ -42,6 +42,7 @@ from veilgraph.paradigms import aligning
 from veilgraph.paradigms import consent as consents
 from veilgraph.paradigms.consent import Consent
 from veilgraph.paradigms.site import SiteWork, take_part
+from veilgraph.roles import agreement
 
 Wrap = Callable[[Link], Link]
 
@@ -314,7 +315,7 @@ def test_two_jobs_at_once_for_one_place(tmp_path: Path, lock: str, monkeypatch: 
     def judged(*args: Any) -> str:
         found = rules.used_up(*args)
         with suppress(threading.BrokenBarrierError):  # the other comes here only if nobody holds the journal
-            both.wait(0.5)
+            both.wait(0.2 if lock == "held" else 20)
         return found
 
     monkeypatch.setattr(consents, "used_up", judged)
@@ -378,8 +379,8 @@ def test_others_of_the_machine_read_nothing(sites: Sites) -> None:
     try:
         sites.says(consent={"approval": "ask"})
         with submitted(sites, job()) as (shown, _):
-            answer(sites.consent(), shown, approved=True)
             modes = {path.name: path.stat().st_mode & 0o777 for path in sites.consent().rglob("*")}
+            answer(sites.consent(), shown, approved=True)
     finally:
         os.umask(before)
     assert modes == {"jobs.jsonl": 0o600, REQUESTS: 0o700, f"{shown.request.job}.json": 0o600}
@@ -497,7 +498,7 @@ def test_settings_swapped_between_the_look_and_the_answer(
     sites: Sites, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine ends the job that a person looks at and starts another under its id."""
-    monkeypatch.setattr(consents, "_POLL_S", 0.01)
+    monkeypatch.setattr(agreement, "_TELL_EVERY_S", 0.1)
     sites.says(consent={"approval": "ask"})
     stop = threading.Event()
 
@@ -510,12 +511,11 @@ def test_settings_swapped_between_the_look_and_the_answer(
 
         return Stopped(link, -1, stop)
 
-    quick = {**NETWORK, "timeout_s": 2}
-    with submitted(sites, job(**quick), job_id="swapped", wraps={"B": stopped}) as (shown, ends):
+    with submitted(sites, job(), job_id="swapped", wraps={"B": stopped}) as (shown, ends):
         stop.set()
         with pytest.raises(Killed):
             ends.result(30)
-    other = job(**{**quick, "model": {"dim": 3}})
+    other = job(**{**NETWORK, "model": {"dim": 3}})
     if names == "not checked":  # the control: the id is all that a person repeats
         monkeypatch.setattr(consents, "renamed", lambda *_: False)
         with submitted(sites, other, job_id="swapped") as (swapped, ends):
@@ -527,7 +527,7 @@ def test_settings_swapped_between_the_look_and_the_answer(
         return
     for options in ({"job_id": "swapped"}, {"job_id": "swapped", "work": "train"}):
         refused_by_all(sites, "job swapped was here with other settings", other, **options)
-    refused_by_all(sites, "job swapped was here with other settings", job(**quick), "train", job_id="swapped")
+    refused_by_all(sites, "job swapped was here with other settings", job(), "train", job_id="swapped")
 
 
 def test_an_approved_run_is_gone_on_with_unasked_and_no_other_is(tmp_path: Path) -> None:

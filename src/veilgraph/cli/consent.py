@@ -24,7 +24,10 @@ _SHOWN = 12
 
 @command("jobs", "veilgraph net jobs --kit consortium/kits/bank", net)
 def jobs_command(kit: HolderKit = Path()) -> None:
-    """Show how many jobs this holder has taken part in, and those that wait for approval."""
+    """Show how many jobs this holder has taken part in, and those that wait for approval.
+
+    What the party file says under consent is about submitted jobs: train on one machine counts and asks nothing.
+    """
     holder = _holder(kit)
     typer.echo(_counts(holder))
     _show_waiting(holder)

@@ -47,6 +47,10 @@ class Journal:
         except OSError as error:
             raise RunError(f"{folder}: cannot be made ({error}); keep the kit where you may write") from error
 
+    def size(self) -> int:
+        """Bytes so far: nothing was added where they are as before."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
     def entries(self) -> list[Entry]:
         """All complete lines so far, without waiting for a process that adds one."""
         try:

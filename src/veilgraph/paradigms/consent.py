@@ -56,6 +56,7 @@ class Consent:
         self._stack = ExitStack()
         self._shown: Waiting | None = None
         self._deadline = 0.0
+        self._read = 0
         if settings.limited and not self._journal.path.exists() and any(runs.glob("*/job.yaml")):
             raise RunError(
                 f"{self._journal.path} is missing and there are runs in {runs}, so that nobody knows how many jobs "
@@ -148,6 +149,9 @@ class Consent:
         )
 
     def _answered(self) -> str | None:
+        if (size := self._journal.size()) == self._read:
+            return None
+        self._read = size
         for entry in self._journal.entries():
             shown = self._shown
             if shown is None or (entry.of, entry.request) != (shown.asked, shown.fingerprint):
