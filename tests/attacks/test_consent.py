@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,10 @@ def test_a_run_is_gone_on_with_so_often_and_then_it_counts(tmp_path: Path) -> No
         with consent_to(tmp_path, request(job=name, **changes), jobs=2, resumes=2).job() as refuses:
             return refuses
 
+    assert take("0", work="align") == ""
+    assert take("1", resume=True) == "", "an alignment is no training that could be gone on with: this is a job"
+    assert count(Journal(tmp_path / "consent").entries(), "job") == 2
+    shutil.rmtree(tmp_path / "consent")
     assert take("1") == ""
     assert [take(name, resume=True) for name in "234"] == ["", "", ""], "two that go on, and one that is a job"
     assert count(Journal(tmp_path / "consent").entries(), "job") == 2
@@ -485,6 +490,10 @@ def test_an_approval_is_of_one_job_once(sites: Sites) -> None:
     unanswered(sites, job(), job_id="first")
     answer(sites.consent(), shown, approved=True)  # said again, when another waits under the same name
     unanswered(sites, job(), job_id="first")
+    with submitted(sites, job("seen"), job_id="seen") as (shown, ends):
+        answer(sites.consent(), replace(shown, fingerprint="00" * 32), approved=True)  # something else was shown
+        with pytest.raises(ConfigError, match="nobody approved it"):
+            ends.result(60)
     path = sites.consent() / "jobs.jsonl"
     approved = next(line for line in path.read_text().splitlines() if '"approved"' in line)
     for name in ("third", "first"):
@@ -544,7 +553,8 @@ def test_an_approved_run_is_gone_on_with_unasked_and_no_other_is(tmp_path: Path)
                 assert consent.answer(0) == ""
         return True
 
-    assert take("1")
+    assert take("0", approved=True, work="align")
+    assert take("1", resume=True), "what was approved is an alignment"
     assert take("2", resume=True), "the first was never approved"
     assert take("3", approved=True)
     assert not take("4", resume=True)
