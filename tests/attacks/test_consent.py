@@ -534,9 +534,10 @@ def test_settings_swapped_between_the_look_and_the_answer(
             answer(sites.consent(), swapped, approved=True)
             ends.result(30)
         return
-    for options in ({"job_id": "swapped"}, {"job_id": "swapped", "work": "train"}):
-        refused_by_all(sites, "job swapped was here with other settings", other, **options)
-    refused_by_all(sites, "job swapped was here with other settings", job(), "train", job_id="swapped")
+    sites.says(consent={"approval": "ask", "approval_wait_s": 0.3})
+    for swapped_for, work, resume in ((other, "align", False), (job(), "train", False), (job(), "align", True)):
+        says = "job swapped was here with other settings"
+        refused_by_all(sites, says, swapped_for, work, resume=resume, job_id="swapped")
 
 
 def test_an_approved_run_is_gone_on_with_unasked_and_no_other_is(tmp_path: Path) -> None:
