@@ -50,6 +50,8 @@ Wrap = Callable[[Link], Link]
 DATA: dict[str, Any] = {"parties": ["A", "B"], "label_holder": "A"}
 NETWORK: dict[str, Any] = {"model": {"dim": 2}, "train": {"epochs": 1, "patience": None}, "timeout_s": 30}
 
+ASK: dict[str, Any] = {"approval": "ask", "approval_wait_s": 60}
+
 
 def job(name: str = "job", **changes: Any) -> JobSettings:
     return parse_job({"name": name, "data": DATA, **NETWORK, **changes})
@@ -163,6 +165,12 @@ def test_one_job_more_than_consented_to(sites: Sites, limits: str, monkeypatch: 
     assert sites.count() == 3
     sites.says(consent={"jobs": 4})
     sites.submit(job("other"), "train")
+
+
+def test_what_the_limits_refuse_leaves_no_trace(sites: Sites) -> None:
+    """A journal that every refused job made longer could be made to fill the disk."""
+    refused_by_all(sites, r"B refuses the job: limits\.max_rounds=1", job(**{**NETWORK, "model": {"rounds": 2}}))
+    assert Journal(sites.consent()).entries() == []
 
 
 def test_none_at_all(sites: Sites) -> None:
@@ -378,7 +386,7 @@ def test_a_journal_that_is_gone_is_noticed_where_there_are_runs(sites: Sites) ->
 def test_others_of_the_machine_read_nothing(sites: Sites) -> None:
     before = os.umask(0)
     try:
-        sites.says(consent={"approval": "ask"})
+        sites.says(consent=ASK)
         with submitted(sites, job()) as (shown, _):
             modes = {path.name: path.stat().st_mode & 0o777 for path in sites.consent().rglob("*")}
             answer(sites.consent(), shown, approved=True)
@@ -434,7 +442,7 @@ def submitted(sites: Sites, *args: Any, **options: Any) -> Iterator[tuple[Waitin
 
 
 def test_nothing_but_the_agreement_is_sent_before_a_person_approves(sites: Sites) -> None:
-    sites.says(consent={"approval": "ask"})
+    sites.says(consent=ASK)
     with submitted(sites, job(), "train") as (shown, ends):
         assert shown.request.settings == job()
         assert shown.request.work == "train"
@@ -449,7 +457,7 @@ def test_nothing_but_the_agreement_is_sent_before_a_person_approves(sites: Sites
 
 
 def test_a_person_refuses_and_all_know_why(sites: Sites) -> None:
-    sites.says(consent={"approval": "ask", "jobs": 1})
+    sites.says(consent={**ASK, "jobs": 1})
     with submitted(sites, job()) as (shown, ends):
         answer(sites.consent(), shown, approved=False, reason="not before May")
         with pytest.raises(ConfigError, match=r"^B refuses the job: a person there decided so: not before May$"):
@@ -464,7 +472,7 @@ def test_a_person_refuses_and_all_know_why(sites: Sites) -> None:
 
 def test_nobody_is_asked_about_a_job_that_is_refused_anyway(sites: Sites) -> None:
     sites.says("A", consent={"jobs": 0})
-    sites.says("B", consent={"approval": "ask"})
+    sites.says("B", consent=ASK)
     with pytest.raises(ConfigError, match=r"^A refuses the job: consent\.jobs=0"):
         sites.submit(job())
     assert not (sites.consent() / REQUESTS).exists()
@@ -472,12 +480,12 @@ def test_nobody_is_asked_about_a_job_that_is_refused_anyway(sites: Sites) -> Non
 
 
 def unanswered(sites: Sites, *args: Any, **options: Any) -> None:
-    sites.says(consent={"approval": "ask", "approval_wait_s": 0.3})
+    sites.says(consent={**ASK, "approval_wait_s": 0.3})
     refused_by_all(sites, r"B refuses the job: consent\.approval=ask and nobody approved it within", *args, **options)
 
 
 def approve(sites: Sites, settings: JobSettings, job_id: str, work: SiteWork = "align") -> Waiting:
-    sites.says(consent={"approval": "ask"})
+    sites.says(consent=ASK)
     with submitted(sites, settings, work, job_id=job_id) as (shown, ends):
         answer(sites.consent(), shown, approved=True)
         ends.result(60)
@@ -508,7 +516,7 @@ def test_settings_swapped_between_the_look_and_the_answer(
 ) -> None:
     """The engine ends the job that a person looks at and starts another under its id."""
     monkeypatch.setattr(agreement, "_TELL_EVERY_S", 0.1)
-    sites.says(consent={"approval": "ask"})
+    sites.says(consent=ASK)
     stop = threading.Event()
 
     def stopped(link: Link) -> Link:
@@ -534,7 +542,7 @@ def test_settings_swapped_between_the_look_and_the_answer(
             answer(sites.consent(), swapped, approved=True)
             ends.result(30)
         return
-    sites.says(consent={"approval": "ask", "approval_wait_s": 0.3})
+    sites.says(consent={**ASK, "approval_wait_s": 0.3})
     for swapped_for, work, resume in ((other, "align", False), (job(), "train", False), (job(), "align", True)):
         says = "job swapped was here with other settings"
         refused_by_all(sites, says, swapped_for, work, resume=resume, job_id="swapped")
@@ -585,7 +593,17 @@ def test_one_alignment_more_than_consented_to(sites: Sites) -> None:
     nodes = sites.folder / "A" / "nodes.csv"
     nodes.write_text(nodes.read_text().replace("f,5", "g,5"))  # A tries another id
     refused_by_all(sites, r"^B refuses the job: consent\.alignments=1 is used up", job(), "predict")
-    refused_by_all(sites, r"^B refuses the job: consent\.alignments=1 is used up", job("other"))
+    stated: list[str] = []
+
+    class Seen(KilledAt):
+        def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+            if tag.kind == Kind.HELLO and tag.round == aligning._TABLES:
+                stated.append(tensor_text(tensor))
+            super().send(to, tag, tensor)
+
+    wraps: dict[PartyId, Wrap] = {"B": lambda link: Seen(link, -1, threading.Event())}
+    refused_by_all(sites, r"^B refuses the job: consent\.alignments=1 is used up", job("other"), wraps=wraps)
+    assert {json.loads(text)["ids"] for text in stated} == {0}, "who refuses does not say how many it has"
     assert sites.count("alignment") == 1
 
 
@@ -598,10 +616,15 @@ def test_a_peer_that_brings_too_many_ids(sites: Sites) -> None:
     sites.says(limits={"max_peer_ids": 6})
     sites.submit(job("few"))
     brings_more(sites, "ghi")
-    says = r"^B refuses the job: limits\.max_peer_ids=6 and A brings 9: let it bring fewer, or raise the limit"
-    refused_by_all(sites, says, job("many"))
+    for most in (6, 8):
+        sites.says(limits={"max_peer_ids": most})
+        says = (
+            rf"^B refuses the job: limits\.max_peer_ids={most} and A brings 9: let it bring fewer, or raise the limit"
+        )
+        refused_by_all(sites, says, job(f"many{most}"))
     assert sites.count("alignment") == 1, "no id has left"
     sites.says(limits={"max_peer_ids": 9})
+    sites.says("A", limits={"max_peer_ids": 6})  # of others': its own are as many as it likes
     sites.submit(job("many"))
 
 
