@@ -13,7 +13,12 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from veilgraph.cli import passphrase
+from veilgraph.core.config import parse_job
+from veilgraph.core.journal import Journal
+from veilgraph.core.requests import JobRequest, waiting
 from veilgraph.deploy.demo import free_ports
+from veilgraph.deploy.join import _tell_waiting
+from veilgraph.deploy.kit import Kit
 from veilgraph.link import private_key
 
 PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}\nedges: []\n"
@@ -208,3 +213,39 @@ def one_error_after_token(result: Result) -> str:
     assert "made a token in" in made
     assert result.exit_code == 1
     return str(error)
+
+
+def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no job waits for approval" in veilgraph("net", "approve", "--kit", kits / "shop").stdout
+    said = veilgraph("net", "jobs", "--kit", kits / "shop").stdout
+    assert said.startswith("jobs: 0 in all, 0 in the last 24 hours; alignments: 0 in all, ")
+    assert "'3f' names 0 waiting jobs, not one" in one_error(veilgraph("net", "refuse", "3f", "--kit", kits / "shop"))
+    for other in ("server", "ops@example.org"):
+        assert "has no data to consent for; give a holder's" in one_error(
+            veilgraph("net", "jobs", "--kit", kits / other)
+        )
+    consent = Kit.open(kits / "shop").consent
+    asked = JobRequest(
+        job="3f2a", work="predict", resume=True, settings=parse_job({"data": {"parties": ["bank", "shop"]}})
+    )
+    with waiting(consent, asked, "1") as shown:
+        seen = veilgraph("net", "approve", "--kit", kits / "shop").stdout
+        assert "3f2a: job, predict, going on with a run, settings " in seen
+        assert "reveals output-embeddings: The label holder sees" in seen
+        assert f"approve it with: veilgraph net approve 3f2a --kit {kits / 'shop'}" in seen
+        said_by_join: list[str] = []
+        told = _tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
+        assert _tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
+        assert said_by_join == [
+            f"job (predict) waits for approval: veilgraph net approve 3f2a --kit {kits / 'shop'}"
+        ], "each once"
+        monkeypatch.chdir(kits / "shop")
+        assert "approved 3f2a" in veilgraph("net", "approve", "3f").stdout
+        assert "refused 3f2a" in veilgraph("net", "refuse", "3f2a", "--reason", "too late").stdout
+        assert "reason=" in one_error(veilgraph("net", "refuse", "3f2a", "--reason", "x" * 201))
+    entries = Journal(consent).entries()
+    assert [(entry.what, entry.of, entry.request, entry.reason) for entry in entries] == [
+        ("approved", "1", shown.fingerprint, ""),
+        ("refused", "1", shown.fingerprint, "too late"),
+    ]
+    assert "no job waits" in veilgraph("net", "jobs").stdout

@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -25,14 +26,19 @@ import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.deploy.same_here import assert_same_here, model_of
+from veilgraph.cli import app
 from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.consent import count
 from veilgraph.core.data_settings import DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
+from veilgraph.core.journal import Journal
+from veilgraph.core.requests import all_waiting
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
@@ -181,6 +187,35 @@ def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) 
         found = verify(consortium.run(party, "private"), roots)
         assert all(record.signed for record in found)
         assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
+
+
+def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
+    """The server and the administrator know what it waits for."""
+    kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"
+    before = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(before + "\nconsent: {approval: ask, jobs: 99, resumes: 0}\n", encoding="utf-8")
+        counted = count(Journal(kit / "consent").entries(), "job")
+        with ThreadPoolExecutor(1) as pool:
+            said = pool.submit(consortium.submit, job("asked"), "align")
+            deadline = time.monotonic() + 90
+            while not (found := all_waiting(kit / "consent")):
+                assert time.monotonic() < deadline
+                assert not said.done(), said.exception()
+                time.sleep(0.1)
+            while not (newest := status(consortium.network.administrator).jobs[0].says):
+                assert time.monotonic() < deadline
+            assert newest == "C waits for a person there to approve the job"
+            assert f"waits for approval: veilgraph net approve {found[0].request.job}" in logs(Kit.open(kit), None)
+            assert not (consortium.network.runs("A") / "asked").exists()
+            approved = CliRunner().invoke(app, ["net", "approve", found[0].request.job[:8], "--kit", str(kit)])
+            assert approved.exit_code == 0, approved.output
+            assert "reveals initial-embeddings" in approved.stdout
+            said.result(90)
+        assert consortium.run("C", "asked").party("C").ids()
+        assert count(Journal(kit / "consent").entries(), "job") == counted + 1
+    finally:
+        file.write_text(before, encoding="utf-8")
 
 
 def _releases(ledger: Path) -> int:

@@ -211,6 +211,23 @@ def test_too_many_ids_are_refused_by_their_owner_and_by_relays(monkeypatch):
         simulate(programs(SETS))
 
 
+def test_holders_are_held_to_what_they_stated(monkeypatch):
+    monkeypatch.setattr(intersect, "PIECE_ROWS", 2)
+    stated = {holder: len(own) for holder, own in SETS.items()}
+
+    def program(link):
+        return align_holder(link, list(SETS), SETS[link.party], stated=stated)
+
+    programs_ = {**dict.fromkeys(SETS, program), SERVER: lambda link: align_server(link, list(SETS))}
+    assert simulate(programs_)[SERVER].common == 2
+    for owner, sender, relay in (("A", "A", "B"), ("B", "B", "C"), ("C", "C", "A")):
+        stated = {holder: len(own) - (holder == owner) for holder, own in SETS.items()}
+        with pytest.raises(
+            ProtocolError, match=f"{sender} sent {relay} . points.*{stated[owner]} for the ids of {owner}"
+        ):
+            simulate(programs_)
+
+
 def test_without_the_library_the_way_out_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
     link = MemoryHub(["A", "B", SERVER], timeout_s=1).link("A")

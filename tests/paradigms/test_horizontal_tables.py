@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -336,7 +337,18 @@ def apart(
         def take(link: Link) -> None:
             recorder = RecordedLink(link)
             file = parties.get(party)
-            take_part(folders[party], settings, party, work, recorder, recorder, party_file=file, resume=resume)
+            take_part(
+                folders[party],
+                settings,
+                party,
+                work,
+                recorder,
+                recorder,
+                party_file=file,
+                resume=resume,
+                job_id=uuid4().hex,
+                consent=tmp_path / f"consent of {party}",
+            )
 
         return take
 

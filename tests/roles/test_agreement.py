@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, VeilgraphError
 from veilgraph.core.limits import REASON_CHARACTERS
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.roles.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree
+from veilgraph.roles import agreement
+from veilgraph.roles.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree, agree_with_people
 
 HOLDERS = ("A", "B", "C")
 JOB = "ab" * 32
@@ -183,3 +186,44 @@ def test_nothing_received_breaks_a_party(content: bytes) -> None:
     with pytest.raises((ProtocolError, ConfigError)) as caught:
         answer(torch.tensor(list(content), dtype=torch.uint8))
     assert len(str(caught.value)) < 1000
+
+
+def ask(answers: Mapping[PartyId, list[str | None]]) -> tuple[dict[PartyId, Any], dict[PartyId, list[float]]]:
+    """What ``agree_with_people`` gives or raises where persons answer so, one answer at a time; for how long each."""
+    hub = MemoryHub((*HOLDERS, SERVER), 5)
+    waits: dict[PartyId, list[float]] = {party: [] for party in (*HOLDERS, SERVER)}
+
+    def program(party: PartyId) -> object:
+        left = list(answers.get(party, []))
+
+        def answer(wait_s: float) -> str | None:
+            waits[party].append(wait_s)
+            return left.pop(0)
+
+        mine = hello(waits=bool(left)) if party != SERVER else hello(nodes=0)
+        try:
+            return agree_with_people(hub.link(party), HOLDERS, mine, answer, timeout_s=8)
+        except VeilgraphError as error:
+            return error
+
+    with ThreadPoolExecutor(len(waits)) as pool:
+        return dict(zip(waits, pool.map(program, waits), strict=True)), waits
+
+
+def test_all_wait_for_every_person_and_nobody_for_long_in_silence() -> None:
+    results, waits = ask({"A": [None, None, None, ""], "C": [None, ""]})
+    assert all(not any(hello.waits for hello in result.values()) for result in results.values())
+    assert waits == {"A": [2.0] * 4, "B": [], "C": [2.0] * 2, SERVER: []}, "more often than the timeout of 8 s"
+
+
+def test_a_person_who_refuses_ends_it_for_all_whoever_still_waits() -> None:
+    results, waits = ask({"A": [None] * 9, "C": [None, "no"]})
+    assert {str(result) for result in results.values()} == {"C refuses the job: no"}
+    assert len(waits["A"]) == 2
+
+
+def test_a_party_that_waits_for_ever_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: next(clock) * 86400.0))
+    results, _ = ask({"A": [None] * 99})
+    assert all(isinstance(result, LinkTimeout) for result in results.values())

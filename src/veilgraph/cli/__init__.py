@@ -9,6 +9,7 @@ import os
 
 from veilgraph.cli import audit as audit
 from veilgraph.cli import certificates as certificates
+from veilgraph.cli import consent as consent
 from veilgraph.cli import machine as machine
 from veilgraph.cli import network as network
 from veilgraph.cli import privacy as privacy

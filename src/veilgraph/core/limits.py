@@ -59,6 +59,12 @@ class LimitSettings(Settings):
         description="whether a training may begin again and replace what this party trained, where another has lost "
         "its part of the run, or tables or the release learnt from are others",
     )
+    max_peer_ids: int | None = Field(
+        None,
+        ge=1,
+        description="most ids that another holder may bring to an alignment, which tells it of each whether all others "
+        "have it; null: any number",
+    )
 
 
 def revelations(job: JobSettings) -> dict[str, str]:
@@ -124,6 +130,28 @@ def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
         f"limits.min_common_nodes={limits.min_common_nodes} and the holders have {common_nodes} in common: write the "
         "ids alike at every holder, or lower the limit"
     )
+
+
+def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) -> str | None:
+    """Why a party does not align with others that bring so many ids; None when it does.
+
+    Args:
+        limits: the party's.
+        party: its name.
+        ids: holder → number of its ids, as stated and held to in the alignment.
+    """
+    most = limits.max_peer_ids
+    if most is None:
+        return None
+    others = [f"{holder} brings {count}" for holder, count in ids.items() if holder != party and count > most]
+    if not others:
+        return None
+    return f"limits.max_peer_ids={most} and {', '.join(others)}: let it bring fewer, or raise the limit"
+
+
+def revealed_of(job: JobSettings, party: PartyId) -> dict[Revelation, str]:
+    """What a job reveals of one party's own data: name → its statement."""
+    return {name: STATEMENTS[name] for name in _causes(job) if _concerns(name, job, party)}
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:

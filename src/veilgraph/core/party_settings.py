@@ -14,6 +14,7 @@ import yaml
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from veilgraph.core.config import first_problem
+from veilgraph.core.consent import ConsentSettings
 from veilgraph.core.data_settings import PartyName
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import LimitSettings
@@ -265,6 +266,9 @@ class PartySettings(Settings):
     nodes: NodeSettings
     edges: tuple[EdgeSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
+    consent: ConsentSettings = Field(
+        ConsentSettings(), description="how often it takes part across organisations; on one machine nothing is counted"
+    )
     machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
 
     @field_validator("party")

@@ -64,6 +64,8 @@ class JobStatus:
     name: str
     status: str
     submitted: str
+    says: str = ""
+    """Of one that runs: what the server said last of how far it is, or what it waits for."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
                 str(job.get("job_name", "")),
                 str(job.get("status", "")),
                 str(job.get("submit_time", ""))[:19],
+                _said(session, str(job.get("job_id", ""))) if job.get("status") == _RUNNING else "",
             )
             for job in session.list_jobs()
         ]
@@ -283,9 +286,9 @@ def _await_end(session: Session, job_id: str, report: Report) -> None:
         if now.startswith(_FINISHED):
             break
         if now == _RUNNING and poll % _POLLS_PER_LOG == 0:
-            news = _SAID.findall(_server_log(session, job_id))[-1:]
-            if news and news[0] != said:
-                said = news[0]
+            news = _said(session, job_id)
+            if news and news != said:
+                said = news
                 report(f"{job_id[:8]}: {said}")
         time.sleep(_POLL_S)
     if now != _COMPLETED:
@@ -307,6 +310,11 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
         f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph logs, and at each site the log "
         "of its job; go on with --resume"
     )
+
+
+def _said(session: Session, job_id: str) -> str:
+    """What the server's part of a job said last; nothing where it is too young for that."""
+    return "".join(_SAID.findall(_server_log(session, job_id))[-1:])
 
 
 def _server_log(session: Session, job_id: str) -> str:

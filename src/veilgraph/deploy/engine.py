@@ -147,6 +147,8 @@ def _run(
                 restarts=kit.restarts(),
                 identity=kit.identity(),
                 names=kit.certified_names(),
+                job_id=_job_id(fl_ctx),
+                consent=kit.consent,
             )
     except VeilgraphError as error:
         return _failed(error)
@@ -168,6 +170,10 @@ def _work(name: str) -> SiteWork:
     return SITE_WORKS[name]
 
 
+def _job_id(fl_ctx: FLContext) -> str:
+    return str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
+
+
 @contextmanager
 def _link(
     settings: JobSettings,
@@ -178,7 +184,7 @@ def _link(
     why: Callable[[], str],
 ) -> Iterator[RecordedLink]:
     """This party's sealed link, its traffic counted; it ends when FLARE aborts the job."""
-    job_id = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
+    job_id = _job_id(fl_ctx)
     holders = settings.data.names
     parties = (*holders, SERVER)
     if party not in parties:

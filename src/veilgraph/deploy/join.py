@@ -19,6 +19,7 @@ from typing import Final
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import appended_file, check_private, locked, private_folder
 from veilgraph.core.party_settings import read_party_settings
+from veilgraph.core.requests import all_waiting
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
@@ -73,6 +74,7 @@ def join(
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts)
         _check_identity(kit, report)
         started: list[float] = []
+        asked = frozenset[str]()
         while not stopped.is_set():
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
             if len(started) >= _RESTARTS:
@@ -84,7 +86,7 @@ def join(
                     continue
                 report(f"{kit.name} is connected; runs are kept in {kit.runs_now()}")
                 while process.poll() is None and not stopped.wait(_POLL_S):
-                    pass
+                    asked = _tell_waiting(kit, asked, report)
             if not stopped.is_set():
                 report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
         report(f"{kit.name} has left")
@@ -202,6 +204,18 @@ def _wait_ready(
                 f"reachable from here? See {_log(kit)}"
             )
     return False
+
+
+def _tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
+    """Says which jobs wait for a person, each once; returns the numbers of the questions."""
+    found = all_waiting(kit.consent)
+    for each in found:
+        if each.asked not in told:
+            job = each.request
+            report(
+                f"{job.settings.name} ({job.work}) waits for approval: veilgraph net approve {job.job} --kit {kit.path}"
+            )
+    return frozenset(each.asked for each in found)
 
 
 def _refusal(text: str) -> str | None:

@@ -75,6 +75,11 @@ class Kit:
         return self.path / "runs"
 
     @property
+    def consent(self) -> Path:
+        """Where a holder counts its jobs, and keeps what a person is asked."""
+        return self.path / "consent"
+
+    @property
     def certificate_path(self) -> Path:
         """The participant's own certificate."""
         return self.path / "startup" / f"{self._stem}.crt"

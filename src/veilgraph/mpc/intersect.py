@@ -74,7 +74,11 @@ class ServerAlignment:
 
 
 def align_holder(
-    link: Link, holders: Sequence[PartyId], ids: Sequence[str], secrets: SecretSource = system_secrets
+    link: Link,
+    holders: Sequence[PartyId],
+    ids: Sequence[str],
+    secrets: SecretSource = system_secrets,
+    stated: Mapping[PartyId, int] | None = None,
 ) -> Alignment:
     """Finds the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
 
@@ -84,6 +88,7 @@ def align_holder(
         ids: of this holder, each once; compared as UTF-8 text, exactly as given.
         secrets: source of the scalars and of the order in which the ids leave. The agreed order depends on
             all holders' scalars; which ids are common does not.
+        stated: holder → most ids that it may bring, since that is what it said; default: ``MAX_IDS`` each.
 
     Raises:
         DataError: an id is empty, occurs twice or is no text; there are none or too many; or none is common to all.
@@ -92,7 +97,7 @@ def align_holder(
         LinkError: as ``Link.send`` and ``Link.receive``.
     """
     _check_ids(link.party, ids)
-    ring = _Ring(link, holders, secrets)
+    ring = _Ring(link, holders, secrets, stated or {})
     order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
     ring.send_own([ids[row] for row in order.tolist()])
     set_sizes = {**ring.relay(), link.party: len(ids)}
@@ -132,7 +137,10 @@ class _Ring:
     Tags: step counts the pieces of a list, round the holders it has passed after its owner.
     """
 
-    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
+    def __init__(
+        self, link: Link, holders: Sequence[PartyId], secrets: SecretSource, stated: Mapping[PartyId, int]
+    ) -> None:
+        self._most = {holder: min(MAX_IDS, stated.get(holder, MAX_IDS)) for holder in holders}
         place = list(holders).index(link.party)
         self.previous = holders[place - 1]
         self._link = link
@@ -162,11 +170,12 @@ class _Ring:
             for passed in unfinished:
                 piece = self._receive(step, passed - 1, None)
                 rows = piece.shape[0]
-                sizes[self._owners[passed]] += rows
-                if rows > PIECE_ROWS or sizes[self._owners[passed]] > MAX_IDS:
+                owner = self._owners[passed]
+                sizes[owner] += rows
+                if rows > PIECE_ROWS or sizes[owner] > self._most[owner]:
                     raise ProtocolError(
-                        f"{self.previous} sent {self._link.party} {rows} points at once, "
-                        f"{sizes[self._owners[passed]]} in all; the limits are {PIECE_ROWS} and {MAX_IDS}"
+                        f"{self.previous} sent {self._link.party} {rows} points at once, {sizes[owner]} in all; "
+                        f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}"
                     )
                 if rows == PIECE_ROWS:
                     longer.append(passed)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Final
+
 from veilgraph.core.config import JobSettings
-from veilgraph.core.types import Link
+from veilgraph.core.limits import too_many
+from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import build_graph
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.paradigms.organisation import Organisation, Prepared
+from veilgraph.roles.agreement import Hello, agree
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import read_nodes
+
+_TABLES: Final = 9
+"""Round of the agreement to align."""
 
 
 def align(
@@ -23,14 +31,17 @@ def align(
         encoding: fitted on earlier tables; None: fitted on these.
 
     Raises:
+        ConfigError: a party refuses to align, at every party with the same reason.
         DataError: a table breaks a rule, or the holders have no node in common.
     """
     holders = settings.data.names
     if organisation is None:
+        _agree_to_align(link, settings, None, 0)
         found = align_server(link, holders)
         return Prepared(found.identity, {"common_nodes": found.common, "set_sizes": dict(found.set_sizes)})
     ids = read_nodes(organisation.settings, organisation.folder).ids.to_pylist()
-    alignment = align_holder(link, holders, ids)
+    stated = _agree_to_align(link, settings, organisation, len(ids))
+    alignment = align_holder(link, holders, ids, stated=stated)
     built = build_graph(
         organisation.settings,
         organisation.folder,
@@ -40,3 +51,22 @@ def align(
     )
     facts = {"common_nodes": len(alignment.rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
+
+
+def _agree_to_align(
+    link: Link, settings: JobSettings, organisation: Organisation | None, count: int
+) -> dict[PartyId, int]:
+    """Before any id leaves: how many every holder brings, and whether that, and one more alignment, suit all parties.
+
+    Returns:
+        Holder → number of its ids, to which the alignment holds it.
+    """
+    holders, job = settings.data.names, settings.hash()
+    consent = None if organisation is None else organisation.consent
+    with nullcontext("") if consent is None else consent.alignment() as refuses:
+        mine = Hello(job=job, ids=0 if refuses else count, refuses=refuses)
+        hellos = agree(link, holders, mine, _TABLES, step=0)
+        stated = {holder: hellos[holder].ids for holder in holders}
+        reason = None if organisation is None else too_many(organisation.settings.limits, link.party, stated)
+        agree(link, holders, Hello(job=job, refuses=reason or ""), _TABLES, step=1)
+    return stated

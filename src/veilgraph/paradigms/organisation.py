@@ -18,8 +18,9 @@ from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.partitioned.passes import unspreadable
+from veilgraph.paradigms.consent import Consent
 from veilgraph.privacy.plan import plan
-from veilgraph.roles.agreement import Hello, agree
+from veilgraph.roles.agreement import Hello, agree_with_people
 
 _BEFORE: Final = 1
 """Round of the first agreement; that on shapes and checkpoints is 0."""
@@ -32,10 +33,12 @@ class Organisation:
     Attributes:
         settings: of its party file.
         folder: where the party file is; the tables' paths start there.
+        consent: to this job, where jobs are counted: across organisations.
     """
 
     settings: PartySettings
     folder: Path
+    consent: Consent | None = None
 
     @classmethod
     def read(cls, path: Path, party: PartyId) -> Organisation:
@@ -137,6 +140,8 @@ def agree_on_job(
 ) -> None:
     """Before anything of the data is sent: the same release, the same job, accepted by every party.
 
+    Where jobs are counted, this one is from here on, unless a party refuses; where a person is asked, it waits here.
+
     Args:
         link: of this party.
         settings: the job.
@@ -151,7 +156,17 @@ def agree_on_job(
     if organisation is not None:
         reasons.append(organisation.refusal(settings) or "")
     mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)))
-    agree(link, settings.data.names, mine, round_=_BEFORE)
+    consent = None if organisation is None else organisation.consent
+    if consent is None or mine.refuses:
+        agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
+        return
+    with consent.job() as used_up:
+        mine = mine.model_copy(update={"refuses": used_up, "waits": consent.asks and not used_up})
+        agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
+
+
+def _nobody(_wait_s: float) -> str:
+    return ""
 
 
 def largest_epsilon(job: JobSettings, party: PartyId) -> float:

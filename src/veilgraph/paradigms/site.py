@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from veilgraph.core.config import JobSettings
+from pydantic import ValidationError
+
+from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
+from veilgraph.core.requests import JobRequest
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.consent import Consent
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
 from veilgraph.paradigms.party import Work, run_party
 from veilgraph.paradigms.predictions import scoring
@@ -36,6 +41,8 @@ def take_part(
     restarts: bool = False,
     identity: Identity | None = None,
     names: Mapping[PartyId, str] = MappingProxyType({}),
+    job_id: str,
+    consent: Path,
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -51,6 +58,8 @@ def take_part(
         restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
         identity: with which the party signs its records; None where the parties have no certificates.
         names: party → the name in its certificate, where that is another one, as the server's is.
+        job_id: the engine's, of what was submitted.
+        consent: folder in which a holder counts its jobs.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -60,7 +69,11 @@ def take_part(
             "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
             "holder brings its own party file"
         )
-    organisation = None if party == SERVER else _organisation(party, party_file)
+    organisation = None
+    if party != SERVER:
+        request = _request(job_id, settings, work, resume=resume)
+        read = _organisation(party, party_file)
+        organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
     path = runs / settings.name
     agree_on_job(link, settings, party, organisation, _occupied(path, settings, work, resume=resume))
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
@@ -90,6 +103,13 @@ def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
     if party_file is None:
         raise ConfigError(f"{party} has no party file; join again with: veilgraph join KIT --party party.yaml")
     return Organisation.read(party_file, party)
+
+
+def _request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+    try:
+        return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
+    except ValidationError as error:
+        raise ConfigError(f"the engine's id of the job: {first_problem(error)}; submit it anew") from error
 
 
 def _work(work: SiteWork, store: PartyStore) -> Work:

@@ -10,8 +10,8 @@ from veilgraph.deploy.control import ProjectStatus
 def project_table(status: ProjectStatus) -> Table:
     """The submitted jobs, newest first."""
     table = Table()
-    for heading in ("job", "name", "status", "submitted"):
+    for heading in ("job", "name", "status", "submitted", "newest"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "job")
     for job in status.jobs:
-        table.add_row(job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted)
+        table.add_row(job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says)
     return table

@@ -5,13 +5,16 @@ Nothing else has been sent by then. What others state is read as a stranger's te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.consent import MAX_APPROVAL_WAIT_S
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError
 from veilgraph.core.limits import REASON_CHARACTERS
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import check_aligned
@@ -21,8 +24,13 @@ from veilgraph.roles.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start,
 PROTOCOL_VERSION: Final = 5
 MAX_HELLO_BYTES: Final = 1 << 16
 
+_TELL_EVERY_S: Final = 5.0
 _SHOWN: Final = 12
 """Characters of a hash that a message names."""
+
+Answer = Callable[[float], str | None]
+
+log = logging.getLogger("veilgraph")
 
 
 def one_line(text: str) -> str:
@@ -77,9 +85,13 @@ class Hello(BaseModel):
     data have changed since, 0 for none."""
     refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
     """Why the party does not take part; empty when it does."""
+    waits: bool = False
+    """Whether a person at the party has still to approve the job: all agree again, one step later."""
+    ids: _Count = 0
+    """Of the table that the holder brings to an alignment; it is held to that number."""
 
 
-def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0) -> dict[PartyId, Hello]:
+def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
     """Exchanges hellos among all parties; one that refuses sends its own as well, so that all know why.
 
     Args:
@@ -87,6 +99,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0) 
         holders: in the job's order.
         mine: what this party states.
         round_: of the messages; parties may agree more than once in a session.
+        step: of the messages; as often in one round.
 
     Returns:
         Party → its hello, this party's own included.
@@ -97,7 +110,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0) 
         ProtocolError: a hello cannot be understood.
     """
     others = [party for party in (*holders, SERVER) if party != link.party]
-    texts = exchange(link, others, Tag(Kind.HELLO, 0, round_), text_tensor(mine.model_dump_json()), shape=(None,))
+    texts = exchange(link, others, Tag(Kind.HELLO, step, round_), text_tensor(mine.model_dump_json()), shape=(None,))
     received = {party: _parse(link.party, party, text) for party, text in texts.items()}
     hellos = {party: received.get(party, mine) for party in (*holders, SERVER)}
     _check_job(link.party, hellos)
@@ -128,6 +141,44 @@ def check_new_release(hellos: Mapping[PartyId, Hello]) -> None:
     usual = max(numbers.values(), key=[abs(number) for number in numbers.values() if number > 0].count)
     without = [other for other, number in numbers.items() if number != usual or number <= 0]
     check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
+
+
+def agree_with_people(
+    link: Link, holders: Sequence[PartyId], mine: Hello, answer: Answer, timeout_s: float, round_: int = 0
+) -> dict[PartyId, Hello]:
+    """As ``agree``, and again for as long as a party waits for a person: so nobody waits in silence, or for long.
+
+    A person is asked only once no party refuses.
+
+    Args:
+        link: of this party.
+        holders: in the job's order.
+        mine: what this party states; with ``waits`` where a person is to be asked.
+        answer: asks, and waits for so many seconds: a refusal, empty for approval, or None while there is no answer.
+        timeout_s: of the link; the others hear in much less whether a party still waits.
+        round_: of the messages.
+
+    Returns:
+        As ``agree``.
+
+    Raises:
+        ConfigError: as ``agree``; a person refused, at every party with the same reason.
+        LinkError: another party stopped.
+    """
+    step, told, wait_for = 0, set[PartyId](), set[PartyId]()
+    deadline = time.monotonic() + MAX_APPROVAL_WAIT_S
+    while time.monotonic() < deadline:
+        hellos = agree(link, holders, mine, round_, step)
+        wait_for = {party for party, hello in hellos.items() if hello.waits}
+        if not wait_for:
+            return hellos
+        for party in sorted(wait_for - told - {link.party}):
+            log.info("%s waits for a person there to approve the job", party)
+        told |= wait_for
+        if mine.waits and (found := answer(min(_TELL_EVERY_S, timeout_s / 4))) is not None:
+            mine = mine.model_copy(update={"waits": False, "refuses": found})
+        step += 1
+    raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
 
 
 def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:

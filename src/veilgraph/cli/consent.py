@@ -1,0 +1,122 @@
+"""Commands for the person at a holder's site: which jobs wait, how many there were, approve, refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veilgraph.cli.app import app, command
+from veilgraph.core.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from veilgraph.core.requests import Waiting
+    from veilgraph.deploy.kit import Kit
+
+net = typer.Typer(help="Jobs across organisations: what waits for you, and your answer.", no_args_is_help=True)
+app.add_typer(net, name="net")
+
+HolderKit = Annotated[Path, typer.Option("--kit", metavar="KIT", help="The holder's start-up kit. Default: here.")]
+
+_SHOWN = 12
+
+
+@command("jobs", "veilgraph net jobs --kit consortium/kits/bank", net)
+def jobs_command(kit: HolderKit = Path()) -> None:
+    """Show how many jobs this holder has taken part in, and those that wait for approval.
+
+    What the party file says under consent is about submitted jobs: train on one machine counts and asks nothing.
+    """
+    holder = _holder(kit)
+    typer.echo(_counts(holder))
+    _show_waiting(holder)
+
+
+@command("approve", "veilgraph net approve 3f2a --kit consortium/kits/bank", net)
+def approve_command(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id, or its beginning. Without: show all.")] = None,
+    kit: HolderKit = Path(),
+) -> None:
+    """Let a waiting job begin: with exactly the settings shown, once; going on after a failure is part of it.
+
+    Only where the party file says consent: {approval: ask}.
+    """
+    from veilgraph.core.requests import answer  # noqa: PLC0415
+
+    holder = _holder(kit)
+    if job is None:
+        _show_waiting(holder)
+        return
+    found = _waiting(holder, job)
+    answer(holder.consent, found, approved=True)
+    _show(holder, found)
+    typer.echo(f"approved {found.request.job}")
+
+
+@command("refuse", "veilgraph net refuse 3f2a --reason 'not before May' --kit consortium/kits/bank", net)
+def refuse_command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id, or its beginning.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to every party and the administrator.")] = "",
+    kit: HolderKit = Path(),
+) -> None:
+    """End a waiting job at all parties, before anything of the data is sent."""
+    from veilgraph.core.requests import answer  # noqa: PLC0415
+
+    holder = _holder(kit)
+    found = _waiting(holder, job)
+    answer(holder.consent, found, approved=False, reason=reason)
+    typer.echo(f"refused {found.request.job}")
+
+
+def _holder(path: Path) -> Kit:
+    from veilgraph.deploy.kit import Kit  # noqa: PLC0415
+
+    kit = Kit.open(path)
+    if kit.kind != "holder":
+        raise ConfigError(f"{kit.path} is the kit of {kit.name}, which has no data to consent for; give a holder's")
+    return kit
+
+
+def _waiting(kit: Kit, job: str) -> Waiting:
+    from veilgraph.core.requests import all_waiting  # noqa: PLC0415
+
+    found = [each for each in all_waiting(kit.consent) if each.request.job.startswith(job)]
+    if len(found) != 1:
+        raise RunError(f"{job!r} names {len(found)} waiting jobs, not one; see veilgraph net jobs --kit {kit.path}")
+    return found[0]
+
+
+def _counts(kit: Kit) -> str:
+    from veilgraph.core.consent import DAY, count  # noqa: PLC0415
+    from veilgraph.core.journal import Journal, utc_now  # noqa: PLC0415
+
+    entries, yesterday = Journal(kit.consent).entries(), utc_now() - DAY
+    return "; ".join(
+        f"{what}s: {count(entries, what)} in all, {count(entries, what, yesterday)} in the last 24 hours"
+        for what in ("job", "alignment")
+    )
+
+
+def _show_waiting(kit: Kit) -> None:
+    from veilgraph.core.requests import all_waiting  # noqa: PLC0415
+
+    found = all_waiting(kit.consent)
+    for each in found:
+        _show(kit, each)
+        typer.echo(f"approve it with: veilgraph net approve {each.request.job} --kit {kit.path}")
+    if not found:
+        typer.echo("no job waits for approval")
+
+
+def _show(kit: Kit, waiting: Waiting) -> None:
+    """A job in words; ``all of its settings`` are in the file that is named."""
+    from veilgraph.core.limits import revealed_of  # noqa: PLC0415
+    from veilgraph.core.requests import REQUESTS  # noqa: PLC0415
+
+    request, settings = waiting.request, waiting.request.settings
+    going_on = ", going on with a run" if request.resume else ""
+    typer.echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:_SHOWN]}")
+    typer.echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
+    for name, statement in revealed_of(settings, kit.name).items():
+        typer.echo(f"  reveals {name}: {statement}")
