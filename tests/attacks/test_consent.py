@@ -212,6 +212,9 @@ class KilledAt:
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         return self.link.receive(sender, tag)
 
+    def expect(self, unread_bytes: int) -> None:
+        self.link.expect(unread_bytes)
+
     def close(self) -> None:
         self.link.close()
 

@@ -70,6 +70,8 @@ class Sites:
                     resume=True,
                     identity=self.identities[party],
                     names={SERVER: HOST},
+                    job_id=f"{work} {self.folder}",
+                    consent=self.folder / party / "consent",
                 )
 
             return take

@@ -98,15 +98,19 @@ def consortium(tmp_path_factory) -> Iterator[Consortium]:
             "administrators": ["ops@example.org"],
         }
     )
-    kits = provision(project, out / "project")
-    for name in PROTECTED:
-        opened = Kit.open(kits[name])
-        protect(opened.key_file, opened.path, lambda: WORDS)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
-        with local_network(kits, party_files, report=lambda line: None) as network:
-            administrator = replace(network.administrator, passphrase=lambda: WORDS)
-            yield Consortium(replace(network, administrator=administrator), out, port)
+    before = os.umask(0)  # what is made must be private all the same
+    try:
+        kits = provision(project, out / "project")
+        for name in PROTECTED:
+            opened = Kit.open(kits[name])
+            protect(opened.key_file, opened.path, lambda: WORDS)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
+            with local_network(kits, party_files, report=lambda line: None) as network:
+                administrator = replace(network.administrator, passphrase=lambda: WORDS)
+                yield Consortium(replace(network, administrator=administrator), out, port)
+    finally:
+        os.umask(before)
 
 
 def job(name: str, **changes) -> JobSettings:
@@ -447,3 +451,11 @@ def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
     assert (authority / "rootCA.key").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="is not a start-up kit"):
         Kit.open(consortium.out)
+
+
+def test_every_file_of_every_site_is_private_whatever_the_umask(consortium: Consortium) -> None:
+    """After all the jobs above: what FLARE keeps, logs, runs; and the administrator's kit."""
+    kits = consortium.network.kits.values()
+    found = [path for kit in kits for path in (kit, *kit.rglob("*"))]
+    assert {"site.log", "log.txt", "join.log", "client.key"} <= {path.name for path in found}
+    assert [str(path) for path in found if path.lstat().st_mode & 0o077] == []

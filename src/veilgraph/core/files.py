@@ -42,7 +42,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise FileExistsError(f"{path} is there already and is no file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TEMPORARY_BYTES)}")
     try:
-        with os.fdopen(_opened(temporary, os.O_WRONLY | os.O_EXCL), "wb") as file:
+        with os.fdopen(descriptor_of(temporary, os.O_WRONLY | os.O_EXCL), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -59,12 +59,12 @@ def new_file(path: Path, *, buffering: int = -1) -> BinaryIO:
         FileExistsError: it is there, were it a link that leads nowhere.
         OSError: it cannot be written.
     """
-    return os.fdopen(_opened(path, os.O_WRONLY | os.O_EXCL), "wb", buffering=buffering)
+    return os.fdopen(descriptor_of(path, os.O_WRONLY | os.O_EXCL), "wb", buffering=buffering)
 
 
 def append(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Adds to the end of a file, as ``appended_file``; with ``sync`` it is on the disk when this returns."""
-    with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+    with os.fdopen(descriptor_of(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
         file.write(content)
         if sync:
             file.flush()
@@ -77,7 +77,7 @@ def appended_file(path: Path) -> FileIO:
     Raises:
         OSError: it cannot be written, or is a link.
     """
-    return FileIO(str(path), "ab", opener=lambda name, _: _opened(Path(name), os.O_WRONLY | os.O_APPEND))
+    return FileIO(str(path), "ab", opener=lambda name, _: descriptor_of(Path(name), os.O_WRONLY | os.O_APPEND))
 
 
 def private_folder(path: Path) -> Path:
@@ -171,8 +171,16 @@ def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _opened(path: Path, flags: int) -> int:
-    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on."""
+def descriptor_of(path: Path, flags: int) -> int:
+    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on.
+
+    Args:
+        path: of the file, which is no link.
+        flags: as for ``os.open``.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:

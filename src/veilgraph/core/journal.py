@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.consent import Entry
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import descriptor_of, private_folder
 
 _FILE: Final = "jobs.jsonl"
 
@@ -40,7 +41,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / _FILE
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            private_folder(folder)
             for path in (folder, self.path):
                 if path.exists() and path.stat().st_mode & 0o077:
                     raise RunError(f"{path} is open to other accounts; close it: chmod go= {path}")
@@ -70,8 +71,7 @@ class Journal:
         """
         try:
             new = not self.path.exists()
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(self.path, flags, 0o600)
+            descriptor = descriptor_of(self.path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise self._unusable(error) from error
         try:

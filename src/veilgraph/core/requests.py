@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.consent import Entry
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import descriptor_of, private_folder
 from veilgraph.core.journal import Journal, utc_now
 
 REQUESTS: Final = "requests"
@@ -72,14 +73,13 @@ def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
     path = folder / REQUESTS / f"{request.job}.json"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        private_folder(path.parent)
+        descriptor = descriptor_of(temporary, os.O_WRONLY | os.O_TRUNC)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error}); keep the kit where you may write") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever finds it free knows that nobody waits any more
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(content)
+        os.writev(descriptor, [content])
         temporary.replace(path)
         yield Waiting(request, asked, _sha256(content))
     finally:

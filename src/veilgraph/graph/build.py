@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from veilgraph.tables.edges import EdgeTable, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, Total, encode, fit_encoding
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.source import Rows
+
+Order = Callable[[Sequence[str]], Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +45,21 @@ def build_graph(
     encoding: FeatureEncoding | None,
     scaling: Scaling,
     total: Total = list,
+    order: Order | None = None,
 ) -> BuiltGraph:
     """Reads a party's tables and makes its graph.
 
-    Rows are the common nodes in the given order, then the party's other nodes in its table's order.
+    Rows are the common nodes in the given order, then the party's other nodes in its table's order; or all as ``order``
+    has them.
 
     Args:
         settings: of the party.
         base: the party file's folder.
-        common_ids: [num_common] ids that all holders know, each once; None: all of the table's, in its order.
+        common_ids: [num_common] ids that all holders know, each once; None: no node is told apart from others.
         encoding: fitted on an earlier table; None: fitted on all rows of this one.
         scaling: the job's ``data.feature_scaling``.
         total: of an encoding that several holders fit together, as for ``fit_encoding``.
+        order: without ``common_ids``, ids → the rows of the table in another order than its own.
 
     Raises:
         DataError: a rule that the tables break, an id of ``common_ids`` that the node table lacks, or an encoding of
@@ -67,6 +72,8 @@ def build_graph(
         encoding = fit_encoding(table, scaling, total)
     if common_ids is not None:
         table = table.take(_row_order(table, common_ids))
+    elif order is not None:
+        table = table.take(np.array(order(table.ids.to_pylist()), dtype=np.int64))
     edge_index, edge_weight = _join_edges([read_edges(edges, base, table.ids) for edges in settings.edges])
     label = settings.nodes.label
     graph = PartyGraph(

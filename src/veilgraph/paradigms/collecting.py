@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 import torch
 
 from veilgraph.core.config import JobSettings
-from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.randomness import SEED_BYTES, LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.build import build_graph
 from veilgraph.link.collectives import exchange
@@ -31,15 +32,23 @@ _KEYS: Final = 1
 
 
 def collect(
-    link: Link, settings: JobSettings, organisation: Organisation | None, encoding: FeatureEncoding | None
+    link: Link,
+    settings: JobSettings,
+    organisation: Organisation | None,
+    encoding: FeatureEncoding | None,
+    streams: LearningStreams,
 ) -> Prepared:
     """Builds the party's graph from all nodes of its tables. Called at all parties together.
+
+    Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
+    an id as a sorted table's would.
 
     Args:
         link: of the party.
         settings: the job.
         organisation: the holder's own; None at the server.
         encoding: fitted on earlier tables; None: fitted on all holders' together.
+        streams: of the party; they make the order, so that it is the same in every session of a run.
 
     Raises:
         DataError: a table breaks a rule, or another holder's columns or classes are not this one's.
@@ -52,7 +61,8 @@ def collect(
     label = party.nodes.label
     _check_columns(link, others, columns, None if label is None else label.classes, encoding)
     totals = _Totals(link, settings.data.names)
-    built = build_graph(party, organisation.folder, None, encoding, settings.data.feature_scaling, totals)
+    order = partial(streams.order, "nodes")
+    built = build_graph(party, organisation.folder, None, encoding, settings.data.feature_scaling, totals, order)
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
 

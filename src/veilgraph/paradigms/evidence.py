@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import appended_file
 from veilgraph.core.types import PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
 
@@ -249,8 +250,7 @@ class EvidenceFile:
             content += text + b"\n"
         try:
             self._drop_torn()
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - of a descriptor
+            with appended_file(self._path) as file:
                 if file.write(content) != len(content):
                     raise OSError("only a part was written")
                 os.fsync(file.fileno())

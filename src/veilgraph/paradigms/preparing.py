@@ -11,6 +11,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.limits import too_few
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
@@ -61,8 +62,11 @@ def prepare(
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         return kept
     encoding = _load_encoding(store) if anew and organisation is not None else None
-    read = collect if settings.paradigm == "horizontal" else align
-    prepared = read(link, settings, organisation, encoding)
+    if settings.paradigm == "horizontal":
+        streams = LearningStreams(store.seed(), link.party)
+        prepared = collect(link, settings, organisation, encoding, streams)
+    else:
+        prepared = align(link, settings, organisation, encoding)
     if not anew:
         _keep(store, prepared, digest)
     if organisation is None or prepared.built is None:
