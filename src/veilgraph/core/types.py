@@ -54,7 +54,7 @@ class Kind(IntEnum):
     COMMON_IDS = 16
     """The tokens that every holder sent."""
     SEAL = 17
-    """Certificate and signed ephemeral key with which two parties agree on keys, on a link that seals whole messages."""
+    """Certificate and signed ephemeral key with which two parties agree on keys, where a link seals whole messages."""
     MASKED_BITS = 18
     """E = X ⊕ A: shares of the factors of a product of bits, under one-time masks."""
     BIT_CORRELATION = 19
