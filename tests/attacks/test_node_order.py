@@ -34,7 +34,7 @@ def sorted_tables(folder: Path) -> JobSettings:
 def lists(settings: JobSettings, run: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The ids behind the hashes that went to the server, in the order in which they went, of two sessions."""
     sent: list[list[str]] = []
-    hashes = horizontal_holder.node_hashes
+    hashes = node_lists.node_hashes
 
     def noted(key: bytes, ids: Sequence[str]) -> Tensor:
         sent.append(list(ids))

@@ -24,7 +24,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType, ReturnCo
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
 
-from tests.attacks.network import HOST, IDENTITIES, Network, identity, network
+from tests.attacks.cells import HOST, IDENTITIES, Network, identity, network
 from tests.link.certificates import Project
 from tests.paradigms.runs import assert_same_run, saved_job
 from veilgraph.core.errors import LinkError, LinkTimeout, ProtocolError
