@@ -385,8 +385,8 @@ def test_mutant_one_operand_mask_for_all_steps(monkeypatch: pytest.MonkeyPatch) 
 def test_mutant_masks_from_a_key_everybody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     honest_init = PairwiseMasks.__init__
 
-    def known(self: PairwiseMasks, party: str, keys: dict[str, bytes]) -> None:
-        honest_init(self, party, dict.fromkeys(keys, bytes(32)))
+    def known(self: PairwiseMasks, party: str, keys: dict[str, bytes], rounding_key: bytes) -> None:
+        honest_init(self, party, dict.fromkeys(keys, bytes(32)), rounding_key)
 
     monkeypatch.setattr(PairwiseMasks, "__init__", known)
     with pytest.raises(LeakFound, match=r"masked/step \d+/round 1 .* its mask is no secret"):

@@ -24,6 +24,13 @@ from veilgraph.privacy.publish import Publisher
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient: the sum stays below 2^21."""
 
+WEIGHT_BITS: Final = 16
+"""Fractional bits of a masked weight of the degree-weighted mean: a grid far coarser than a weight's last place.
+
+Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P would tell of the degree:
+so whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
+"""
+
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"
 
 
@@ -57,8 +64,8 @@ class HolderCut:
         self._publisher = publisher
 
     def publish_weight(self, weight: Tensor) -> None:
-        """Sends w_i [N, 1] of the degree-weighted mean, once a session."""
-        self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", self._bits)
+        """Sends w_i [N, 1] float64 of the degree-weighted mean, once a session."""
+        self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", WEIGHT_BITS)
 
     def release(self, step: int) -> Release | None:
         """What t must go through before it is weighted and published; None where nothing is done to it."""
@@ -128,7 +135,7 @@ class ServerCut:
 
     def weight_total(self, nodes: int) -> Tensor:
         """Σ_i w_i of the degree-weighted mean: [N, 1]."""
-        return self._sum(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), (nodes, 1), self._bits)
+        return self._sum(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), (nodes, 1), WEIGHT_BITS)
 
     def total(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """The sum of what the holders published in a round."""

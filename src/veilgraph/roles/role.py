@@ -47,6 +47,11 @@ class Session:
         return precision(self.settings)
 
     @property
+    def rounding_key(self) -> bytes:
+        """Of ``SecretRounding``: the same in all sessions of a job, as secret as the party's seed."""
+        return self.streams.secret("rounding")
+
+    @property
     def device(self) -> torch.device:
         """Where this party computes; what it sends and receives is on the CPU.
 

@@ -1,0 +1,77 @@
+"""The attack ``lowbits``: what do the low bits of an opened sum say of one holder's summand?
+
+Any function of the k low bits is a table of 2^k numbers. The best one for telling two classes of entries apart is the
+odds of each residue, which half of the rows teach; the other half measures it. Trailing zeros and single bits are
+tried besides, as functions that need not be learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from tests.mpc.sessions import agreed_masks
+from veilgraph.mpc.mask import add
+
+LOW_BITS = 10
+
+
+def opened(values: list[Tensor], bits: int) -> Tensor:
+    """The sum as whoever opens it gets it, in the ring, of what the holders send under their masks."""
+    names = [f"holder {index}" for index in range(len(values))]
+    masks = agreed_masks(names, "lowbits")
+    hidden = [masks[name].hide(own, bits, "it", 0, "") for name, own in zip(names, values, strict=True)]
+    return add(hidden)
+
+
+def auc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Probability that a positive scores higher than a negative, ties half."""
+    ranks, count = rankdata(scores), int(positive.sum())
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(positive) - count)))
+
+
+def trailing_zeros(total: np.ndarray, most: int) -> np.ndarray:
+    """How many of the ``most`` lowest bits are 0 below the lowest 1."""
+    return np.stack([(total & ((2 << place) - 1)) == 0 for place in range(most)]).sum(axis=0)
+
+
+def odds(total: Tensor, positive: Tensor, low_bits: int) -> np.ndarray:
+    """Log odds of being positive by the low bits, as half of the rows teach them, for the entries of all rows."""
+    residues, half = (total & ((1 << low_bits) - 1)).numpy(), len(total) // 2
+    known = positive[:half].numpy().ravel()
+    ones = np.bincount(residues[:half].ravel(), weights=known, minlength=1 << low_bits)
+    all_ = np.bincount(residues[:half].ravel(), minlength=1 << low_bits)
+    share = (ones + known.mean()) / (all_ + 1)
+    return np.asarray(np.log(share / (1 - share))[residues])
+
+
+def entries(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[tuple[str, float]]:
+    """AUC of each function of the low bits for "this entry is positive"; ``positive`` has the shape of ``total``."""
+    half = len(total) // 2
+    truth, low = positive[half:].numpy().ravel(), total[half:].numpy().ravel()
+    for size in (low_bits, low_bits // 2, 2):
+        yield f"odds by {size} bits", auc(odds(total, positive, size)[half:].ravel(), truth)
+    yield "trailing zeros", auc(trailing_zeros(low, low_bits), truth)
+    for place in range(low_bits):
+        yield f"bit {place}", auc((low >> place) & 1, truth)
+
+
+def rows(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[tuple[str, float]]:
+    """AUC for "this row is positive", ``positive`` [N], of what its entries' low bits say together."""
+    half = len(total) // 2
+    spread, truth = positive[:, None].expand(total.shape), positive[half:].numpy()
+    for size in (low_bits, low_bits // 2, 2):
+        yield f"odds by {size} bits", auc(odds(total, spread, size)[half:].sum(axis=1), truth)
+    yield "trailing zeros", auc(trailing_zeros(total[half:].numpy(), low_bits).sum(axis=1), truth)
+
+
+def unit_rows(count: int, dim: int, generator: torch.Generator, *, relu: bool = False, spread: int = 12) -> Tensor:
+    """Rows of length 1 in float32 whose entries are of all sizes; with ``relu`` half of them are 0."""
+    sizes = torch.exp2(-spread * torch.rand(count, dim, generator=generator))
+    values = torch.randn(count, dim, generator=generator) * sizes
+    values = values.relu() if relu else values
+    return torch.nn.functional.normalize(values)
