@@ -69,9 +69,17 @@ def rows(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[
     yield "trailing zeros", auc(trailing_zeros(total[half:].numpy(), low_bits).sum(axis=1), truth)
 
 
-def unit_rows(count: int, dim: int, generator: torch.Generator, *, relu: bool = False, spread: int = 12) -> Tensor:
-    """Rows of length 1 in float32 whose entries are of all sizes; with ``relu`` half of them are 0."""
-    sizes = torch.exp2(-spread * torch.rand(count, dim, generator=generator))
-    values = torch.randn(count, dim, generator=generator) * sizes
+def unit_rows(
+    count: int,
+    dim: int,
+    generator: torch.Generator,
+    *,
+    relu: bool = False,
+    dtype: torch.dtype = torch.float32,
+    spread: int = 12,
+) -> Tensor:
+    """Rows of length 1 whose entries are of all sizes; with ``relu`` half of them are 0."""
+    sizes = torch.exp2(-spread * torch.rand(count, dim, dtype=dtype, generator=generator))
+    values = torch.randn(count, dim, dtype=dtype, generator=generator) * sizes
     values = values.relu() if relu else values
     return torch.nn.functional.normalize(values)

@@ -39,7 +39,7 @@ class PairwiseMasks:
     def __init__(self, party: PartyId, keys: dict[PartyId, bytes], rounding_key: bytes) -> None:
         self._party = party
         self._keys = keys
-        self._rounding = SecretRounding(rounding_key)
+        self.rounding = SecretRounding(rounding_key)
 
     @classmethod
     def agree(
@@ -111,7 +111,7 @@ class PairwiseMasks:
         """
         headroom = len(self._keys).bit_length()
         encoded = ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, headroom)
-        self._rounding.move(encoded, values, bits)
+        self.rounding.move(encoded, values, bits)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
@@ -39,6 +39,8 @@ _EXPONENTS: Final = {
 _PIECE: Final = 1 << 15
 """Values that are moved at a time, so that what is computed on the way stays in the cache."""
 _BLOCK_BYTES: Final = 16
+_WITHIN: Final = -1
+"""In place of the fractional bits, which are no fewer than 0."""
 
 
 class SecretRounding:
@@ -64,20 +66,48 @@ class SecretRounding:
         Raises:
             DataError: ``values`` are of another dtype.
         """
-        if values.dtype not in _EXPONENTS:
-            raise DataError(f"values of dtype {values.dtype} cannot be rounded; give float32 or float64")
-        integers, exponent, digits = _EXPONENTS[values.dtype]
-        unit = 2.0 ** (bits - digits + SLACK_BITS - 64)  # 64: the random words lie in [-2^63, 2^63)
-        blocks = torch.full((_PIECE, 2), bits, dtype=torch.int64)
-        random = torch.empty(_PIECE * _BLOCK_BYTES + _BLOCK_BYTES - 1, dtype=torch.uint8)
-        words = random[: _PIECE * _BLOCK_BYTES].view(torch.int64).view(_PIECE, 2)
-        plain, secret = (memoryview(each.view(-1).view(torch.uint8).numpy().data) for each in (blocks, random))
-        encryptor = self._cipher.encryptor()
+        integers, exponent, digits = _format(values.dtype)
+        unit = 2.0 ** (bits - digits + SLACK_BITS)
         flat = values.detach().contiguous().view(-1).view(integers)
+        encryptor = self._cipher.encryptor()
         for part, out in zip(flat.split(_PIECE), encoded.view(-1).split(_PIECE), strict=True):
-            count = len(part)
-            blocks[:count, 0] = part
-            size = count * _BLOCK_BYTES
-            encryptor.update_into(plain[:size], secret[: size + _BLOCK_BYTES - 1])
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
-            out += words[:count, 0].to(torch.float64).mul_(powers).mul_(unit).round_().to(torch.int64)
+            out += _uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64)
+
+    def within(self, values: Tensor, cell: float) -> Tensor:
+        """Offsets u·cell for values on a grid, in which the grid is lost.
+
+        Noisy rows are multiples of a cell that all know, and so is a sum of them: it would show the smallest w, as
+        rounding moves small values by less than a cell.
+
+        Args:
+            values: float32 or float64, multiples of ``cell`` or what was made of them.
+            cell: of the grid.
+
+        Returns:
+            A tensor of the shape and dtype of ``values``, to be added to them.
+
+        Raises:
+            DataError: ``values`` are of another dtype.
+        """
+        integers, _, _ = _format(values.dtype)
+        offsets, encryptor = torch.empty_like(values, memory_format=torch.contiguous_format), self._cipher.encryptor()
+        flat = values.detach().contiguous().view(-1).view(integers)
+        for part, out in zip(flat.split(_PIECE), offsets.view(-1).split(_PIECE), strict=True):
+            out.copy_(_uniform(encryptor, part, _WITHIN).mul_(cell))
+        return offsets
+
+
+def _format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
+    if dtype not in _EXPONENTS:
+        raise DataError(f"values of dtype {dtype} cannot be rounded; give float32 or float64")
+    return _EXPONENTS[dtype]
+
+
+def _uniform(encryptor: CipherContext, part: Tensor, use: int) -> Tensor:
+    """One u in [-1/2, 1/2), float64, for each integer in ``part``, another one for each ``use``."""
+    blocks = torch.full((len(part), 2), use, dtype=torch.int64)
+    blocks[:, 0] = part
+    secret = torch.empty(blocks.numel() * 8 + _BLOCK_BYTES - 1, dtype=torch.uint8)
+    size = encryptor.update_into(blocks.numpy().view("u1").data, secret.numpy().data)
+    return secret[:size].view(torch.int64)[::2].to(torch.float64).mul_(2.0**-64)

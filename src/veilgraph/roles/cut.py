@@ -70,7 +70,10 @@ class HolderCut:
     def release(self, step: int) -> Release | None:
         """What t must go through before it is weighted and published; None where nothing is done to it."""
         publisher = self._publisher
-        return None if publisher is None else lambda rows: publisher.embeddings(rows.cpu(), step).to(rows.device)
+        if publisher is None:
+            return None
+        cell = publisher.cell("embeddings")
+        return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
@@ -80,6 +83,8 @@ class HolderCut:
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
         gradient = self._noised(gradient, step)
+        if self._publisher is not None:
+            gradient = self._off_grid(gradient, self._publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
@@ -98,6 +103,10 @@ class HolderCut:
     def _noised(self, gradient: Tensor, step: int) -> Tensor:
         gradient = gradient.cpu()
         return gradient if self._publisher is None else self._publisher.gradients(gradient, step)
+
+    def _off_grid(self, released: Tensor, cell: float) -> Tensor:
+        """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""
+        return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
         values = values.cpu()
