@@ -39,25 +39,36 @@ def trailing_zeros(total: np.ndarray, most: int) -> np.ndarray:
     return np.stack([(total & ((2 << place) - 1)) == 0 for place in range(most)]).sum(axis=0)
 
 
-def odds(total: Tensor, positive: Tensor, low_bits: int) -> np.ndarray:
-    """Log odds of being positive by the low bits, as half of the rows teach them, for the entries of all rows."""
-    residues, half = (total & ((1 << low_bits) - 1)).numpy(), len(total) // 2
-    known = positive[:half].numpy().ravel()
-    ones = np.bincount(residues[:half].ravel(), weights=known, minlength=1 << low_bits)
-    all_ = np.bincount(residues[:half].ravel(), minlength=1 << low_bits)
-    share = (ones + known.mean()) / (all_ + 1)
-    return np.asarray(np.log(share / (1 - share))[residues])
+def table(total: Tensor, positive: Tensor, low_bits: int) -> np.ndarray:
+    """Log odds of being positive for each residue of the low bits, as half of the rows teach them."""
+    half = len(total) // 2
+    residues, known = (total[:half] & ((1 << low_bits) - 1)).numpy().ravel(), positive[:half].numpy().ravel()
+    ones = np.bincount(residues, weights=known, minlength=1 << low_bits)
+    share = (ones + known.mean()) / (np.bincount(residues, minlength=1 << low_bits) + 1)
+    return np.asarray(np.log(share / (1 - share)))
 
 
 def entries(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[tuple[str, float]]:
     """AUC of each function of the low bits for "this entry is positive"; ``positive`` has the shape of ``total``."""
     half = len(total) // 2
-    truth, low = positive[half:].numpy().ravel(), total[half:].numpy().ravel()
+    residues = (total[half:] & ((1 << low_bits) - 1)).numpy().ravel()
+    truth = positive[half:].numpy().ravel()
+    each = np.arange(1 << low_bits)
+    ones = np.bincount(residues, weights=truth, minlength=len(each))
+    zeros = np.bincount(residues, minlength=len(each)) - ones
+
+    def of(function: np.ndarray) -> float:
+        """As ``auc``, of what the residues' scores are, from their counts."""
+        place = np.unique(function, return_inverse=True)[1]
+        positives, negatives = np.bincount(place, weights=ones), np.bincount(place, weights=zeros)
+        below = negatives.cumsum() - negatives / 2
+        return float((positives * below).sum() / (positives.sum() * negatives.sum()))
+
     for size in (low_bits, low_bits // 2, 2):
-        yield f"odds by {size} bits", auc(odds(total, positive, size)[half:].ravel(), truth)
-    yield "trailing zeros", auc(trailing_zeros(low, low_bits), truth)
+        yield f"odds by {size} bits", of(table(total, positive, size)[each % (1 << size)])
+    yield "trailing zeros", of(trailing_zeros(each, low_bits))
     for place in range(low_bits):
-        yield f"bit {place}", auc((low >> place) & 1, truth)
+        yield f"bit {place}", of((each >> place) & 1)
 
 
 def rows(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[tuple[str, float]]:
@@ -65,7 +76,8 @@ def rows(total: Tensor, positive: Tensor, low_bits: int = LOW_BITS) -> Iterator[
     half = len(total) // 2
     spread, truth = positive[:, None].expand(total.shape), positive[half:].numpy()
     for size in (low_bits, low_bits // 2, 2):
-        yield f"odds by {size} bits", auc(odds(total, spread, size)[half:].sum(axis=1), truth)
+        scores = table(total, spread, size)[(total[half:] & ((1 << size) - 1)).numpy()]
+        yield f"odds by {size} bits", auc(scores.sum(axis=1), truth)
     yield "trailing zeros", auc(trailing_zeros(total[half:].numpy(), low_bits).sum(axis=1), truth)
 
 

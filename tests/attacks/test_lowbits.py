@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -18,11 +19,12 @@ from tests.reference.test_horizontal_twin import parts_of
 from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
-from veilgraph.link.memory import MemoryHub
 from veilgraph.roles.cut import WEIGHT_BITS, HolderCut
+from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
 
 COUNT, DIM, BITS = 16_000, 16, 32
 NO_USE = 0.02
@@ -35,7 +37,9 @@ def worst(found: Iterable[tuple[str, float]]) -> float:
     return max(abs(auc - 0.5) for _, auc in found)
 
 
-def contributions(holders: int, seed: int = 0, *, relu: bool = False, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def contributions(
+    holders: int, seed: int = 0, *, relu: bool = False, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     """c of every holder as ``mean`` makes it of unit rows."""
     generator = torch.Generator().manual_seed(seed + holders)
     share = torch.tensor(1 / holders, dtype=dtype)
@@ -182,7 +186,7 @@ def test_zeros_stay_and_a_value_is_always_moved_alike() -> None:
 
 
 def test_another_dtype_is_refused() -> None:
-    with pytest.raises(DataError, match="values of dtype torch.float16 cannot be rounded; give float32 or float64"):
+    with pytest.raises(DataError, match=r"values of dtype torch\.float16 cannot be rounded; give float32 or float64"):
         SecretRounding(bytes(32)).move(torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float16), 4)
 
 
@@ -195,7 +199,7 @@ def sums(messages: Iterable[Message], holders: Iterable[PartyId]) -> dict[tuple[
     for message in messages:
         if message.tag.kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
             pieces[message.tag, message.receiver == SERVER][message.sender] = message.tensor
-    complete = {name for name in holders}
+    complete = set(holders)
     return {place: add(sent.values()) for place, sent in pieces.items() if set(sent) <= complete and len(sent) > 1}
 
 
@@ -232,7 +236,9 @@ def horizontal() -> dict[str, list[Tensor]]:
 
 PLACES: dict[str, Callable[[], dict[str, list[Tensor]]]] = {
     "two rounds": lambda: vertical({"model": {"rounds": 2, "initial": {"method": "individual"}}}),
-    "secure sum": lambda: vertical({"model": {"initial": {"method": "secure-sum"}, "combine": {"strategy": "regression"}}}),
+    "secure sum": lambda: vertical(
+        {"model": {"initial": {"method": "secure-sum"}, "combine": {"strategy": "regression"}}}
+    ),
     "horizontal": horizontal,
 }
 KINDS = {
@@ -267,3 +273,13 @@ def test_sums_of_degrees_say_no_more_than_the_sum() -> None:
     rest = total.flatten() - degrees.sum(dim=0) * 2**WEIGHT_BITS
     assert len(rest.unique()) == 1
     assert abs(int(rest[0]) - 2**WEIGHT_BITS) <= 3
+
+
+def test_an_exact_sum_of_a_column_tells_of_its_smallest_value() -> None:
+    """Why docs/threat-model.md says so: of a thousand amounts above 1, the one below is read off the last digits."""
+    generator = torch.Generator().manual_seed(3)
+    amounts = torch.cat([1 + torch.rand(1000, generator=generator), torch.tensor([0.03])]).numpy()
+    (total,) = exact_sums(np.zeros(len(amounts), dtype=np.int64), amounts, 1)
+    last = 1 << (FRACTION_BITS - 23)  # of all that are above 1
+    fits = [cents for cents in range(1, 100) if (total - exact(float(np.float32(cents / 100)))) % last == 0]
+    assert fits == [3]

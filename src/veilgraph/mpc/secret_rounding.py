@@ -72,7 +72,7 @@ class SecretRounding:
         encryptor = self._cipher.encryptor()
         for part, out in zip(flat.split(_PIECE), encoded.view(-1).split(_PIECE), strict=True):
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
-            out += _uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64)
+            out.add_(_uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64))
 
     def within(self, values: Tensor, cell: float) -> Tensor:
         """Offsets u·cell for values on a grid, in which the grid is lost.

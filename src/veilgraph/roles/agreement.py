@@ -17,7 +17,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 MAX_HELLO_BYTES: Final = 1 << 16
 
 _SHOWN: Final = 12

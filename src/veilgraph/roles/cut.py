@@ -27,8 +27,8 @@ GRADIENT_BITS: Final = 40
 WEIGHT_BITS: Final = 16
 """Fractional bits of a masked weight of the degree-weighted mean: a grid far coarser than a weight's last place.
 
-Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P would tell of the degree:
-so whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
+Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P tells of the degree: so
+whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
 """
 
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"

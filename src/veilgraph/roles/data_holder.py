@@ -75,9 +75,7 @@ class DataHolder(Role):
         )
         hellos = agree(session.link, session.holders, mine)
         self.affordable_steps = fewest_steps(hellos)
-        masks = PairwiseMasks.agree(
-            session.link, session.holders, session.secrets, rounding_key=session.rounding_key
-        )
+        masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
         combine = session.settings.model.combine
         self._cut = HolderCut(
             session.link,
