@@ -127,6 +127,21 @@ def test_the_server_and_one_of_more_holders_have_the_sum_of_the_others_and_no_si
         assert torch.equal(add(list(opened.values())), total)
 
 
+@pytest.mark.parametrize("block_bytes", [1 << 25, 8 * 6 * 8], ids=["one block", "blocks"])
+def test_no_step_and_no_block_has_the_pairwise_mask_of_another(block_bytes: int) -> None:
+    """Or differences of messages would be differences of gradients."""
+    found = session(3, block_bytes)
+    left = []
+    for step in range(STEPS):
+        opened = gradient_behind(found, "A", "B", step) + own_masks(found, step)["B"]
+        whole = [rows for rows in found.blocks if rows.stop - rows.start == found.blocks[0].stop]
+        left += [(opened - found.gradient("B", step))[rows] for rows in whole]
+    assert len(left) == STEPS * (1 if block_bytes == 1 << 25 else 5)
+    for index, one in enumerate(left):
+        for other in left[index + 1 :]:
+            assert int((one == other).sum()) == 0
+
+
 def own_masks(found: Session, step: int) -> dict[PartyId, Tensor]:
     """Victim → what A's key with it adds to the victim's messages, so that adding this takes it off."""
     session_masks = masks_of(found, "A")

@@ -18,12 +18,14 @@ from tests.reference.test_horizontal_twin import job as horizontal_job
 from tests.reference.test_horizontal_twin import parts_of
 from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
 from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
-from veilgraph.roles.cut import WEIGHT_BITS, HolderCut
+from veilgraph.privacy.plan import plan
+from veilgraph.roles.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
 
 COUNT, DIM, BITS = 16_000, 16, 32
@@ -260,6 +262,31 @@ def test_every_sum_that_a_job_opens(place: str) -> None:
 def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> None:
     for kind, totals in PLACES[place]().items():
         assert evenness(totals) < 1e-6, kind
+
+
+def test_noisy_gradients_leave_their_grid_as_well() -> None:
+    settings = small_job(
+        2,
+        {"precision": "float32", "privacy": {"noise_multiplier": 0.5}, "train": {"select_by": "last"}},
+        {"model": {"rounds": 2, "initial": {"method": "individual"}}},
+    )
+    federation = federate(settings, small_parties(2), 6)
+    found = sums(everything(federation.transcripts), settings.data.names)
+    totals = [total for (tag, _), total in found.items() if tag.kind is Kind.MASKED_GRADIENT]
+    assert len(totals) == 6
+    planned = plan(settings, "B")
+    assert planned is not None
+    cell = int(planned.mechanism("gradients").cell * 2**GRADIENT_BITS)
+    low = torch.cat(totals).flatten() % cell * 8 // cell
+    assert chisquare(torch.bincount(low, minlength=8).numpy()).pvalue > 1e-4
+
+
+def test_the_same_job_is_rounded_alike_and_each_holder_otherwise() -> None:
+    job = small_job(2, {"precision": "float32"})
+    first, second = (federate(job, small_parties(2), 3).label_holder.logits for _ in range(2))
+    assert torch.equal(first, second)
+    secrets = [LearningStreams(seed, name).secret("rounding") for seed, name in ((1, "A"), (1, "B"), (2, "A"))]
+    assert len({*secrets, LearningStreams(1, "A").secret("another purpose")}) == 4
 
 
 def test_sums_of_degrees_say_no_more_than_the_sum() -> None:
