@@ -18,6 +18,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import BLOCK_BYTES, Dealer, Direction, row_blocks
+from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares
 from veilgraph.roles.launch import run_threads
@@ -106,7 +107,8 @@ def measure(dataset: str, parties: Sequence[PartyGraph] | None = None, *, alone:
         def convert(values: torch.Tensor) -> torch.Tensor:
             return ring.encode(values, BITS, "features", "scale them")
 
-        given = (recorded, graph.features, convert, features, DIM, blocks)
+        masks = PairwiseMasks.agree(recorded, list(graphs), system_secrets)
+        given = (recorded, masks, graph.features, convert, features, DIM, blocks)
         product = _Waiting(a_done, *given) if alone and graph.party != "A" else SecureProduct(*given)
         pieces = range(len(row_blocks(graph.num_nodes, features, DIM, blocks)))
         others = [party for party in graphs if party != graph.party]

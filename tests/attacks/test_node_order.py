@@ -15,7 +15,7 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.experiments.organisations import export_parts
 from veilgraph.paradigms.jobs import predict, train
-from veilgraph.roles import horizontal_holder
+from veilgraph.roles import horizontal_holder, node_lists
 
 
 def sorted_tables(folder: Path) -> JobSettings:

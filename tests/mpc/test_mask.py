@@ -77,9 +77,10 @@ def test_hidden_values_open_to_their_sum(count, rows, columns, bits, seed):
 def test_the_largest_legal_values_of_all_holders_still_open(count):
     headroom = (count - 1).bit_length()
     largest = 2.0 ** (61 - headroom - 32)
-    inside = torch.tensor([largest * (1 - 2**-50), -largest * (1 - 2**-50)], dtype=torch.float64)
+    inside = torch.tensor([largest * (1 - 2**-40), -largest * (1 - 2**-40)], dtype=torch.float64)
     hidden = [holder.hide(inside, 32, "h0", 1, "change it") for holder in MASKS[count].values()]
-    assert torch.equal(open_sum(hidden, 32, torch.float64, "h0", "change it"), count * inside)
+    opened = open_sum(hidden, 32, torch.float64, "h0", "change it")
+    assert bool(((opened - count * inside).abs() <= count * 2.0**-49 * largest).all())
     name, holder = next(iter(MASKS[count].items()))
     with pytest.raises(RangeOverflow, match=rf"^{name}'s h0 does not fit the ring: .*2\^{29 - headroom} .*change it$"):
         holder.hide(inside * 2, 32, "h0", 1, "change it")
@@ -151,7 +152,8 @@ def test_both_ends_of_a_pair_know_the_same_key_and_a_third_does_not():
     secrets = fixed_secrets("x")
     keys = [secrets(32) for _ in range(3)]
     shared = {
-        name: PairwiseMasks(name, {"C" if name != "C" else "A": key}) for name, key in zip("ABC", keys, strict=True)
+        name: PairwiseMasks(name, {"C" if name != "C" else "A": key}, bytes(32))
+        for name, key in zip("ABC", keys, strict=True)
     }
     assert not torch.equal(shared["A"].mask("h0", 0, (8,)), -shared["B"].mask("h0", 0, (8,)))
     pair = agreed_masks(["A", "B"])

@@ -29,12 +29,12 @@ def product_session(matrices, weights, gradients, dim, steps=1, keep_bytes=1 << 
     """Every holder multiplies forward and backward ``steps`` times; gives its shares and its view."""
     names = list(matrices)
     features = {name: matrix.shape[1] for name, matrix in matrices.items()}
-    nodes = next(iter(matrices.values())).shape[0]
+    nodes, masks = next(iter(matrices.values())).shape[0], agreed_masks(names)
 
     def holder(plain_link):
         link = RecordedLink(plain_link, keep_transcript=True)
         matrix = matrices[link.party]
-        product = SecureProduct(link, matrix, torch.clone, features, dim, block_bytes)
+        product = SecureProduct(link, masks[link.party], matrix, torch.clone, features, dim, block_bytes)
         results = []
         for step in range(steps):
             forward, more = torch.empty(nodes, dim, dtype=torch.int64), step < steps - 1
@@ -152,7 +152,7 @@ def test_rows_in_blocks_have_masks_of_their_own():
 
 
 def test_the_dealer_waits_for_those_that_use_what_it_deals():
-    features, blocks = {"A": 1, "B": 1}, 9
+    features, blocks, masks = {"A": 1, "B": 1}, 9, agreed_masks(["A", "B"])
     dealt, at_pause = [], []
 
     class Watched(RecordedLink):
@@ -163,7 +163,7 @@ def test_the_dealer_waits_for_those_that_use_what_it_deals():
 
     def holder(link):
         matrix = torch.ones(blocks, 1, dtype=torch.int64)
-        product = SecureProduct(link, matrix, torch.clone, features, 1, block_bytes=8)
+        product = SecureProduct(link, masks[link.party], matrix, torch.clone, features, 1, block_bytes=8)
         shares = {owner: torch.ones(1, 1, dtype=torch.int64) for owner in features}
         for rows, _ in product.forward(0, shares):
             if rows.start == 2 and link.party == "A":
@@ -225,9 +225,11 @@ def test_mask_names_never_meet():
 
 
 def test_a_dealt_matrix_of_the_wrong_shape_is_refused():
+    masks = agreed_masks(["A", "B"])
+
     def holder(link):
         matrix = torch.ones(4, 2, dtype=torch.int64)
-        product = SecureProduct(link, matrix, torch.clone, {"A": 2, "B": 2}, 1)
+        product = SecureProduct(link, masks[link.party], matrix, torch.clone, {"A": 2, "B": 2}, 1)
         return product.prepare(Direction.FORWARD, 0)
 
     def server(link):

@@ -132,7 +132,10 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
     assert got is not None
     assert got.shape == (NODES, DIM * (holders - 1) if strategy == "concat" else DIM)
-    assert float((got - expected).abs().max()) < 1e-8
+    planned = plan(settings, "B", NODES)
+    assert planned is not None
+    moved = planned.mechanism("embeddings").cell / 2 if settings.is_masked else 0.0  # off the noise's grid
+    assert float((got - expected).abs().max()) < moved + 1e-8
 
 
 @pytest.mark.parametrize("unit", ["edge", "node"])

@@ -20,7 +20,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.embed import OWN_NODES
-from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum
+from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum, rounded
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
 from veilgraph.nn.neighbourhood import Sampler
@@ -28,7 +28,7 @@ from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetw
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.publish import Publisher
 from veilgraph.roles.batches import Batch, training_batches
-from veilgraph.roles.cut import leaf
+from veilgraph.roles.cut import WEIGHT_BITS, leaf
 from veilgraph.roles.data_holder import gradient_of
 from veilgraph.roles.role import build_optimizer, precision
 from veilgraph.roles.scores import Objective, Scores
@@ -80,6 +80,8 @@ class PlainNetwork:
         )
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
+        if model.combine.is_masked:
+            weights = [rounded(weight, WEIGHT_BITS) for weight in weights]
         self._weight_total = masked_sum(weights).to(dtype) if weights else None
         self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
         self._h0: dict[PartyId, Tensor] | None = None

@@ -55,6 +55,10 @@ class LearningStreams:
         """A seed that other parties may be told: a public one itself, of a private one another that follows from it."""
         return (1 << 256) | int.from_bytes(self._key("to share", ()), "big") if self._is_private else self._seed
 
+    def secret(self, purpose: str) -> bytes:
+        """32 bytes for ``purpose``, as secret as the seed is."""
+        return self._key(f"secret/{purpose}", ())
+
     def seed(self, purpose: str, *counters: int) -> int:
         """A 63-bit seed for ``purpose`` and the counters (epoch, round, ...)."""
         return int.from_bytes(self._key(purpose, counters)[:8], "big") >> 1

@@ -196,6 +196,7 @@ class Collaborative(InitialEmbedding):
         self._check_range(std, session.feature_bits + weight_bits)
         self._product = SecureProduct(
             session.link,
+            session.masks,
             session.matrix,
             to_ring,
             session.features,

@@ -2,7 +2,7 @@
 
 Every pair of holders agrees on a key (X25519 → HKDF) and expands from it, for every message, a fresh uniform
 matrix that one of the two adds and the other subtracts. Whoever collects one masked matrix from each holder can
-decode their sum and nothing else.
+decode their sum and nothing else. ``secret_rounding`` sees to it that the sum's low bits are no exception.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expa
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc import ring
+from veilgraph.mpc.secret_rounding import SecretRounding
 
 _WORDS: Final = 10
 INTEGER_BITS: Final = 64 * _WORDS
@@ -27,14 +28,29 @@ INTEGER_BITS: Final = 64 * _WORDS
 
 
 class PairwiseMasks:
-    """One holder's ends of the keys it shares with each other holder."""
+    """One holder's ends of the keys it shares with each other holder.
 
-    def __init__(self, party: PartyId, keys: dict[PartyId, bytes]) -> None:
+    Args:
+        party: the holder.
+        keys: other holder → 32 bytes that the two share.
+        rounding_key: 32 bytes for ``SecretRounding``, which nobody else has.
+    """
+
+    def __init__(self, party: PartyId, keys: dict[PartyId, bytes], rounding_key: bytes) -> None:
         self._party = party
         self._keys = keys
+        self.rounding = SecretRounding(rounding_key)
 
     @classmethod
-    def agree(cls, link: Link, holders: Sequence[PartyId], secrets: SecretSource, *, round_: int = 0) -> PairwiseMasks:
+    def agree(
+        cls,
+        link: Link,
+        holders: Sequence[PartyId],
+        secrets: SecretSource,
+        *,
+        round_: int = 0,
+        rounding_key: bytes | None = None,
+    ) -> PairwiseMasks:
         """Exchanges ephemeral public keys with the other holders; the keys live in memory for one session.
 
         Args:
@@ -42,6 +58,8 @@ class PairwiseMasks:
             holders: all of them.
             secrets: source of its private key.
             round_: of the messages, another one each time in a session.
+            rounding_key: 32 bytes that only this holder has, for ``SecretRounding``; default: new ones, with which
+                sums of real numbers come out a little different in every session.
 
         Raises:
             ProtocolError: a holder sent an invalid key.
@@ -57,7 +75,7 @@ class PairwiseMasks:
             except ValueError as error:
                 raise ProtocolError(f"{peer} sent {link.party} an invalid X25519 public key: {error}") from error
             keys[peer] = derive_key(secret, "pairwise/" + "/".join(sorted([link.party, peer])))
-        return cls(link.party, keys)
+        return cls(link.party, keys, secrets(SEED_BYTES) if rounding_key is None else rounding_key)
 
     def mask(self, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
         """This holder's mask, int64 of ``shape``: uniform by itself, zero when summed over the holders."""
@@ -79,10 +97,10 @@ class PairwiseMasks:
         return [total % (1 << INTEGER_BITS) for total in totals]
 
     def hide(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
-        """``values`` in fixed point under this holder's mask.
+        """``values`` in fixed point, their low bits moved by ``SecretRounding``, under this holder's mask.
 
         Args:
-            values: floating tensor.
+            values: float32 or float64; the dtype says how many digits they have.
             bits: fractional bits.
             purpose: with ``step`` names the mask; never used twice in a session.
             step: of the session.
@@ -93,6 +111,7 @@ class PairwiseMasks:
         """
         headroom = len(self._keys).bit_length()
         encoded = ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, headroom)
+        self.rounding.move(encoded, values, bits)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
 
@@ -113,7 +132,7 @@ def sum_among(
         link: of this holder.
         others: the other holders.
         masks: of the session, among them all.
-        values: this holder's, floating.
+        values: this holder's, as for ``hide``.
         tag: of the messages.
         bits: fractional bits.
         purpose: with the tag's step names the masks; never used twice in a session.

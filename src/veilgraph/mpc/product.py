@@ -8,8 +8,12 @@ but h^0 is opened.
     once      dealer → holder: a seed          holder i → every other: E_i = x^i − U_i
     forward   holder j → owner i: F_ji = ⟨W^i⟩_j − V_ji
               owner i adds  x^i·(⟨W^i⟩_i + Σ_j F_ji) + (U_i·Σ_j V_ji − Σ_j Z_ji),  holder j adds  E_i·V_ji + Z_ji
-    backward  holder j → every owner: F_j = g_j − V_j
-              owner i adds  x^iᵀ·(g_i + Σ_j F_j) + (U_iᵀ·Σ_j V_j − Σ_j Z_ji),      holder j adds  E_iᵀ·V_j + Z_ji
+    backward  holder j → every owner: F_j = g_j − V_j + M_j
+              owner i adds  x^iᵀ·(g_i + M_i + Σ_j F_j) + (U_iᵀ·Σ_j V_j − Σ_j Z_ji),  holder j adds  E_iᵀ·V_j + Z_ji
+
+The dealer knows every V. M_j, which the holders' pairwise masks make and which is zero in the sum over all, keeps it
+and an owner together from g_j: they have the sum over all other holders. Of two holders that is the other's, and M is
+left out.
 
 A large graph's rows are multiplied block by block, each with masks of its own, so that memory beside x, E and the
 results is that of a few blocks. Everything that does not depend on W or g of the step is prepared ahead, a few blocks
@@ -42,7 +46,7 @@ from veilgraph.mpc.dealer import (
     row_blocks,
     static_mask_name,
 )
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.ring import ConvertedOperand, StaticOperand
 
 
@@ -56,6 +60,8 @@ class Prepared:
     """owner → E·V + Z, this holder's share of the product with that owner's features."""
     correlation: Tensor
     """The dealer's half for the product with this holder's own features."""
+    blind: Tensor | None = None
+    """M of a backward product of three or more holders; ``masks`` have it taken off."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class SecureProduct:
 
     Args:
         link: this holder's.
+        masks: of the session, among all holders.
         matrix: x^i, [N, F_i], strided or ``torch.sparse_csr``; may be mapped from a file.
         to_ring: maps its values into the ring, zero to zero.
         features: holder → number of feature columns, in the job's order of holders.
@@ -92,6 +99,7 @@ class SecureProduct:
     def __init__(
         self,
         link: Link,
+        masks: PairwiseMasks,
         matrix: Tensor,
         to_ring: Callable[[Tensor], Tensor],
         features: Mapping[PartyId, int],
@@ -100,7 +108,7 @@ class SecureProduct:
         device: torch.device = ring.CPU,
         trace: AnyTrace = NO_TRACE,
     ) -> None:
-        self._trace = trace
+        self._trace, self._pairwise = trace, masks
         self._link, self._features, self._dim, self._device = link, dict(features), dim, device
         self._others = [holder for holder in features if holder != link.party]
         seed = receive_as(link, SERVER, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
@@ -141,10 +149,14 @@ class SecureProduct:
             name = result_mask_name(owner, direction, step, block)
             pieces[owner] = piece.add_(expand(self._seed, name, tuple(piece.shape)))
             masks[owner] = mask
+        blind = None
+        if not forward and len(self._others) > 1:
+            blind = self._pairwise.mask(f"gradient of h0/{block}", step, (part.size, self._dim))
+            masks[self._others[0]] -= blind  # one tensor for all owners
         rows = part.size if forward else self._features[self._link.party]
         tag = Tag(Kind.CORRELATION, step, round_of(direction, block))
         correlation = receive_as(self._link, SERVER, tag, (rows, self._dim), torch.int64)
-        return Prepared(masks, pieces, correlation)
+        return Prepared(masks, pieces, correlation, blind)
 
     def _prepare_ahead(self, direction: Direction, step: int, block: int) -> Prepared:
         with self._trace.span(f"prepare {direction.name.lower()}", step=step, block=block):
@@ -203,6 +215,8 @@ class SecureProduct:
             tag = Tag(Kind.MASKED_OPERAND, step, round_of(Direction.BACKWARD, number))
             masked = rows - prepared.masks[self._others[0]]
             operand = add([rows, *exchange(self._link, self._others, tag, masked).values()])
+            if prepared.blind is not None:
+                operand += prepared.blind
             own = block.operand.transposed_times(operand).add_(prepared.correlation)
             for owner, piece in {self._link.party: own, **prepared.pieces}.items():
                 totals[owner] = totals[owner].add_(piece) if owner in totals else piece

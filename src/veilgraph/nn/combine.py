@@ -74,7 +74,7 @@ class Combine(ABC):
         """
 
     def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor | None:
-        """The holder's weight of each node, Tensor[N, 1], or None where ``needs_weight`` is false."""
+        """The holder's weight of each node, Tensor[N, 1] float64, or None where ``needs_weight`` is false."""
         return None
 
     def output_dim(self, dim: int, holders: int) -> int:
@@ -123,12 +123,12 @@ class DegreeWeighted(Combine):
     needs_weight: ClassVar[bool] = True
 
     def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor:
-        """degree_i + 1/P, Tensor[N, 1]."""
-        return (adjacency.degrees + 1 / holders).unsqueeze(1)
+        """degree_i + 1/P, Tensor[N, 1] float64."""
+        return (adjacency.exact_degrees + 1 / holders).unsqueeze(1)
 
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
         """w_i·t."""
-        return Scale(self.holder_weight(holders, adjacency))
+        return Scale(self.holder_weight(holders, adjacency).to(adjacency.dtype))
 
     def merge_sum(self, total: Tensor, weight_total: Tensor | None = None) -> Tensor:
         """Divides the sum by the total weight."""

@@ -88,14 +88,15 @@ class Adjacency:
     Attributes:
         incoming: as given.
         degrees: Tensor[N] ``dtype``.
+        exact_degrees: Tensor[N] float64.
     """
 
     def __init__(self, incoming: sp.csr_array, dtype: torch.dtype, degrees: Tensor | None = None) -> None:
         self.incoming = incoming
         self.dtype = dtype
         self.num_targets, self.num_nodes = map(int, incoming.shape)
-        self._degrees = torch.from_numpy(_row_sums(incoming)) if degrees is None else degrees
-        self.degrees = self._degrees.to(dtype)
+        self.exact_degrees = torch.from_numpy(_row_sums(incoming)) if degrees is None else degrees
+        self.degrees = self.exact_degrees.to(dtype)
         self._matrices: dict[tuple[str, torch.device], SparseMatrix] = {}
         self._edge_index: Tensor | None = None
 
@@ -138,7 +139,7 @@ class Adjacency:
 
     def mean(self, x: Tensor) -> Tensor:
         """Weighted mean over neighbours, (A·x)/degree; zero where a node has none. Tensor[N, d] to Tensor[T, d]."""
-        inverse = torch.where(self._degrees > 0, 1 / self._degrees, 0.0).numpy()
+        inverse = torch.where(self.exact_degrees > 0, 1 / self.exact_degrees, 0.0).numpy()
         return self._product("mean", x, lambda weight, source, target: weight * inverse[target])
 
     def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
@@ -147,7 +148,7 @@ class Adjacency:
         With s = 1/P at each of P holders, the mean weighted by degree + 1/P of the holders' results is the pooled
         graph's result with s = 1.
         """
-        inverse = 1 / (self._degrees + self_weight)
+        inverse = 1 / (self.exact_degrees + self_weight)
         scale = inverse.numpy()
         neighbours = self._product(f"self-loop {self_weight}", x, lambda weight, source, target: weight * scale[target])
         own = (self_weight * inverse[: self.num_targets]).to(x).unsqueeze(1)
@@ -155,7 +156,7 @@ class Adjacency:
 
     def gcn(self, x: Tensor) -> Tensor:
         """D^-1/2·(A + I)·D^-1/2·x with D the degrees of A + I (Kipf & Welling 2017): Tensor[N, d] to Tensor[T, d]."""
-        inverse = 1 / (self._degrees + 1)
+        inverse = 1 / (self.exact_degrees + 1)
         root = inverse.sqrt().numpy()
         neighbours = self._product("gcn", x, lambda weight, source, target: weight * root[source] * root[target])
         return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * first_rows(x, self.num_targets)

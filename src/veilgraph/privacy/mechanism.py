@@ -48,6 +48,11 @@ class Mechanism(ABC):
     def variance(self) -> float:
         """Of the noise on one entry, before any shrinking."""
 
+    @property
+    @abstractmethod
+    def cell(self) -> float:
+        """Of the public grid that releases lie on, before any shrinking."""
+
     @abstractmethod
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """The noise of one release, which may be made before its rows are there.
@@ -113,13 +118,18 @@ class Gaussian(Mechanism):
         """See ``Mechanism.variance``: σ²C²."""
         return self.standard_deviation**2
 
+    @property
+    def cell(self) -> float:
+        """See ``Mechanism.cell``."""
+        return noise.granularity(self.standard_deviation)
+
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """See ``Mechanism.draw``; multiples of ``granularity(σC)``."""
         return noise.gaussian(shape, self.standard_deviation, source)
 
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """See ``Mechanism.apply``; multiples of ``granularity(σC)``."""
-        return _add_clipped(drawn, x, self.clip, 2, noise.granularity(self.standard_deviation))
+        return _add_clipped(drawn, x, self.clip, 2, self.cell)
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> GaussianEvent:
         """See ``Mechanism.event``. Whatever is computed from the noisy rows costs nothing more."""
@@ -174,13 +184,18 @@ class Laplace(Mechanism):
         """See ``Mechanism.variance``: 2b²C²."""
         return 2 * self.scale**2
 
+    @property
+    def cell(self) -> float:
+        """See ``Mechanism.cell``."""
+        return noise.granularity(self.scale)
+
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
         """See ``Mechanism.draw``; multiples of ``granularity(bC)``."""
         return noise.laplace(shape, self.scale, source)
 
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """See ``Mechanism.apply``; multiples of ``granularity(bC)``."""
-        return _add_clipped(drawn, x, self.clip, 1, noise.granularity(self.scale))
+        return _add_clipped(drawn, x, self.clip, 1, self.cell)
 
     def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> LaplaceEvent:
         """See ``Mechanism.event``."""

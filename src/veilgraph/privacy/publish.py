@@ -100,6 +100,10 @@ class Publisher:
             return clip_rows(rows, clip, self._order)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
+    def cell(self, channel: Channel) -> float:
+        """Of the grid that releases on a channel lie on; 0 without noise."""
+        return 0.0 if self._event is None else self.plan.mechanism(channel).cell
+
     @property
     def budget(self) -> float:
         """The largest total ε: the job's, or the party's own if that is less."""

@@ -24,6 +24,13 @@ from veilgraph.privacy.publish import Publisher
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient: the sum stays below 2^21."""
 
+WEIGHT_BITS: Final = 16
+"""Fractional bits of a masked weight of the degree-weighted mean: a grid far coarser than a weight's last place.
+
+Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P tells of the degree: so
+whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
+"""
+
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"
 
 
@@ -57,13 +64,16 @@ class HolderCut:
         self._publisher = publisher
 
     def publish_weight(self, weight: Tensor) -> None:
-        """Sends w_i [N, 1] of the degree-weighted mean, once a session."""
-        self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", self._bits)
+        """Sends w_i [N, 1] float64 of the degree-weighted mean, once a session."""
+        self._publish(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), weight, "combine weights", WEIGHT_BITS)
 
     def release(self, step: int) -> Release | None:
         """What t must go through before it is weighted and published; None where nothing is done to it."""
         publisher = self._publisher
-        return None if publisher is None else lambda rows: publisher.embeddings(rows.cpu(), step).to(rows.device)
+        if publisher is None:
+            return None
+        cell = publisher.cell("embeddings")
+        return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
@@ -73,6 +83,8 @@ class HolderCut:
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
         gradient = self._noised(gradient, step)
+        if self._publisher is not None:
+            gradient = self._off_grid(gradient, self._publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
@@ -91,6 +103,10 @@ class HolderCut:
     def _noised(self, gradient: Tensor, step: int) -> Tensor:
         gradient = gradient.cpu()
         return gradient if self._publisher is None else self._publisher.gradients(gradient, step)
+
+    def _off_grid(self, released: Tensor, cell: float) -> Tensor:
+        """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""
+        return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
         values = values.cpu()
@@ -128,7 +144,7 @@ class ServerCut:
 
     def weight_total(self, nodes: int) -> Tensor:
         """Σ_i w_i of the degree-weighted mean: [N, 1]."""
-        return self._sum(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), (nodes, 1), self._bits)
+        return self._sum(Tag(Kind.MASKED, 0, 0), Tag(Kind.EMBEDDING, 0, 0), (nodes, 1), WEIGHT_BITS)
 
     def total(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """The sum of what the holders published in a round."""

@@ -80,7 +80,7 @@ class DataHolder(Role):
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
-        masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
+        masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
         combine = session.settings.model.combine
         self._cut = HolderCut(
             session.link,

@@ -86,7 +86,9 @@ class HorizontalHolder(Judge):
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
         self._widths = layer_widths(self._settings, graph.num_features)
-        self._masks = PairwiseMasks.agree(session.link, session.holders, session.secrets)
+        self._masks = PairwiseMasks.agree(
+            session.link, session.holders, session.secrets, rounding_key=session.rounding_key
+        )
         self._cut = HolderCut(session.link, None, 0, session.dtype)
         session.link.expect(unread_bytes_by_rows(session.settings, graph.num_nodes, self._widths))
         self._send_lists(key)
@@ -161,7 +163,8 @@ class HorizontalHolder(Judge):
         """Gradients of the weights that all holders share, and the loss: added up among the holders (eqs. 21-22)."""
         weights = list(self._network.parameters())
         parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), loss.reshape(1).to(parts[0].dtype)]).double()
+        # in the precision they were computed in, which says how many of their digits are more than zeros
+        flat = torch.cat([*(part.reshape(-1) for part in parts), loss.reshape(1).to(parts[0].dtype)])
         tag = Tag(Kind.MASKED_GRADIENT, step)
         total = sum_among(
             self.session.link,
@@ -174,8 +177,7 @@ class HorizontalHolder(Judge):
             remedy=_REMEDY,
         )
         self.loss = float(total[-1])
-        sums = total[:-1].to(self.session.dtype)
-        for weight, part in zip(weights, torch.split(sums, [weight.numel() for weight in weights]), strict=True):
+        for weight, part in zip(weights, torch.split(total[:-1], [weight.numel() for weight in weights]), strict=True):
             weight.grad = part.view_as(weight)
 
     @override

@@ -119,7 +119,11 @@ class ReleasingHolder(OnceRole):
         self._agree(self.graph.common, None if publisher is None else publisher.affordable_releases())
         if not self.is_new:
             return alone([], session.nonce())
-        masks = PairwiseMasks.agree(session.link, job.publishing, session.secrets) if job.is_masked else None
+        masks = None
+        if job.is_masked:
+            masks = PairwiseMasks.agree(
+                session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
+            )
         cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, publisher)
         rows, release = embedding_to_release(self.graph, session), cut.release(0)
         released = rows if release is None else release(rows)

@@ -55,6 +55,11 @@ class Session:
         return self.secrets(NONCE_BYTES).hex()
 
     @property
+    def rounding_key(self) -> bytes:
+        """Of ``SecretRounding``: the same in all sessions of a job, as secret as the party's seed."""
+        return self.streams.secret("rounding")
+
+    @property
     def device(self) -> torch.device:
         """Where this party computes; what it sends and receives is on the CPU.
 
