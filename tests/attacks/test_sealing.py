@@ -414,6 +414,25 @@ def test_a_receipt_that_the_receiver_did_not_give_is_none(
             link.receive(SERVER, SEED)
 
 
+def test_an_answered_hello_is_no_receipt_of_what_came_with_it(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the relay could have messages sent before the peer has the confirmation: that ends the session."""
+    session = net.session("A", SERVER)
+    theirs = Channel(IDENTITIES[SERVER], SERVER, "A", session)
+    link = net.link("A", session)
+    known = link._peers[SERVER]
+    answer = [greeting(theirs)]
+    monkeypatch.setattr(link, "_request", lambda *_: ("", answer[0]))
+    assert known.hear(greeting(theirs)) == b""
+    theirs.hear(known.channel.hello)
+    frame = known.channel.confirmation()
+    for receipt in (b"", bytes(16), theirs.receipt(theirs.open(known.channel.seal(FrameKind.PING)))):
+        answer[0] = greeting(theirs, receipt)
+        assert not link._greet(known, frame, 1.0)
+    assert not known.ready.is_set()
+    answer[0] = greeting(theirs, theirs.receipt(theirs.open(frame)))
+    assert link._greet(known, frame, 1.0)
+
+
 # Whole jobs
 
 
