@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import secrets
 import shutil
 import stat
 import subprocess
@@ -23,7 +24,6 @@ from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.paradigms.test_local_runs import saved as local_job
 from tests.paradigms.test_once_runs import once_job
 from tests.paradigms.test_private_runs import private_job
-from veilgraph.core import files
 from veilgraph.core.config import JobSettings, write_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import RunError
@@ -104,7 +104,7 @@ def test_a_link_in_the_place_of_a_file_leads_nobody_elsewhere(tmp_path: Path, mo
         append(tmp_path / "linked", b"2")
     with pytest.raises(FileExistsError):
         new_file(tmp_path / "new")
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _size: "foreseen")
+    monkeypatch.setattr(secrets, "token_hex", lambda _size: "foreseen")
     (tmp_path / ".seed.json.foreseen").symlink_to(foreign)
     with suppress(FileExistsError):
         write_whole(tmp_path / "seed.json", b"3")

@@ -15,7 +15,7 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.experiments.organisations import export_parts
 from veilgraph.paradigms.jobs import predict, train
-from veilgraph.roles import horizontal_holder
+from veilgraph.roles import horizontal_holder, node_lists
 
 
 def sorted_tables(folder: Path) -> JobSettings:
@@ -34,7 +34,7 @@ def sorted_tables(folder: Path) -> JobSettings:
 def lists(settings: JobSettings, run: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The ids behind the hashes that went to the server, in the order in which they went, of two sessions."""
     sent: list[list[str]] = []
-    hashes = horizontal_holder.node_hashes
+    hashes = node_lists.node_hashes
 
     def noted(key: bytes, ids: Sequence[str]) -> Tensor:
         sent.append(list(ids))

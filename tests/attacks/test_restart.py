@@ -28,7 +28,7 @@ from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms import checkpoints, site
+from veilgraph.paradigms import site
 from veilgraph.paradigms.checkpoints import Checkpoints
 from veilgraph.paradigms.jobs import TrainResult, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
@@ -296,7 +296,7 @@ def cut_before_a_change(victim: Path, number: int) -> Iterator[None]:
         return act
 
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((Path, "replace"), (Path, "unlink"), (checkpoints.shutil, "rmtree")):
+        for owner, name in ((Path, "replace"), (Path, "unlink"), (shutil, "rmtree")):
             patch.setattr(owner, name, counted(getattr(owner, name)))
         yield
 
@@ -492,7 +492,7 @@ def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path]
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
     shutil.rmtree(run / "parties" / "C" / "checkpoints")
     said: dict[PartyId, str] = {}
-    original = agreement.start_of
+    original = resumption.start_of
 
     def noted(party: PartyId, *rest: Any) -> resumption.Start:
         try:

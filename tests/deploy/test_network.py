@@ -83,13 +83,17 @@ def consortium(tmp_path_factory) -> Iterator[Consortium]:
             "administrators": ["ops@example.org"],
         }
     )
-    before = os.umask(0)  # what is made must be private all the same
+    before = os.umask(0)  # what provisioning and the sites make must be private all the same
     try:
         kits = provision(project, out / "project")
-        with local_network(kits, party_files, report=lambda line: None) as network:
-            yield Consortium(network, out, port)
+        network = local_network(kits, party_files, report=lambda line: None)
+        running = network.__enter__()
     finally:
         os.umask(before)
+    try:
+        yield Consortium(running, out, port)
+    finally:
+        network.__exit__(None, None, None)
 
 
 def job(name: str, **changes) -> JobSettings:
