@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,19 +98,20 @@ def consortium(tmp_path_factory) -> Iterator[Consortium]:
             "administrators": ["ops@example.org"],
         }
     )
-    before = os.umask(0)  # what is made must be private all the same
-    try:
-        kits = provision(project, out / "project")
-        for name in PROTECTED:
-            opened = Kit.open(kits[name])
-            protect(opened.key_file, opened.path, lambda: WORDS)
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
-            with local_network(kits, party_files, report=lambda line: None) as network:
-                administrator = replace(network.administrator, passphrase=lambda: WORDS)
-                yield Consortium(replace(network, administrator=administrator), out, port)
-    finally:
-        os.umask(before)
+    with ExitStack() as stack:
+        before = os.umask(0)  # what provisioning and the sites make must be private all the same
+        try:
+            kits = provision(project, out / "project")
+            for name in PROTECTED:
+                opened = Kit.open(kits[name])
+                protect(opened.key_file, opened.path, lambda: WORDS)
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
+                network = stack.enter_context(local_network(kits, party_files, report=lambda line: None))
+        finally:
+            os.umask(before)
+        administrator = replace(network.administrator, passphrase=lambda: WORDS)
+        yield Consortium(replace(network, administrator=administrator), out, port)
 
 
 def job(name: str, **changes) -> JobSettings:
