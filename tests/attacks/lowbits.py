@@ -36,7 +36,7 @@ def auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 def trailing_zeros(total: np.ndarray, most: int) -> np.ndarray:
     """How many of the ``most`` lowest bits are 0 below the lowest 1."""
-    return np.stack([(total & ((2 << place) - 1)) == 0 for place in range(most)]).sum(axis=0)
+    return np.asarray(np.stack([(total & ((2 << place) - 1)) == 0 for place in range(most)]).sum(axis=0))
 
 
 def table(total: Tensor, positive: Tensor, low_bits: int) -> np.ndarray:
