@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -18,12 +19,15 @@ from tests.reference.test_horizontal_twin import job as horizontal_job
 from tests.reference.test_horizontal_twin import parts_of
 from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
 from veilgraph.core.errors import DataError
+from veilgraph.core.model_settings import CombineSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
-from veilgraph.mpc.mask import add
+from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
+from veilgraph.nn.combine import build_combine
+from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.plan import plan
 from veilgraph.roles.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
@@ -264,27 +268,43 @@ def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> 
         assert evenness(totals) < 1e-6, kind
 
 
-def test_noisy_gradients_leave_their_grid_as_well() -> None:
-    settings = small_job(
-        2,
-        {"precision": "float32", "privacy": {"noise_multiplier": 0.5}, "train": {"select_by": "last"}},
-        {"model": {"rounds": 2, "initial": {"method": "individual"}}},
-    )
-    federation = federate(settings, small_parties(2), 6)
-    found = sums(everything(federation.transcripts), settings.data.names)
-    totals = [total for (tag, _), total in found.items() if tag.kind is Kind.MASKED_GRADIENT]
-    assert len(totals) == 6
+def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = small_job(2, {"privacy": {"noise_multiplier": 0.5}, "train": {"select_by": "last"}})
     planned = plan(settings, "B")
     assert planned is not None
-    cell = int(planned.mechanism("gradients").cell * 2**GRADIENT_BITS)
-    low = torch.cat(totals).flatten() % cell * 8 // cell
-    assert chisquare(torch.bincount(low, minlength=8).numpy()).pvalue > 1e-4
+    cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))
+    hide, given = PairwiseMasks.hide, dict[PartyId, Tensor]()
+
+    def noted(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+        given[self._party] = values
+        return hide(self, values, bits, purpose, step, remedy)
+
+    monkeypatch.setattr(PairwiseMasks, "hide", noted)
+
+    def worst_auc() -> float:
+        masks, sent = agreed_masks(["A", "B"], "lowbits"), []
+        for name in ("A", "B"):
+            with_noise = publisher_of(settings, name)
+            assert with_noise is not None
+            hub = MemoryHub([name, SERVER], 20)
+            with with_noise:
+                cut = HolderCut(hub.link(name), masks[name], BITS, torch.float32, with_noise)
+                cut.publish_gradient(0, 1, torch.zeros(COUNT, DIM))
+            sent.append(hub.link(SERVER).receive(name, Tag(Kind.MASKED_GRADIENT, 0, 1)))
+        small = torch.stack([values.abs() < values.std() / 3 for values in given.values()]).all(dim=0)
+        return worst(entries(add(sent) >> cell - 6, small))
+
+    assert worst_auc() < NO_USE
+    monkeypatch.setattr(SecretRounding, "within", lambda self, values, cell: torch.zeros_like(values))
+    assert worst_auc() > 2 * NO_USE
 
 
 def test_the_same_job_is_rounded_alike_and_each_holder_otherwise() -> None:
     job = small_job(2, {"precision": "float32"})
     first, second = (federate(job, small_parties(2), 3).label_holder.logits for _ in range(2))
     assert torch.equal(first, second)
+    keys = {name: role.session.rounding_key for name, role in federate(job, small_parties(2), 0).roles.items()}
+    assert len(set(keys.values())) == 3, "a party has another's"
     secrets = [LearningStreams(seed, name).secret("rounding") for seed, name in ((1, "A"), (1, "B"), (2, "A"))]
     assert len({*secrets, LearningStreams(1, "A").secret("another purpose")}) == 4
 
@@ -300,6 +320,16 @@ def test_sums_of_degrees_say_no_more_than_the_sum() -> None:
     rest = total.flatten() - degrees.sum(dim=0) * 2**WEIGHT_BITS
     assert len(rest.unique()) == 1
     assert abs(int(rest[0]) - 2**WEIGHT_BITS) <= 3
+
+
+def test_weights_of_large_degrees_are_rounded_like_those_of_small_ones() -> None:
+    edges = torch.zeros(2, 3_000_001, dtype=torch.int64)
+    edges[1, -1] = 1
+    adjacency = Adjacency.of_edges(edges, None, 2, torch.float32)
+    weight = build_combine(CombineSettings(strategy="degree-weighted")).holder_weight(3, adjacency)
+    assert weight is not None
+    rest = opened([weight, torch.zeros_like(weight)], WEIGHT_BITS).flatten() % 2**WEIGHT_BITS
+    assert rest.tolist() == [round(2**WEIGHT_BITS / 3)] * 2
 
 
 def test_an_exact_sum_of_a_column_tells_of_its_smallest_value() -> None:

@@ -70,7 +70,7 @@ class SecretRounding:
         unit = 2.0 ** (bits - digits + SLACK_BITS)
         flat = values.detach().contiguous().view(-1).view(integers)
         encryptor = self._cipher.encryptor()
-        for part, out in zip(flat.split(_PIECE), encoded.view(-1).split(_PIECE), strict=True):  # type: ignore[no-untyped-call]
+        for part, out in zip(torch.split(flat, _PIECE), torch.split(encoded.view(-1), _PIECE), strict=True):
             powers = (part & exponent).view(values.dtype)  # 2^e of every value, 0 of zeros
             out.add_(_uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64))
 
@@ -93,7 +93,7 @@ class SecretRounding:
         integers, _, _ = _format(values.dtype)
         offsets, encryptor = torch.empty_like(values, memory_format=torch.contiguous_format), self._cipher.encryptor()
         flat = values.detach().contiguous().view(-1).view(integers)
-        for part, out in zip(flat.split(_PIECE), offsets.view(-1).split(_PIECE), strict=True):  # type: ignore[no-untyped-call]
+        for part, out in zip(torch.split(flat, _PIECE), torch.split(offsets.view(-1), _PIECE), strict=True):
             out.copy_(_uniform(encryptor, part, _WITHIN).mul_(cell))
         return offsets
 
