@@ -325,9 +325,7 @@ def test_evidence_of_another_party_is_noticed(sites: Sites) -> None:
     shutil.copy(sites.file("A", EVIDENCE), sites.file("B", EVIDENCE))
     with pytest.raises(RunError, match=rf"{EVIDENCE}, line 1: is of A in run .*, not of B"):
         sites.verify("B")
-    with pytest.raises(
-        RunError, match=rf"^B refuses the job: {EVIDENCE}: of 'A' in run|; B refuses the job: {EVIDENCE}"
-    ):
+    with pytest.raises(RunError, match=rf"B refuses the job: {EVIDENCE}: of 'A' in run"):
         sites.session()
 
 
@@ -686,6 +684,7 @@ def signed_anew(party: Party, times: int) -> None:
     """With the party's own key: what its files have become is stated as if nothing had been there before."""
     for _ in range(times):
         party.record(DISCLOSURES)
+        party.record(LEDGER)  # so that it is longer than what the others heard of, who cannot tell then
         party.attesting()._sign()
 
 
