@@ -28,7 +28,7 @@ from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.statement import Statement
-from veilgraph.paradigms.attesting import Attesting, Opening, attesting
+from veilgraph.paradigms.attesting import Attesting, Opening, Verdict, attesting
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.paradigms.site import SiteWork, take_part
 from veilgraph.paradigms.verifying import VerifiedRecord, verify
@@ -232,8 +232,10 @@ def test_a_changed_record_is_noticed(
     ):
         sites.verify(party)
     assert name in one_error(veilgraph("report", sites.run(party).path, "--verify"))
+    stated = sites.file(party, EVIDENCE).read_bytes()
     with pytest.raises(RunError, match=rf"{party} refuses the job: {name}.*under a new name"):
         sites.session()
+    assert sites.file(party, EVIDENCE).read_bytes() == stated, "what was refused is not signed afterwards"
 
 
 def test_the_first_broken_line_is_named(sites: Sites) -> None:
@@ -318,6 +320,14 @@ def test_evidence_that_is_gone_or_cut_off_is_noticed(sites: Sites) -> None:
     with pytest.raises(RunError, match="is missing or empty"):
         sites.verify("A")
     with pytest.raises(RunError, match=r"server refuses the job: .*A gives its statement 1 "):
+        sites.session()
+
+
+def test_evidence_of_another_party_is_noticed(sites: Sites) -> None:
+    shutil.copy(sites.file("A", EVIDENCE), sites.file("B", EVIDENCE))
+    with pytest.raises(RunError, match=rf"{EVIDENCE}, line 1: is of A in run .*, not of B"):
+        sites.verify("B")
+    with pytest.raises(RunError, match=rf"B refuses the job: {EVIDENCE}: of 'A' in run"):
         sites.session()
 
 
@@ -673,6 +683,65 @@ def test_a_party_that_misremembers_what_it_heard_is_refused(
     with pytest.raises(RunError, match=r"as A's: A's certificate is for 'B', not 'A'"):
         forged(parties, heard(signed=True))
     meet({name: party.session for name, party in parties.items()})
+
+
+def signed_anew(party: Party, times: int) -> None:
+    """With the party's own key: what its files have become is stated as if nothing had been there before."""
+    for _ in range(times):
+        party.record(DISCLOSURES)
+        party.record(LEDGER)  # so that it is longer than what the others heard of, who cannot tell then
+        party.attesting()._sign()
+
+
+def test_an_owner_who_signs_changed_records_anew_is_reminded_of_what_it_said(
+    parties: dict[str, Party], tmp_path: Path
+) -> None:
+    programs = {name: party.session for name, party in parties.items()}
+    meet(programs)
+    shutil.copytree(parties["B"].folder, tmp_path / "before")
+    meet(programs)
+    shutil.copytree(parties["B"].folder, tmp_path / "now")
+    changed(
+        parties["B"].folder / LEDGER,
+        lambda content: [content[0].replace(b'"line": 1', b'"line": 9'), content[1]],
+        chained=True,
+    )
+    signed_anew(parties["B"], 1)
+    with pytest.raises(RunError, match=rf"^B refuses the job: {LEDGER}, .*not what statement \d+ of"):
+        meet(programs)
+    with pytest.raises(RunError, match=rf"{LEDGER}, .*not what statement \d+ of"):
+        checked(parties, tmp_path)
+    shutil.rmtree(parties["B"].folder)
+    shutil.copytree(tmp_path / "before", parties["B"].folder)
+    signed_anew(parties["B"], 9)
+    with pytest.raises(RunError, match=r"B refuses the job: A heard B's statement .* and not that one"):
+        meet(programs)
+    shutil.rmtree(parties["B"].folder)
+    shutil.copytree(tmp_path / "now", parties["B"].folder)
+    meet(programs)
+
+
+def test_a_countersignature_under_something_else_is_none(
+    parties: dict[str, Party], identities: dict[str, Identity]
+) -> None:
+    programs = {name: party.session for name, party in parties.items()}
+    meet(programs)
+    for changes in ({"statement": "0" * 64}, {"number": 50}, {"party": SERVER}):
+
+        def session(link: Link, changes: dict[str, Any] = changes) -> None:
+            def send(to: str, tag: Tag, tensor: Tensor) -> None:
+                if tag == Tag(Kind.HELLO, 0, 6):
+                    given = Verdict.model_validate_json(tensor_text(tensor)).countersignature
+                    assert given is not None
+                    other = given.model_copy(update=changes).signed(identities["B"])
+                    tensor = text_tensor(Verdict(countersignature=other).model_dump_json())
+                link.send(to, tag, tensor)
+
+            parties["B"].session(Other(link, send=send))
+
+        with pytest.raises(ProtocolError, match=r"B did not countersign (A|server)'s statement"):
+            meet({**programs, "B": session})
+    meet(programs)
 
 
 @pytest.mark.parametrize(
