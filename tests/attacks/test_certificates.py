@@ -108,7 +108,7 @@ def test_a_thief_is_let_in_until_the_list_is_here_and_not_after(consortium: Path
     assert refused is not None
     assert refused.startswith(f"bank's certificate (serial {serial:x}) was revoked on {NOW:%Y-%m-%d}; its owner makes")
     assert told is not None
-    assert told.startswith("shop refused bank's handshake: ")
+    assert "shop refused bank's handshake: " in told
     assert [one.serial_number for one in certificates] == [serial]
     assert (made.number, set(made.revoked)) == (1, {serial})
     assert handshake(stolen.identity(), replace(shop, revoked=None)) == [None, None], "it is the list that refuses"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -70,7 +71,7 @@ class Sites:
                     resume=True,
                     identity=self.identities[party],
                     names={SERVER: HOST},
-                    job_id=f"{work} {self.folder}",
+                    job_id=uuid4().hex,
                     consent=self.folder / party / "consent",
                 )
 

@@ -40,7 +40,7 @@ LIAR = "B"
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 Files = dict[str, bytes]
 
-OF_EVERY_SESSION = {"traffic.json", "disclosures.jsonl"}
+OF_EVERY_SESSION = {"evidence.jsonl", "traffic.json", "disclosures.jsonl"}
 """What a refused session adds to: hellos were sent, and that is on record."""
 
 LIES: dict[str, list[Any]] = {
@@ -253,6 +253,7 @@ def apart(
         def take(link: Link) -> None:
             recorder = RecordedLink(link)
             options: Any = {"party_file": parties.get(party), "resume": resume, "restarts": server}
+            options |= {"job_id": uuid.uuid4().hex, "consent": folder / f"consent {party}"}
             site.take_part(folder / f"site {party}", settings, party, "train", recorder, recorder, **options)
 
         return take

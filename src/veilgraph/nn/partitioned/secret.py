@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import new_file
+from veilgraph.core.files import new_file, write_whole
 
 SECRET_BYTES: Final = 32
 
@@ -112,7 +112,7 @@ def tls_context(secret: bytes, rank: int, purpose: int) -> ssl.SSLContext:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with tempfile.TemporaryDirectory() as folder:  # of this account alone; the key is of this process alone
         path = Path(folder) / "machine.pem"
-        path.write_bytes(private + chain)
+        write_whole(path, private + chain)
         context.load_cert_chain(path)
     return context
 
