@@ -217,7 +217,10 @@ def test_what_is_replayed_unchanged_is_a_whole_session(scenario):
     """Else a case could end before its message, and find nothing."""
     recording = recorded(scenario)
     for party, messages in recording.received.items():
-        assert recording.again(party, {}).taken == set(messages)
+        taken = recording.again(party, {}).taken
+        dealt_ahead = {key for key in messages if key[1].kind == Kind.CORRELATION}  # for a pass that never came
+        assert taken <= set(messages)
+        assert taken >= set(messages) - dealt_ahead
 
 
 EXTREMES = (0, 1, -1, 2, 255, 2**31, -(2**31), 2**53, 2**61, -(2**61), 2**63 - 1, -(2**63))

@@ -28,6 +28,7 @@ from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.statement import RECORDS
 from veilgraph.paradigms import site
 from veilgraph.paradigms.checkpoints import Checkpoints
 from veilgraph.paradigms.jobs import TrainResult, resume, train
@@ -103,9 +104,13 @@ def test_one_partys_hello_erases_nobodys_training(
     (run / "summary.json").unlink(missing_ok=True)
     before = files(run)
     for name, lie in LIES.items():
-        with lying(lie), pytest.raises(RunError, match=f"^{LIAR}: without the checkpoints that .* has") as refused:
+        with lying(lie), pytest.raises(VeilgraphError, match=f"^{LIAR}") as refused:
             resume(run)
-        assert "train --resume RUN --restart" in str(refused.value)
+        if max((epoch for _, epoch, _ in lie), default=0) > 9:
+            assert f"{LIAR} states checkpoints=" in str(refused.value)
+        else:
+            assert f"{LIAR}: without the checkpoints that " in str(refused.value)
+            assert "train --resume RUN --restart" in str(refused.value)
         assert files(run) == before, name
     assert_same_run(vertical[0], resume(run))
 
@@ -218,7 +223,9 @@ def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path
     parties = {name: cast(Path, path) for name, path in (settings.data.parties or {}).items()}
     submitted = across(settings)
     runs = apart(tmp_path, parties, submitted)
-    shutil.rmtree(runs[LIAR])
+    for path in sorted(runs[LIAR].rglob("*"), reverse=True):  # but for what the others have countersigned
+        if path.is_file() and path.name not in {*RECORDS, "job.yaml"}:
+            path.unlink()
     before = {party: files(run) for party, run in runs.items() if party != LIAR}
 
     def is_refused(names: str, *, server: bool = False) -> None:
