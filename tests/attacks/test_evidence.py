@@ -28,7 +28,7 @@ from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.statement import Statement
+from veilgraph.link.statement import Countersignature, Statement
 from veilgraph.paradigms.attesting import Attesting, Opening, Verdict, attesting
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.paradigms.site import SiteWork, take_part
@@ -418,6 +418,51 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
             with pytest.raises(RunError, match=says):
                 sites.verify("B")
         sites.file("B", EVIDENCE).write_bytes(copy)
+
+
+def test_evidence_must_fit_together_whoever_signed_it(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every signature is true, and the owner made the heads anew, for which ``difference`` stands here."""
+    monkeypatch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+    identity, copy = sites.identities["A"], sites.file("B", EVIDENCE).read_bytes()
+    assert identity is not None
+
+    def of_another(said: dict[str, Any]) -> dict[str, Any]:
+        given = Countersignature.model_validate_json(json.dumps(said | {"statement": "0" * 64}))
+        return dict(json.loads(given.signed(identity).model_dump_json()))
+
+    def stating(content: list[bytes], party: str) -> list[int]:
+        found = [json.loads(line).get("statement") for line in content]
+        return [number for number, said in enumerate(found) if said is not None and said["party"] == party]
+
+    def without_second(content: list[bytes]) -> list[bytes]:
+        gone = stating(content, "B")[1]
+        return [*content[:gone], *content[gone + 1 :]]
+
+    def heard_in_another_order(content: list[bytes]) -> list[bytes]:
+        first, second = stating(content, "A")[:2]
+        found = list(content)
+        found[first], found[second] = found[second], found[first]
+        return found
+
+    attacks: list[tuple[Callable[[list[bytes]], list[bytes]], str]] = [
+        (edited("countersignature", "A", of_another), r"A's countersignature under statement \d+ is not of that"),
+        (without_second, r"is not number \d+, of \d+ lines before it; one is missing"),
+        (heard_in_another_order, r"A's statement \d+ of .* stands after its statement"),
+    ]
+    for change, says in attacks:
+        changed(sites.file("B", EVIDENCE), change, chained=True)
+        with pytest.raises(RunError, match=says):
+            sites.verify("B")
+        sites.file("B", EVIDENCE).write_bytes(copy)
+    shutil.copy(sites.file("A", DISCLOSURES), sites.file("B", DISCLOSURES))
+    with pytest.raises(RunError, match=rf"{DISCLOSURES}, line 1: is of another run or party"):
+        sites.verify("B")
+
+
+def test_a_root_that_is_given_counts_and_not_the_runs_own(sites: Sites) -> None:
+    assert verify(sites.run("A"))
+    with pytest.raises(RunError, match="is of another project"):
+        verify(sites.run("A"), (Project().root,))
 
 
 def test_a_party_with_another_key_of_the_project_is_refused(sites: Sites) -> None:
