@@ -54,7 +54,7 @@ def message_of(attempt: dict[str, Any]) -> Message:
         for key, value in attempt["admin"].get("headers", {}).items():
             command.set_header(key, value)
         return Message({}, command)
-    return Message({}, bytes.fromhex(attempt.get("payload", "")))
+    return Message({}, bytes(attempt["zeros"]) if "zeros" in attempt else bytes.fromhex(attempt.get("payload", "")))
 
 
 NAMES = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -17,22 +18,28 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
+from tests.attacks import nightly
 from tests.attacks.sites import ADMINISTRATOR, HOLDERS, Attacked, Attacker, attacked, job
 from tests.deploy.same_here import assert_same_here
 from veilgraph.core.types import SERVER
+from veilgraph.deploy.authority import Authority, revoke
+from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import _session, submit
 from veilgraph.deploy.guard.policy import COMMANDS, RULES, SITE_TOPICS
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.revocation import LIST_FILE, install_list
 
 SHELL = {"topic": "sys.shell", "body": "cat startup/client.key", "headers": {}}
 SECRET = "PRIVATE KEY"
@@ -104,6 +111,7 @@ def listening(processes: Sequence[int]) -> set[int]:
 # Without the guard
 
 
+@nightly
 def test_without_the_guard(tmp_path: Path) -> None:
     """The positive control of all below: the same attempts on the same sites, as FLARE alone would have them."""
     with attacked(tmp_path, guarded=False) as open_site:
@@ -334,6 +342,7 @@ def _connects(address: Path, as_user: int | None) -> bool:
     return done.stdout.strip() == b"True"
 
 
+@nightly
 def test_kits_start_no_other_way(site: Attacked) -> None:
     for kit in site.network.kits.values():
         assert not list(kit.rglob("*.sh"))
@@ -401,6 +410,39 @@ def test_hostile_frames_of_every_kind_change_nothing(site: Attacked) -> None:
         for pid, size in processes.items():
             assert resident(pid) < size + FUZZ_ROOM, party
         assert len(site.log(party)) < 20 << 20
+
+
+def test_a_frame_that_is_too_large_ends_its_own_connection_alone(site: Attacked) -> None:
+    """The memory for it is never set aside: the limit is that of gRPC."""
+    before = {pid: resident(pid) for pid in pids(site.kit(SERVER))}
+    large = site.attacker("C", f"C.{uuid.uuid4()}")
+    large("task", "heart_beat", SERVER, headers=site.token("C"), zeros=512 << 20)
+    other = site.attacker("C", f"C.{uuid.uuid4()}")
+    other("admin", "after a large one", "A", admin=SHELL, headers=site.token("C"))
+    await_refusal(site, "A", "admin/after a large one from C,")
+    for pid, size in before.items():
+        assert resident(pid) < size + FUZZ_ROOM
+
+
+def test_a_revoked_certificate_is_cut_off_while_the_server_runs(site: Attacked, tmp_path: Path) -> None:
+    """A thief's copy of an older certificate of C; C itself, with its own, goes on."""
+    authority = site.out / "project" / "authority"
+    stolen = tmp_path / "stolen"
+    shutil.copytree(site.kit("C") / "startup", stolen / "startup")
+    kit = Kit.open(stolen)
+    request_certificate(kit, tmp_path / "C.csr")
+    sign_certificate(tmp_path / "C.csr", authority, tmp_path / "C.crt", datetime.now(UTC))
+    serial = x509.load_pem_x509_certificate((tmp_path / "C.crt").read_bytes()).serial_number
+    (kit.path / "startup" / "client.crt").write_bytes((tmp_path / "C.crt").read_bytes())
+    (kit.path / "startup" / "new.key").replace(kit.path / "startup" / "client.key")
+    site.network.kits["thief"] = kit.path  # type: ignore[index]
+    thief = site.attacker("thief", f"C.{uuid.uuid4()}")
+    thief("admin", "before the list", "A", admin=SHELL, headers=site.token("C"))
+    await_refusal(site, "A", "admin/before the list from C,", "nothing from")
+    revoke(Authority(authority), "C", datetime.now(UTC), serials=[serial])
+    install_list(site.kit(SERVER), authority / LIST_FILE)
+    thief("admin", "after the list", "A", admin=SHELL, headers=site.token("C"))
+    await_refusal(site, SERVER, "from C,", "was revoked on")
 
 
 def test_honest_work_goes_on_afterwards(site: Attacked, tmp_path: Path) -> None:

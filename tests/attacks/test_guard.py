@@ -223,7 +223,7 @@ def test_headers_that_are_none() -> None:
 def test_control_messages_are_small() -> None:
     said = headers("admin", "admin", "server", "A")
     assert admits("A", "server", Wire(None), said)
-    assert not admits("A", "server", Wire(None), said, bytes(65 << 20))
+    assert not admits("A", "server", Wire(None), said, bytes(17 << 20))
     stream = headers("aux_communication", "__end_run__", f"server.{JOB}", f"A.{JOB}", True)
     assert admits(f"A.{JOB}", "server", Wire(None), stream)
     for size in (1 << 30, "9", None, 1e400):

@@ -13,7 +13,7 @@ from cryptography import x509
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.guard.policy import LOCAL_SCHEME
+from veilgraph.deploy.guard.policy import LOCAL_SCHEME, MAX_FRAME_BYTES
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list
 from veilgraph.link.identity import Identity, load_identity
@@ -213,8 +213,9 @@ _LAUNCHERS: Final = {
 _COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
     "internal": {"scheme": LOCAL_SCHEME, "resources": {"host": "local", "connection_security": "clear"}},
+    "grpc": {"options": [[f"grpc.max_{way}_message_length", MAX_FRAME_BYTES] for way in ("send", "receive")]},
 }
-"""The processes of a site meet at a Unix socket, and sites at the server alone."""
+"""The processes of a site meet at a Unix socket, and sites at the server alone; a frame is little larger than a piece."""
 
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
 _NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}

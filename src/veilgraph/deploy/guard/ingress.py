@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from nvflare.private.defs import CellMessageHeaderKeys
 
 from veilgraph.deploy.guard.policy import (
     DIRECT,
+    MAX_FRAME_BYTES,
     NOTICE,
     OURS,
     RETURN_ONLY,
@@ -45,7 +47,7 @@ _CREDENTIALS: Final = (CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_
 _NEVER: Final = (MessageHeaderKey.SECURE, MessageHeaderKey.CONN_URL, MessageHeaderKey.PASS_THROUGH)
 """Headers that have FLARE exchange certificates, connect where the sender says, or leave data encoded."""
 
-_MAX_CONTROL_BYTES: Final = 64 << 20
+_MAX_CONTROL_BYTES: Final = MAX_FRAME_BYTES
 _MAX_NOTICE_BYTES: Final = 1024
 _REMEMBERED: Final = 10_000
 _SHOWN: Final = 120
@@ -326,18 +328,7 @@ def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
     """
     if installed():
         return
-    dispatch = CoreCell.process_message
-    guards: dict[int, Guard] = {}
-
-    def process_message(
-        cell: CoreCell, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
-    ) -> None:
-        guard = guards.get(id(cell))
-        if guard is None:
-            guard = guards.setdefault(id(cell), Guard(cell, revoked))
-        if guard.admits(endpoint, connection, message):
-            dispatch(cell, endpoint, connection, app_id, message)
-
+    _guard(lambda name: True, revoked)
     send = CoreCell._send_to_endpoint
 
     def send_to_endpoint(cell: CoreCell, to_endpoint: Endpoint, message: Message) -> str:
@@ -347,9 +338,35 @@ def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
                 message.remove_header(header)
         return str(send(cell, to_endpoint, message))
 
-    CoreCell.process_message = process_message
     CoreCell._send_to_endpoint = send_to_endpoint
     CoreCell.veilgraph_guarded = True
+
+
+@contextmanager
+def administrators_guarded() -> Iterator[None]:
+    """Puts a guard in front of this process's cells of administrators, while the block runs."""
+    dispatch = CoreCell.process_message
+    _guard(lambda name: name is not None and name.who == "administrator", None)
+    try:
+        yield
+    finally:
+        CoreCell.process_message = dispatch
+
+
+def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None) -> None:
+    dispatch = CoreCell.process_message
+    guards: dict[CoreCell, Guard] = {}
+
+    def process_message(
+        cell: CoreCell, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
+    ) -> None:
+        guard = guards.get(cell)
+        if guard is None and which(CellName.read(cell.get_fqcn())):
+            guard = guards.setdefault(cell, Guard(cell, revoked))
+        if guard is None or guard.admits(endpoint, connection, message):
+            dispatch(cell, endpoint, connection, app_id, message)
+
+    CoreCell.process_message = process_message
 
 
 def installed() -> bool:

@@ -30,6 +30,9 @@ PROGRAM: Final = "veilgraph.deploy.guard.program"
 LOCAL_SCHEME: Final = "veilgraph-local"
 """Of the addresses at which the processes of one site meet."""
 
+MAX_FRAME_BYTES: Final = 16 << 20
+"""Largest frame between sites: pieces of messages have 4 MiB, FLARE's own 1 MiB."""
+
 FOLDER_VARIABLE: Final = "VEILGRAPH_SOCKETS"
 FOLDER_PREFIX: Final = "veilgraph-"
 """Where that socket lies: in a folder of mode 700 under the system's temporary one; a kit's path may be too long."""
