@@ -327,8 +327,10 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
     assert wide(tmp_path / "consortium") == []
 
     def joining(runs: Path | None) -> str:
-        with pytest.raises(RunError) as refused:
-            join(server, None, runs, report=lambda line: None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("veilgraph.deploy.join._process", None)  # nothing is to be started
+            with pytest.raises(RunError) as refused:
+                join(server, None, runs, report=lambda line: None)
         return str(refused.value)
 
     runs = tmp_path / "runs"

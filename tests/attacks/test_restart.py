@@ -103,7 +103,8 @@ def test_one_partys_hello_erases_nobodys_training(
     run = Path(shutil.copytree(vertical[0].path if complete else vertical[1], tmp_path / "run"))
     (run / "summary.json").unlink(missing_ok=True)
     before = files(run)
-    for name, lie in LIES.items():
+    older = RunDirectory.open(run).party("A").checkpoints.points(restarts=True)[0]
+    for name, lie in (LIES | ({"the older one, though all have ended": [older]} if complete else {})).items():
         with lying(lie), pytest.raises(VeilgraphError, match=f"^{LIAR}") as refused:
             resume(run)
         if max((epoch for _, epoch, _ in lie), default=0) > 9:
@@ -112,7 +113,8 @@ def test_one_partys_hello_erases_nobodys_training(
             assert f"{LIAR}: without the checkpoints that " in str(refused.value)
             assert "train --resume RUN --restart" in str(refused.value)
         assert files(run) == before, name
-    assert_same_run(vertical[0], resume(run))
+    if not complete:
+        assert_same_run(vertical[0], resume(run))
 
 
 def test_a_horizontal_jobs_too(tmp_path: Path, horizontal: tuple[TrainResult, Path]) -> None:
@@ -372,7 +374,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("victim", ["A", "C", SERVER])
+@pytest.mark.parametrize("victim", ["A", "C"])
 @pytest.mark.parametrize(
     ("loses", "whole"), [(True, True), (True, False), (False, False)], ids=["of a model", "all", "the newest"]
 )
@@ -424,7 +426,7 @@ def assert_settled(parties: Mapping[PartyId, Party]) -> None:
 def test_kill_upon_kill_without_leave(tmp_path: Path) -> None:
     """Random kills, one after another, of parties none of which loses anything: no leave is ever needed."""
     source = random.Random(1)
-    for round_ in range(25):
+    for round_ in range(8):
         parties = begun(tmp_path / f"{round_}", whole=False)
         reached = [LAST - EVERY]
         for _ in range(6):

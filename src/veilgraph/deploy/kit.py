@@ -215,7 +215,7 @@ _COMMUNICATION: Final = {
     "internal": {"scheme": LOCAL_SCHEME, "resources": {"host": "local", "connection_security": "clear"}},
     "grpc": {"options": [[f"grpc.max_{way}_message_length", MAX_FRAME_BYTES] for way in ("send", "receive")]},
 }
-"""The processes of a site meet at a Unix socket, and sites at the server alone; a frame is little larger than a piece."""
+"""The processes of a site meet at a Unix socket, and sites at the server alone; frames have bounded size."""
 
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
 _NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}
