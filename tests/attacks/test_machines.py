@@ -8,13 +8,14 @@ import ssl
 import threading
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
 from tests.cli.commands import one_error, veilgraph
 from tests.nn.test_partitioned import check
-from veilgraph.core.errors import ConfigError, LinkError
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.partitioned import rendezvous
 from veilgraph.nn.partitioned.channel import greet
 from veilgraph.nn.partitioned.door import Door
@@ -312,6 +313,38 @@ def test_two_machines_of_one_rank_and_one_beyond_the_last_do_not_both_get_in(sec
         assert [twin.outcome() is None for twin in twins].count(True) == 1
         assert [type(twin.error) for twin in twins].count(LinkError) == 1
         assert last.outcome() is not None
+
+
+class Come:
+    """A connection of which nothing is heard."""
+
+    def __init__(self):
+        self.closed = False
+
+    def recv(self, _):
+        raise ssl.SSLWantReadError
+
+    def close(self):
+        self.closed = True
+
+
+def test_of_two_who_come_at_the_same_moment_one_stays():
+    first, second = Come(), Come()
+    there: dict[int, tuple[ssl.SSLSocket, int]] = {}
+
+    came = [(first, 1, {"port": 0}), (second, 1, {"port": 0}), (Come(), 2, {"port": "?"}), (Come(), 0, {"port": 1})]
+
+    class Crowded:
+        def admit(self, greeting, wait_s):
+            at_once = came.copy()
+            came.clear()
+            return at_once
+
+    with pytest.raises(LinkTimeout, match="machine 2 of this party did not come"):
+        rendezvous._await(cast(Door, Crowded()), greet, there, 3, 0.05, lambda: None)  # type: ignore[arg-type]
+    assert list(there) == [1]
+    assert there[1][0] is first  # type: ignore[comparison-overlap]
+    assert (first.closed, second.closed) == (False, True)
 
 
 def test_a_machine_of_another_release_is_told_so(secret, monkeypatch):

@@ -11,12 +11,13 @@ from tests.roles.federation import small_job
 from tests.roles.local_parties import local_job, session_of
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import BudgetSpent, ProtocolError
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.link.collectives import text_tensor
 from veilgraph.link.memory import MemoryHub
 from veilgraph.paradigms.fit import _last_epoch
 from veilgraph.roles.agreement import Hello
 from veilgraph.roles.local_learner import Bystander
-from veilgraph.roles.stated import MAX_CLASSES, MAX_FEATURES, MAX_RELEASES_APART, check_stated
+from veilgraph.roles.stated import MAX_CLASSES, MAX_FEATURES, MAX_RELEASES_APART, agree_within, check_stated
 
 COLLABORATIVE = small_job()
 BITS = small_job(2, {"model": {"initial": {"feature_bits": 20}}})
@@ -113,6 +114,17 @@ def test_whose_budget_ends_a_training_is_said(start: int, last: int | None, capl
             assert (
                 f"the privacy budget of B allows 0 more training steps: training ends after epoch {last}" in caplog.text
             )
+
+
+@pytest.mark.parametrize("changes", [{"feature_bits": 64}, {"features": 2**31}, {"steps": 0}])
+def test_a_role_hears_who_states_too_much_before_anything_is_set_aside(changes: dict[str, Any]) -> None:
+    hub = MemoryHub(["A", "B", SERVER], 1)
+    hellos = stated(COLLABORATIVE, changes)
+    for sender in ("B", SERVER):
+        hub.link(sender).send("A", Tag(Kind.HELLO), text_tensor(hellos[sender].model_dump_json()))
+    ((field, value),) = changes.items()
+    with pytest.raises(ProtocolError, match=f"^B states {field}={value} in its hello"):
+        agree_within(session_of(COLLABORATIVE, hub.link("A")), hellos["A"])
 
 
 def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:

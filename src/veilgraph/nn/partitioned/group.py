@@ -61,9 +61,8 @@ class MachineGroup:
             x += part
 
     def exchange(self, out: Tensor, x: Tensor, out_counts: Sequence[int], counts: Sequence[int]) -> None:
-        """Sends each machine its rows of ``x`` and receives into ``out``, both machine after machine."""
+        """Sends each other machine its rows of ``x`` and receives into ``out``, both machine after machine."""
         theirs, ours = list(_parts(out, out_counts)), list(_parts(x.contiguous(), counts))
-        theirs[self.rank].copy_(ours[self.rank])
         self._move(self._others(ours), self._others(theirs))
 
     def deal(self, x: Tensor, bounds: np.ndarray) -> Tensor:

@@ -101,7 +101,7 @@ def _await(
                 f"veilgraph machine --party PARTY.yaml --rank {missing[0]}"
             )
         for connection, rank, note in door.admit(greeting, _POLL_S):
-            if rank not in missing or rank in there or not isinstance(note.get("port"), int):
+            if rank in there or not 0 < rank < count or not isinstance(note.get("port"), int):
                 connection.close()
             else:
                 there[rank] = connection, note["port"]
