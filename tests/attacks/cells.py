@@ -12,6 +12,7 @@ from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
 
 from tests.link.certificates import Project
+from tests.link.own_cells import end
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.demo import free_ports
 from veilgraph.link.channel import Session
@@ -118,9 +119,7 @@ def network() -> Iterator[Network]:
     try:
         yield Network(cells)
     finally:
-        for name, cell in cells.items():
-            cell.stop()
-            CoreCell.ALL_CELLS.pop(name, None)
+        end(cells)
 
 
 __all__ = ["FRAME", "HELLO", "HOST", "IDENTITIES", "PARTIES", "PROJECT", "Network", "identity", "network"]

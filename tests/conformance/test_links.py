@@ -18,6 +18,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
 from tests.link.certificates import Project
+from tests.link.own_cells import end
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.deploy.demo import free_ports
@@ -60,9 +61,7 @@ def stop_cells() -> Iterator[None]:
     """The engine's threads would keep the process, and its cells would take what others mean for theirs."""
     yield
     if cells.cache_info().currsize:
-        for name, cell in cells().items():
-            cell.stop()
-            CoreCell.ALL_CELLS.pop(name, None)
+        end(cells())
         cells.cache_clear()
 
 
