@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import NODES, OwnModel, Settings, small_data, small_job, small_parties
 from veilgraph.core.config import JobSettings, parse_job, read_job
-from veilgraph.core.errors import ConfigError, DataError, RangeOverflow, RunError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOverflow, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.jobs import predict, resume, train
@@ -299,7 +299,7 @@ def test_weights_that_run_away(tmp_path: Path, change: Settings, words: tuple[st
 def test_a_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     model = {"initial": {"method": "individual"}, "combine": {"strategy": "concat"}, "server": {"activation": "none"}}
     settings = small_job(2, {"model": model, "train": {"learning_rate": 1e30, "epochs": 5}})
-    with refused(RangeOverflow, "learning_rate"):
+    with refused(ProtocolError, "learning_rate"):
         train(settings, tmp_path / "run", parties=small_parties(2))
 
 

@@ -45,7 +45,7 @@ SHELL = {"topic": "sys.shell", "body": "cat startup/client.key", "headers": {}}
 SECRET = "PRIVATE KEY"
 NO_JOB = "00000000-0000-4000-8000-000000000000"
 ANSWER_S = 1.0
-FUZZ_CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "200"))
+FUZZ_CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "50"))
 FUZZ_KINDS = ("headers", "channels", "payloads", "streams", "answers", "frames")
 FUZZ_ROOM = 128 << 20
 """Bytes by which a process may grow, however many come."""
@@ -185,16 +185,17 @@ def test_an_administrators_way_leads_to_the_server_alone(site: Attacked, who: st
         await_refusal(site, SERVER, "hci_channel/command", "from C,")
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["cat server/startup/server.key", "ls server", "grep server x y", "sys_info client A", "restart client A",
-     "shutdown client A", "remove_client A", "delete_job x", "download_job x", "report_env client", "cells",
-     "stop_cell A", "configure_site_log client DEBUG", "clone_job x", "app_command x y"],
-)  # fmt: skip
-def test_the_server_has_no_command_that_nobody_needs(site: Attacked, command: str) -> None:
+REFUSED = (
+    *("cat server/startup/server.key", "ls server", "grep server x y", "sys_info client A", "restart client A"),
+    *("shutdown client A", "remove_client A", "delete_job x", "download_job x", "report_env client", "cells"),
+    *("stop_cell A", "configure_site_log client DEBUG", "clone_job x", "app_command x y"),
+)
+
+
+def test_the_server_has_no_command_that_nobody_needs(site: Attacked) -> None:
     with _session(site.network.administrator, 30) as session:
-        reply = session.api.server_execute(command)
-    assert "Unknown command" in str(reply) or "unknown" in str(reply).lower(), reply
+        for command in REFUSED:
+            assert "unknown command" in str(session.api.server_execute(command)).lower(), command
 
 
 def test_what_the_server_keeps_is_what_control_uses(site: Attacked) -> None:
@@ -416,7 +417,7 @@ def test_a_frame_that_is_too_large_ends_its_own_connection_alone(site: Attacked)
     """The memory for it is never set aside: the limit is that of gRPC."""
     before = {pid: resident(pid) for pid in pids(site.kit(SERVER))}
     large = site.attacker("C", f"C.{uuid.uuid4()}")
-    large("task", "heart_beat", SERVER, headers=site.token("C"), zeros=512 << 20)
+    large("task", "heart_beat", SERVER, headers=site.token("C"), zeros=64 << 20)
     other = site.attacker("C", f"C.{uuid.uuid4()}")
     other("admin", "after a large one", "A", admin=SHELL, headers=site.token("C"))
     await_refusal(site, "A", "admin/after a large one from C,")

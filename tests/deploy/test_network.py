@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests.attacks import nightly
 from tests.deploy.same_here import assert_same_here, model_of
 from veilgraph.cli import app
 from veilgraph.core.config import JobSettings, parse_job
@@ -194,6 +195,7 @@ def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) 
         assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
 
 
+@nightly
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
     """The server and the administrator know what it waits for."""
     kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"

@@ -44,10 +44,15 @@ def stated(job: JobSettings, changes: Mapping[str, Any], party: PartyId = "B") -
     return {name: Hello(job=job.hash(), **facts) for name, facts in each.items()}
 
 
+def epoch_of(value: object) -> object:
+    """What a refusal shows: of a checkpoint its epoch."""
+    return value[1] if isinstance(value, tuple) else value
+
+
 @pytest.mark.parametrize("job", [COLLABORATIVE, BITS, INDIVIDUAL])
 def test_honest_parties_pass(job: JobSettings) -> None:
     check_stated(job, stated(job, {}))
-    check_stated(job, stated(job, {"checkpoints": [2, job.train.epochs]}))
+    check_stated(job, stated(job, {"checkpoints": [(1, 2, "a"), (1, job.train.epochs, "a")]}))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_honest_parties_pass(job: JobSettings) -> None:
         (COLLABORATIVE, {"classes": 2}, "0"),
         (COLLABORATIVE, {"release": 1}, "0"),
         (COLLABORATIVE, {"steps": 0}, "null"),
-        (COLLABORATIVE, {"checkpoints": [1, 7]}, "at most train.epochs=6"),
+        (COLLABORATIVE, {"checkpoints": [(1, 1, "a"), (1, 7, "a")]}, "at most train.epochs=6"),
     ],
 )
 def test_what_a_job_does_not_allow_is_refused_with_party_field_and_value(
@@ -72,7 +77,9 @@ def test_what_a_job_does_not_allow_is_refused_with_party_field_and_value(
 ) -> None:
     ((field, value),) = changes.items()
     shown = max(value) if isinstance(value, list) else value
-    with pytest.raises(ProtocolError, match=f"^B states {field}={shown} in its hello, and this job allows {allowed};"):
+    with pytest.raises(
+        ProtocolError, match=f"^B states {field}={epoch_of(shown)} in its hello, and this job allows {allowed};"
+    ):
         check_stated(job, stated(job, changes))
 
 
