@@ -76,10 +76,8 @@ def test_what_a_job_does_not_allow_is_refused_with_party_field_and_value(
     job: JobSettings, changes: dict[str, Any], allowed: str
 ) -> None:
     ((field, value),) = changes.items()
-    shown = max(value) if isinstance(value, list) else value
-    with pytest.raises(
-        ProtocolError, match=f"^B states {field}={epoch_of(shown)} in its hello, and this job allows {allowed};"
-    ):
+    shown = epoch_of(max(value) if isinstance(value, list) else value)
+    with pytest.raises(ProtocolError, match=f"^B states {field}={shown} in its hello, and this job allows {allowed};"):
         check_stated(job, stated(job, changes))
 
 
