@@ -27,6 +27,7 @@ from torch import Tensor
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests import nightly
 from veilgraph.core import consent as rules
 from veilgraph.core import journal as journals
 from veilgraph.core.config import JobSettings, parse_job
@@ -234,6 +235,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         yield dead
 
 
+@nightly
 def test_a_process_killed_at_any_moment_was_counted(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = 0
     with dying(monkeypatch) as dead:

@@ -30,7 +30,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from tests.attacks import nightly
+from tests import nightly
 from tests.attacks.sites import ADMINISTRATOR, HOLDERS, Attacked, Attacker, attacked, job
 from tests.deploy.same_here import assert_same_here
 from veilgraph.core.types import SERVER
@@ -175,6 +175,7 @@ def test_no_command_of_another_holder_is_done(site: Attacked, thief: Attacker, o
 
 
 @pytest.mark.parametrize("who", ["an administrator", "a holder as one"])
+@nightly
 def test_an_administrators_way_leads_to_the_server_alone(site: Attacked, who: str) -> None:
     party = ADMINISTRATOR if who == "an administrator" else "C"
     attacker = site.attacker(party, f"_admin_{uuid.uuid4()}", site.admin_port)
@@ -413,6 +414,7 @@ def test_hostile_frames_of_every_kind_change_nothing(site: Attacked) -> None:
         assert len(site.log(party)) < 20 << 20
 
 
+@nightly
 def test_a_frame_that_is_too_large_ends_its_own_connection_alone(site: Attacked) -> None:
     """The memory for it is never set aside: the limit is that of gRPC."""
     before = {pid: resident(pid) for pid in pids(site.kit(SERVER))}
@@ -446,6 +448,7 @@ def test_a_revoked_certificate_is_cut_off_while_the_server_runs(site: Attacked, 
     await_refusal(site, SERVER, "from C,", "was revoked on")
 
 
+@nightly
 def test_honest_work_goes_on_afterwards(site: Attacked, tmp_path: Path) -> None:
     settings = job("afterwards")
     site.submit(settings)

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from torch import Tensor
 
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.faults.runs import table_job
 from tests.link.certificates import Project, pem
@@ -596,6 +597,7 @@ def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], No
 
 
 @pytest.mark.parametrize("where", ["send", "receive", "write", "tear", "record"])
+@nightly
 def test_a_kill_at_any_moment_leaves_what_the_next_session_accepts(
     parties: dict[str, Party], tmp_path: Path, where: str
 ) -> None:

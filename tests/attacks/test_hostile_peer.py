@@ -44,7 +44,7 @@ from veilgraph.roles.launch import run_threads
 from veilgraph.roles.role import Role, Session
 from veilgraph.roles.server import Server
 
-CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "12"))
+CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))
 MEMORY_BYTES = 1 << 30
 """What all cases of a kind may add to the largest size that the process ever had."""
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from tests import nightly
 from tests.faults.runs import table_job
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.paradigms.test_horizontal_runs import assert_same as assert_same_rows
@@ -219,6 +220,7 @@ def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path, kind: 
 # Leave
 
 
+@nightly
 def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path) -> None:
     """Across organisations. What was submitted, ``resume`` included, is nobody's leave."""
     settings = table_job(tmp_path / "data")
@@ -423,6 +425,7 @@ def assert_settled(parties: Mapping[PartyId, Party]) -> None:
 
 
 @pytest.mark.usefixtures("quick_disk")
+@nightly
 def test_kill_upon_kill_without_leave(tmp_path: Path) -> None:
     """Random kills, one after another, of parties none of which loses anything: no leave is ever needed."""
     source = random.Random(1)

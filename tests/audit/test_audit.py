@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.audit.audit import Plan, audit, evidence_for
 from veilgraph.audit.catalogue import ATTACKS
@@ -191,6 +192,7 @@ def test_a_planted_leak_is_found(mutant: str, tmp_path: Path, monkeypatch: pytes
     assert {finding.target for finding in found.failed} == {"A", "B"}
 
 
+@nightly
 def test_twenty_runs_without_a_leak_raise_no_alarm(tmp_path: Path) -> None:
     """At a rate of 1 % an audit, more than two alarms in twenty have a probability of 0.001."""
     alarms = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job
 from tests.paradigms.test_resume import alive, lines_of, wait_for
@@ -21,6 +22,7 @@ BUSY_S = 12.0
 
 
 @pytest.mark.parametrize(("role", "epochs"), [(SERVER, 3), (OTHER, 0), (LABEL_HOLDER, 5)])
+@nightly
 def test_a_stopped_party(tmp_path: Path, host: Host, role: PartyId, epochs: int) -> None:
     settings, run = graph_job(tmp_path / "data", {"timeout_s": TIMEOUT_S}), tmp_path / "run"
     pids = host.begin(Order(settings, run))

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.runs import OTHER, ROLES, assert_undisturbed, graph_job
 from tests.paradigms.test_resume import alive, lines_of, one_thread, wait_for, workers
@@ -20,6 +21,7 @@ NOTICE_S = 15.0
 LONG = 150
 
 
+@nightly
 def test_a_worker_killed_in_its_start(tmp_path: Path) -> None:
     job, run = tmp_path / "job.yaml", tmp_path / "run"
     write_job(graph_job(tmp_path / "data"), job)
@@ -43,6 +45,7 @@ def test_a_worker_killed_in_its_start(tmp_path: Path) -> None:
     assert_undisturbed(run, tmp_path / "undisturbed")
 
 
+@nightly
 def test_a_killed_launcher(tmp_path: Path) -> None:
     run, host = tmp_path / "run", Host()
     try:

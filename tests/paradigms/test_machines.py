@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.runs import lasting, saved_job
 from veilgraph.core.config import parse_job, write_job
@@ -111,6 +112,7 @@ def children(process):
     return found
 
 
+@nightly
 def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp_path, monkeypatch):
     settings = parse_job({**alone[0].model_dump(mode="json"), "train": {**TRAIN, "epochs": 16}})
     expected = train(settings, tmp_path / "alone")

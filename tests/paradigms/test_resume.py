@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.faults.host import Host, Order
 from tests.paradigms.runs import assert_same_run, joint_model, lasting, saved_job
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
@@ -406,6 +407,7 @@ def one_thread() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+@nightly
 def test_killed_early_and_late(tmp_path: Path) -> None:
     """SIGKILL to a process that trains in threads."""
     settings = saved_job(tmp_path / "data", LONG)

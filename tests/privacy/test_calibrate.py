@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import nightly
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import gaussian_delta, per_step, subsampled_total, total
 from veilgraph.privacy.calibrate import (
@@ -72,6 +73,7 @@ def test_the_classical_formula_is_refused_where_it_is_not_proven():
 
 
 @pytest.mark.parametrize(("epsilon", "q", "steps"), [(4.0, 0.1, 100), (1.0, 0.5, 1)])
+@nightly
 def test_subsampled_noise_is_enough_hardly_more_and_less_than_unsampled(epsilon, q, steps):
     multiplier = calibrate_subsampled(epsilon, 1e-4, q, steps)
     assert subsampled_total(GaussianEvent(multiplier), q, steps, 1e-4) <= epsilon

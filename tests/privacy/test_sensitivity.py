@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests import nightly
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.hops import AppnpHop
 from veilgraph.nn.propagate import Adjacency
@@ -98,6 +99,7 @@ def test_one_edge_moves_the_rows_no_further_than_derived(edges, bound, hops, see
 
 @settings(deadline=None, max_examples=50)
 @given(graphs(), st.integers(1, 3), st.integers(1, 2))
+@nightly
 def test_no_edge_of_any_small_graph_changes_more_rows_than_derived(edges, bound, hops):
     x = features(0)
     before = published(HOPS["appnp"], edges, x, hops, 1.0, bound)

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from veilgraph.deploy.guard import commands, ingress, sockets
-from veilgraph.deploy.revocation import refuses
+from veilgraph.deploy.guard import ingress, sockets
 
 PROGRAMS: Final = {
     "server": "nvflare.private.fed.app.server.server_train",
@@ -30,14 +29,20 @@ PROGRAMS: Final = {
 def main() -> None:
     """Sets up the guard for this process's role and runs FLARE's program in it."""
     role = sys.argv.pop(1)
+    kit = Path(sys.argv[sys.argv.index("-m") + 1])
     os.umask(0o077)
     sockets.register()
-    kit = Path(sys.argv[sys.argv.index("-m") + 1])
-    ingress.install(partial(refuses, kit))
-    if role == "holder":
-        commands.limit_site()
-    elif role == "server":
-        commands.limit_server()
+    if role in ("server", "holder"):  # a job's process has no use of what these import
+        from veilgraph.deploy.guard import commands  # noqa: PLC0415
+        from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
+
+        ingress.install(partial(refuses, kit))
+        if role == "server":
+            commands.limit_server()
+        else:
+            commands.limit_site()
+    else:
+        ingress.install()
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
 
 
