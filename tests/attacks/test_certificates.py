@@ -19,12 +19,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from tests.link.certificates import Project
 from tests.link.test_sealed import outcomes, pair
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RunError
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
+from veilgraph.deploy.engine import _take_list
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.deploy.revocation import accept_newer, install_list, installed_list, refuses
+from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list, refuses
 from veilgraph.link import revocation as lists
 from veilgraph.link.identity import Identity
 from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
@@ -287,6 +288,21 @@ def test_a_list_is_never_replaced_by_an_older_one(consortium: Path, stolen: Kit,
     assert RevocationList.read(first.pem + b"as here", (authority(consortium).root(),)) == first
     assert accept_newer(shop, third.pem)
     assert (shop / "startup" / "revoked.pem").stat().st_mode & 0o077 == 0
+
+
+def test_a_peers_list_that_cannot_be_kept_ends_the_session_with_that_peer(consortium: Path) -> None:
+    shop = kit(consortium, "shop")
+    first, _ = revoke(authority(consortium), None, NOW)
+    second, _ = revoke(authority(consortium), "bank", NOW)
+    _take_list(shop, "B", b"")
+    _take_list(shop, "B", first.pem)
+    assert installed_list(shop.path) == first
+    file = shop.path / "startup" / LIST_FILE
+    file.write_bytes(b"damaged")
+    for shown in (b"no list", second.pem):  # the peer's is none; ours is none
+        with pytest.raises(LinkError):
+            _take_list(shop, "B", shown)
+    assert file.read_bytes() == b"damaged"
 
 
 def test_a_list_reaches_a_site_through_any_peer(consortium: Path, stolen: Kit) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.message import Message
 from nvflare.lighter.utils import load_private_key_file, sign_folders
@@ -30,10 +31,12 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from tests.attacks.test_engine import KNOWN
-from veilgraph.deploy.guard import commands
+from veilgraph.deploy import engine
+from veilgraph.deploy.guard import commands, ingress
 from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import NOTICE, OURS, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
+from veilgraph.deploy.kit import TASK
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.flare import FROM_HEADER
 
@@ -286,6 +289,7 @@ def test_what_is_forwarded(at: str) -> None:
     assert forwards(headers(OURS, "frame", f"C.{JOB}", f"B.{JOB}")) == (at == "server")
     assert forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
     assert not forwards(headers("admin", "admin", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
+    assert not forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{OTHER}", cn__msg_type="reply"))
 
 
 def test_nothing_passes_a_process_of_a_job() -> None:
@@ -323,6 +327,74 @@ def test_an_attempt_is_told_of_at_the_attacked_site_with_the_certified_name(capl
     assert "\n" not in caplog.records[1].message
     for origin, endpoint in ((f"C.{JOB}", "server"), ("C", "server")):
         assert not admits("A", endpoint, Wire(None), headers(OURS, NOTICE, origin, "A"), b"{}")
+
+
+def test_an_attempt_cannot_be_written_so_that_nobody_is_told() -> None:
+    """Of the longest names in the widest letters: a notice that did not fit would be cut, and could not be read."""
+    cell, wide = Cell("server"), "\U00020000" * 500
+    said = headers(wide, '"' * 500, wide, f"A.{JOB}", cn__msg_type=wide)
+    assert not Guard(cell).admits(SimpleNamespace(name="C"), Wire("C"), Message(said, b""))
+    assert cell.telling.wait(5)
+    ((site, notice),) = cell.told
+    assert site == "A"
+    assert "from C, which claims to be" in notice["refused"]
+    heard = logging.getLogger("veilgraph")
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr(heard, "warning", lambda text, *parts: lines.append(text % parts))
+        content = json.dumps(notice, ensure_ascii=False).encode()
+        assert not admits("A", "server", Wire(None), headers(OURS, NOTICE, "server", "A"), content)
+    assert lines == [f"the server refused what was meant for here: {notice['refused']}"]
+
+
+def test_the_server_hands_no_token_to_a_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE's relay puts the server's own on what it passes on; without the guard each holder has it."""
+    sent: list[dict[str, Any]] = []
+    dispatch = CoreCell.process_message
+    monkeypatch.setattr(CoreCell, "_send_to_endpoint", lambda cell, to, message: sent.insert(0, message.headers))
+    monkeypatch.setattr(CoreCell, "process_message", dispatch)
+    monkeypatch.setattr(CoreCell, "veilgraph_guarded", False, raising=False)
+
+    def given(at: str, to: str) -> bool:
+        message = Message({"__token__": "t", "__token_signature__": "s", "kept": 1}, b"")
+        CoreCell._send_to_endpoint(Cell(at), SimpleNamespace(name=to), message)
+        assert sent[0]["kept"] == 1
+        return bool({"__token__", "__token_signature__"} & set(sent[0]))
+
+    holders = ("A", f"A.{JOB}")
+    assert all(given("server", to) for to in holders)
+    ingress.install()
+    assert not any(given("server", to) for to in holders)
+    assert given("server", ADMIN)
+    assert given("server", f"server.{JOB}")
+    assert all(given(at, "server") for at in holders)
+
+
+def test_an_administrators_cells_are_guarded_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[str] = []
+    monkeypatch.setattr(CoreCell, "process_message", lambda cell, *rest: reached.append(cell.name))
+    for flag in ("veilgraph_guarded", "veilgraph_administrators_guarded"):
+        monkeypatch.setattr(CoreCell, flag, False, raising=False)
+    ingress.install_for_administrators()
+    once = CoreCell.process_message
+    ingress.install_for_administrators()
+    assert CoreCell.process_message is once
+    for name in (ADMIN, "A"):
+        said = headers("_net_manager", "stop", "server", name)
+        CoreCell.process_message(Cell(name), SimpleNamespace(name="server"), Wire(None), 1, Message(said, b""))
+    assert reached == ["A"]
+
+
+def test_a_jobs_part_runs_in_no_process_without_a_guard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("it took part"))
+    monkeypatch.setattr(CoreCell, "veilgraph_guarded", False, raising=False)
+    executor = engine.HolderExecutor({}, "train")
+    context = SimpleNamespace(get_identity_name=lambda: "A")
+    reply = executor.execute(TASK, None, context, None)
+    assert reply.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert "this process is not guarded" in caplog.text
 
 
 def test_a_flood_of_different_attempts_takes_bounded_room(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
 from tests.deploy.test_network import HOLDERS, JOB, Consortium, consortium, job, job_processes
 from veilgraph.core.config import JobSettings
@@ -86,14 +87,3 @@ def test_a_site_that_is_killed_and_started_again_is_survived(
     assert not submitting.is_alive()
     assert not failures, str(failures[0])
     assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
-
-
-def processes_of(kit: Path) -> list[int]:
-    """Every process that works in a kit."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                if str(kit) in (entry / "cmdline").read_bytes().decode(errors="replace").split("\0"):
-                    found.append(int(entry.name))
-    return found

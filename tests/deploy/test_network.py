@@ -32,6 +32,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests import nightly
+from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here, model_of
 from veilgraph.cli import app
 from veilgraph.core.config import JobSettings, parse_job
@@ -315,17 +316,8 @@ def train_with_a_kill(consortium: Consortium, settings: JobSettings) -> None:
 
 def job_processes(consortium: Consortium, party: str) -> list[int]:
     """The processes that run a job in the kit of ``party``."""
-    kit = str(consortium.network.kits[party])
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if kit in command and {"holder-job", "server-job"} & set(command):
-                found.append(int(entry.name))
-    return found
+    found = processes_of(consortium.network.kits[party])
+    return [pid for pid, command in found.items() if {"holder-job", "server-job"} & set(command)]
 
 
 @nightly

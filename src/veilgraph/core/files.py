@@ -189,3 +189,12 @@ def descriptor_of(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Has the names of the folder's files on the disk, too: what was made or replaced there is then the new one."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.consent import Entry
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import descriptor_of, private_folder
+from veilgraph.core.files import descriptor_of, private_folder, sync_folder
 
 _FILE: Final = "jobs.jsonl"
 
@@ -77,7 +77,7 @@ class Journal:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if new:
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             yield _Held(descriptor)
         except OSError as error:
             raise self._unusable(error) from error
@@ -131,12 +131,3 @@ def _parse(content: bytes) -> list[Entry]:
         after = entry.time
         entries.append(entry)
     return entries[::-1]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Has the new file's name on the disk as well."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,7 +35,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.guard.ingress import administrators_guarded
+from veilgraph.deploy.guard.ingress import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
 
@@ -209,6 +209,7 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
     """A session with the server; FLARE's errors become ours."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
+    install_for_administrators()
     settings = kit.startup_settings()["admin"]
     address = f"{settings['host']}:{settings['port']}"
     quiet = StringIO()
@@ -216,7 +217,7 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
     logging.disable(logging.CRITICAL)
     session = None
     try:
-        with administrators_guarded(), view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
+        with view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
             with redirect_stdout(quiet), redirect_stderr(quiet):
                 session = new_secure_session(kit.name, str(view), timeout=connect_s)
             yield session

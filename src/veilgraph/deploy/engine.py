@@ -25,7 +25,7 @@ from nvflare.apis.signal import Signal
 
 from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.errors import ConfigError, PeerFailed, VeilgraphError
+from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.guard.ingress import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
@@ -211,9 +211,18 @@ def _link(
 
 
 def _take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
-    """Keeps a newer list of revoked certificates that a peer has: handshakes are held to it from the next job on."""
-    if shown and accept_newer(kit.path, shown):
-        log.info("the newer list of revoked certificates came from %s", peer)
+    """Keeps a newer list of revoked certificates that a peer has: handshakes are held to it from the next job on.
+
+    Raises:
+        LinkError: it is not one, or it cannot be kept here; the session with the peer ends.
+    """
+    try:
+        if shown and accept_newer(kit.path, shown):
+            log.info("the newer list of revoked certificates came from %s", peer)
+    except LinkError:
+        raise
+    except VeilgraphError as error:
+        raise LinkError(f"the list of revoked certificates that {peer} has cannot be kept here: {error}") from error
 
 
 def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event, why: Callable[[], str]) -> None:

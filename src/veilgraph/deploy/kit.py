@@ -151,11 +151,6 @@ class Kit:
             party_file: the holder's own; None at the server.
             runs: folder of this site's runs.
             current_list: whether the site takes part only with a current list of revoked certificates.
-            restarts: the server's leave to begin a training again.
-
-        Args:
-            party_file: the holder's own.
-            runs: where this participant's runs are kept.
             restarts: the server's leave to begin a training again, in place of what it has of it.
         """
         local = self.path / "local"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import appended_file
+from veilgraph.core.files import appended_file, sync_folder
 from veilgraph.core.types import PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
 
@@ -254,7 +254,7 @@ class EvidenceFile:
                 if file.write(content) != len(content):
                     raise OSError("only a part was written")
                 os.fsync(file.fileno())
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise RunError(f"{self._path}: cannot be written ({error}); make room, and go on with --resume") from error
         self._lines += len(lines)
@@ -278,12 +278,3 @@ def _foreign(kept: Beginning, expected: Beginning) -> str:
     if kept.roots and set(kept.roots).isdisjoint(expected.roots):
         return f"{EVIDENCE}: the run was begun under another project's root certificate; begin a new run"
     return ""
-
-
-def _sync_folder(folder: Path) -> None:
-    """Has the names of the folder's files on the disk, too: one that was replaced is then the new one."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

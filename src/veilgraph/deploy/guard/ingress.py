@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,11 +47,15 @@ _NEVER: Final = (MessageHeaderKey.SECURE, MessageHeaderKey.CONN_URL, MessageHead
 """Headers that have FLARE exchange certificates, connect where the sender says, or leave data encoded."""
 
 _MAX_CONTROL_BYTES: Final = MAX_FRAME_BYTES
-_MAX_NOTICE_BYTES: Final = 1024
+_MAX_NOTICE_BYTES: Final = 4096
+"""More than the longest notice has: one that was cut could not be read, and the attacked site would hear of nothing."""
 _REMEMBERED: Final = 10_000
 _SHOWN: Final = 120
 _ADMINISTRATOR_MARK: Final = "@"
 _SERVER: Final = "server"
+_GUARDED: Final = "veilgraph_guarded"
+_ADMINISTRATORS_GUARDED: Final = "veilgraph_administrators_guarded"
+"""Attributes of FLARE's class of cells, set where it has been replaced in part."""
 
 
 class Refused(Exception):
@@ -290,7 +293,7 @@ class Guard:
 
     def _tell(self, site: str, what: str) -> None:
         """Lets the attacked site know; in the background, for this is a thread that FLARE receives with."""
-        payload = json.dumps({"refused": what}).encode()[:_MAX_NOTICE_BYTES]
+        payload = json.dumps({"refused": what}, ensure_ascii=False).encode()
 
         def send() -> None:
             self._cell.fire_and_forget(OURS, NOTICE, site, Message({}, payload), optional=True)
@@ -339,18 +342,15 @@ def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
         return str(send(cell, to_endpoint, message))
 
     CoreCell._send_to_endpoint = send_to_endpoint
-    CoreCell.veilgraph_guarded = True
+    setattr(CoreCell, _GUARDED, True)
 
 
-@contextmanager
-def administrators_guarded() -> Iterator[None]:
-    """Puts a guard in front of this process's cells of administrators, while the block runs."""
-    dispatch = CoreCell.process_message
+def install_for_administrators() -> None:
+    """Puts a guard in front of every administrator's cell of this process, from now on; once. Other cells have none."""
+    if installed() or getattr(CoreCell, _ADMINISTRATORS_GUARDED, False):
+        return
     _guard(lambda name: name is not None and name.who == "administrator", None)
-    try:
-        yield
-    finally:
-        CoreCell.process_message = dispatch
+    setattr(CoreCell, _ADMINISTRATORS_GUARDED, True)
 
 
 def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None) -> None:
@@ -371,7 +371,7 @@ def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], 
 
 def installed() -> bool:
     """Whether this process's cells are guarded."""
-    return bool(getattr(CoreCell, "veilgraph_guarded", False))
+    return bool(getattr(CoreCell, _GUARDED, False))
 
 
 def _shown(text: object, characters: int = _SHOWN) -> str:
