@@ -17,6 +17,9 @@ TOOLS_INSTALLED := $(TOOLS_VENV)/.installed
 VEILGRAPH_DATA ?= $(or $(wildcard ../shared/datasets),.data)
 export VEILGRAPH_DATA
 
+# Compiled once, not in each of the hundreds of processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 CANDIDATES := python3.13 python3.12 python3.11 python3
 SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 SPU_SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))

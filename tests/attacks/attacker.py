@@ -4,6 +4,8 @@ Takes one attempt per line of standard input and answers each with a line. An at
 topic, target; ``headers``, by FLARE's own names, that replace or (null) take away those that an honest sender
 would have, the origin among them; ``admin`` for a command of FLARE's, or ``payload``, hexadecimal; ``timeout_s`` for
 an answer, none without.
+
+``tracer`` lets ``serve`` do the same in the process of a job, as whoever runs that process could.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import struct
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -33,19 +39,39 @@ def cell_of(kit: Path, url: str, name: str) -> CoreCell:
         f"{kind}_cert": str(startup / f"{kind}.crt"),
         f"{kind}_key": str(startup / f"{kind}.key"),
     }
-    cell = CoreCell(name, url, True, credentials)
-    replaced: dict[str, Any] = {}
+    return arm(CoreCell(name, url, True, credentials))
 
-    def replace(message: Message) -> None:
-        for key, value in replaced.items():
+
+class Replaced(threading.local):
+    """Headers of an attempt; what other threads of the process send stays as it is."""
+
+    headers: Mapping[str, Any] = MappingProxyType({})
+
+    def replace(self, message: Message) -> None:
+        for key, value in self.headers.items():
             if value is None:
                 message.remove_header(key)
             else:
                 message.set_header(key, value)
 
-    cell.add_outgoing_request_filter("*", "*", replace)
-    cell.replaced = replaced
+
+def arm(cell: CoreCell) -> CoreCell:
+    cell.replaced = Replaced()
+    cell.add_outgoing_request_filter("*", "*", cell.replaced.replace)
     return cell
+
+
+def serve(cell: CoreCell, door: Path) -> None:
+    """Makes the attempts of whoever connects to a socket, through a cell that has other work to do."""
+    arm(cell)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(door.with_suffix(".new")))
+        listener.listen()
+        door.with_suffix(".new").rename(door)
+        end, _ = listener.accept()
+        with end, end.makefile("rw", encoding="utf-8") as lines:
+            for line in lines:
+                print(json.dumps(answer_to(cell, line)), file=lines, flush=True)
 
 
 def message_of(attempt: dict[str, Any]) -> Message:
@@ -150,8 +176,7 @@ def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
 def attack(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
     if "fuzz" in attempt:
         return fuzz(cell, attempt)
-    cell.replaced.clear()
-    cell.replaced.update(attempt.get("headers", {}))
+    cell.replaced.headers = attempt.get("headers", {})
     channel, topic, target = attempt["channel"], attempt["topic"], attempt["target"]
     timeout = attempt.get("timeout_s")
     if timeout is None:
@@ -159,6 +184,13 @@ def attack(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
     reply = cell.send_request(channel, topic, target, message_of(attempt), timeout=timeout, optional=True)
     body = getattr(reply.payload, "body", reply.payload)
     return {"code": str(reply.get_header("cn__return_code", "ok")), "body": str(body)}
+
+
+def answer_to(cell: CoreCell, line: str) -> dict[str, Any]:
+    try:
+        return attack(cell, json.loads(line))
+    except Exception as error:  # noqa: BLE001  (told to the test)
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> None:
@@ -171,11 +203,7 @@ def main() -> None:
         time.sleep(0.02)
     print("ready", flush=True)
     for line in sys.stdin:
-        try:
-            answer = attack(cell, json.loads(line))
-        except Exception as error:  # noqa: BLE001  (told to the test)
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer_to(cell, line)), flush=True)
     os._exit(0)  # FLARE's threads need not be waited for
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 from veilgraph.core.config import JobSettings, parse_job
@@ -23,23 +25,31 @@ from veilgraph.experiments.organisations import export_dataset
 HOLDERS = ("A", "B", "C")
 ADMINISTRATOR = "ops@example.org"
 TRACER = Path(__file__).parent / "tracer"
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
 class Attacker:
-    """A process that has one kit and a name of its choice."""
+    """A process that has one kit, and a name of its choice or the connections of a job."""
 
-    process: subprocess.Popen[str]
+    told: IO[str]
+    answers: IO[str]
+    process: subprocess.Popen[str] | None = None
 
     def __call__(self, channel: str, topic: str, target: str, **attempt: Any) -> dict[str, Any]:
         """Makes an attempt; what it came to."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         attempt |= {"channel": channel, "topic": topic, "target": target}
-        self.process.stdin.write(json.dumps(attempt) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        print(json.dumps(attempt), file=self.told, flush=True)
+        answer: dict[str, Any] = json.loads(self.answers.readline())
+        assert not answer.get("error", "").startswith(("AttributeError", "NameError", "TypeError")), answer
         return answer
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        else:
+            self.told.close()
 
 
 @dataclass
@@ -82,10 +92,24 @@ class Attacked:
             stdout=subprocess.PIPE,
             text=True,
         )
-        made = Attacker(process)
-        self.attackers.append(made)
+        assert process.stdin is not None
         assert process.stdout is not None
+        made = Attacker(process.stdin, process.stdout, process)
+        self.attackers.append(made)
         assert process.stdout.readline() == "ready\n"
+        return made
+
+    def insider(self, job_id: str) -> Attacker:
+        """C's process of a job, which goes on with the job as well."""
+        door, deadline = self.traces / f"in {job_id[:8]}", time.monotonic() + 60
+        while not door.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(str(door))
+            lines = end.makefile("rw", encoding="utf-8")
+        made = Attacker(lines, lines)
+        self.attackers.append(made)
         return made
 
     def submit(self, settings: JobSettings, **options: Any) -> list[str]:
@@ -132,12 +156,11 @@ def attacked(out: Path, *, guarded: bool = True) -> Iterator[Attacked]:
             yield found
         finally:
             for attacker in found.attackers:
-                attacker.process.kill()
-                attacker.process.communicate()
+                attacker.end()
 
 
 def _traced(traces: Path, *, guarded: bool) -> Mapping[str, str]:
-    path = os.pathsep.join([str(TRACER), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(TRACER), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {"PYTHONPATH": path, "ATTACK_TRACES": str(traces)} | ({} if guarded else {"ATTACK_UNGUARDED": "1"})
 
 

@@ -191,6 +191,7 @@ def test_what_the_server_keeps_is_what_control_uses(site: Attacked) -> None:
         listed = session.api.server_execute("_commands")
     names = {row[1] for part in listed.get("data", []) for row in part.get("rows", [])[1:]}
     assert names == {command for command in COMMANDS if not command.startswith("_")}
+    assert names == {"check_status", "submit_job", "list_jobs", "get_job_meta", "get_job_log", "abort_job"}
 
 
 # The registries
@@ -239,13 +240,16 @@ def test_everything_registered_is_known_and_attacked_while_a_job_runs(
 
     cells = {"A", f"A.{job_id}", SERVER, f"{SERVER}.{job_id}"}
     origins = [None, *cells, f"B.{job_id}", f"_admin_{uuid.uuid4()}"]
-    inside = site.attacker("C", f"C.{job_id}")
-    for attacker in (thief, inside):
+    inside = site.insider(job_id)
+    inside("admin", "from inside", "A", headers=site.token("C"))
+    await_refusal(site, "A", "admin/from inside from C,")
+    for attacker in (inside, thief):
         for channel, topic in sorted(registered):
             for target in sorted(cells):
                 for origin in origins:
                     headers: dict[str, Any] = site.token("C") | ({} if origin is None else {"cn__origin": origin})
                     attacker(channel, topic.replace("*", "abort"), target, headers=headers, payload="81a161a162")
+        assert attacker is thief or submitting.is_alive(), failure or "the job was over before the attack was"
     submitting.join(180)
     assert not failure, failure
     assert not submitting.is_alive()

@@ -185,6 +185,9 @@ def test_a_certificate_is_for_its_own_cells() -> None:
     assert not admits("server", "A", Wire("A"), said | {"client_name": "C"})
     assert not admits(f"server.{JOB}", "server", Wire(None), headers(OURS, "frame", f"A.{JOB}", f"server.{JOB}"))
     assert not admits("A", "C", Wire(None), headers("admin", "admin", "server", "A"))
+    between = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}")
+    assert admits(f"A.{JOB}", "server", Wire(None), between)
+    assert not admits(f"A.{JOB}", f"C.{JOB}", Wire(None), between)  # holders meet at the server alone
 
 
 def test_a_revoked_certificate_says_nothing_more_and_is_cut_off() -> None:
@@ -423,6 +426,14 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> FedAdminAgent:
 
 def test_a_site_has_no_command_that_nobody_needs(agent: FedAdminAgent) -> None:
     assert set(agent.processors) == SITE_TOPICS
+    assert {type(made._processor).__name__ for made in agent.processors.values()} == {
+        "CheckResourceProcessor",
+        "CancelResourceProcessor",
+        "DeployProcessor",
+        "StartJobProcessor",
+        "AbortAppProcessor",
+        "NotifyJobStatusProcessor",
+    }, "what FLARE does there has to be read first"
 
 
 @pytest.mark.parametrize("job_id", ["startup", "..", "../..", f"{JOB} --set x=y", "", None, JOB.upper(), f"{JOB}\n"])

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -176,24 +176,31 @@ def test_a_protected_key_is_on_no_disk_and_its_passphrase_with_join_alone(consor
         assert not [path for path in files if body in (content := path.read_bytes()) or WORDS in content]
 
 
+PRIVATE: Final = {
+    "model": {"dim": 8, "initial": {"method": "individual"}},
+    "train": {"epochs": 4, "select_by": "last", "patience": None},
+    "privacy": {"epsilon_total": 3, "predictions": 1},
+}
+
+
 def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium) -> None:
-    settings = job(
-        "private",
-        model={"dim": 8, "initial": {"method": "individual"}},
-        train={"epochs": 4, "select_by": "last", "patience": None},
-        privacy={"epsilon_total": 3, "predictions": 1},
-    )
-    consortium.submit(settings)
+    consortium.submit(job("private", **PRIVATE))
     ledgers = [consortium.run(party, "private").party(party).path / "ledger.jsonl" for party in HOLDERS]
     assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 1, 4 + 1, 4 + 1]
     assert not (consortium.run(SERVER, "private").party(SERVER).path / "ledger.jsonl").exists()
-    consortium.submit(settings, "predict")
-    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
     roots = load_roots(consortium.network.runs("A").parent / "startup" / "rootCA.pem")
     for party in (*HOLDERS, SERVER):
         found = verify(consortium.run(party, "private"), roots)
         assert all(record.signed for record in found)
         assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
+
+
+@nightly
+def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium) -> None:
+    """Of the private job above."""
+    consortium.submit(job("private", **PRIVATE), "predict")
+    ledgers = [consortium.run(party, "private").party(party).path / "ledger.jsonl" for party in HOLDERS]
+    assert [_releases(ledger) for ledger in ledgers] == [4 * 2 + 2, 4 + 2, 4 + 2]
 
 
 @nightly

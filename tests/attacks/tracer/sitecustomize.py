@@ -1,5 +1,5 @@
 """Put into the processes of a site by PYTHONPATH: what FLARE registers there is noted, and with which token it speaks
-(an attacker has its own site's), and the guard can be taken away.
+(an attacker has its own site's), C's jobs can be told to attack, and the guard can be taken away.
 
 ``ATTACK_TRACES`` is the folder of the notes. With ``ATTACK_UNGUARDED`` the process runs as FLARE itself would have it.
 """
@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,23 @@ class Changes(importlib.abc.MetaPathFinder):
         return spec
 
 
-def note_registrations(module):
-    register = module.CoreCell.register_request_cb
+def note_cells(module):
+    register, start = module.CoreCell.register_request_cb, module.CoreCell.start
+
+    def start_cell(cell):
+        start(cell)
+        site, _, job = cell.get_fqcn().partition(".")
+        if site == "C" and job:
+            from tests.attacks.attacker import serve  # noqa: PLC0415  (FLARE has to be there)
+
+            threading.Thread(target=serve, args=(cell, Path(f"{TRACES}/in {job[:8]}")), daemon=True).start()
 
     def register_request_cb(cell, channel, topic, cb, *args, **kwargs):
         with Path(f"{TRACES}/{os.getpid()}.jsonl").open("a") as file:
             file.write(json.dumps([cell.get_fqcn(), channel, topic]) + "\n")
         return register(cell, channel, topic, cb, *args, **kwargs)
 
-    module.CoreCell.register_request_cb = register_request_cb
+    module.CoreCell.register_request_cb, module.CoreCell.start = register_request_cb, start_cell
 
 
 def note_tokens(module):
@@ -76,7 +85,7 @@ def all_commands(module):
 
 
 if TRACES:
-    changes = {"nvflare.fuel.f3.cellnet.core_cell": note_registrations, "nvflare.fuel.sec.authn": note_tokens}
+    changes = {"nvflare.fuel.f3.cellnet.core_cell": note_cells, "nvflare.fuel.sec.authn": note_tokens}
     if os.environ.get("ATTACK_UNGUARDED"):
         changes |= {
             "veilgraph.deploy.guard.ingress": no_guard,
