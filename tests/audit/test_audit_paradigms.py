@@ -76,7 +76,8 @@ def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path
 
 def test_private_labels_are_left_out_with_a_word(tmp_path: Path) -> None:
     local = {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}}
-    run = trained(tmp_path, {"paradigm": "local", "local": local})
+    by_node = {"split": [0.5, 0.25, 0.25], "stratify": False}
+    run = trained(tmp_path, {"paradigm": "local", "local": local, "data": by_node})
     result = audit(run, Plan(attacks=("attribute-release", "membership-shadow"), shadows=2))
     assert {(each.adversary, each.target) for each in result.findings} == {("A", "B"), ("client", "B")}
     assert "A: any attack on perturbed-labels" in words(result)

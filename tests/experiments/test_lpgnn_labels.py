@@ -19,6 +19,7 @@ def cell(kind, labels=None):
     changes = {
         "data.dataset": "synthetic",
         "data.holders": 3,
+        "data.stratify": False,
         "local.features.low": -10.0,
         "local.features.high": 10.0,
         "local.network.dim": 8,

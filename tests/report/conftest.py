@@ -36,7 +36,7 @@ HORIZONTAL: dict[str, Any] = {
 LOCAL: dict[str, Any] = {
     "name": "local",
     "paradigm": "local",
-    "data": {"dataset": "synthetic", "holders": 2},
+    "data": {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.25, 0.25], "stratify": False},
     "local": {"features": {"epsilon": 1.5, "low": -10, "high": 10}, "labels": {"holder": "B", "epsilon": 2.0}},
     "train": {"epochs": 3, "patience": None},
 }

@@ -27,6 +27,8 @@ from veilgraph.roles.role import Session
 RANGE: Settings = {"low": -10.0, "high": 10.0}
 """Holds every feature of ``small_data``."""
 PRIVATE_LABELS: Settings = {"local": {"labels": {"holder": "B", "epsilon": 2.0}}}
+BY_NODE: Settings = {"split": [0.5, 0.25, 0.25], "stratify": False}
+"""A split that says nothing of labels."""
 MECHANISMS: dict[str, Settings] = {
     "multi-bit, sparse": {"mechanism": "multi-bit", "epsilon": 1.0},
     "multi-bit, dense": {"mechanism": "multi-bit", "epsilon": 8.0},

@@ -120,8 +120,13 @@ class DataSettings(Settings):
     )
     split: tuple[Share, Share, Share] | None = Field(
         None,
-        description="shares of each class's labelled nodes for training, validation and testing, drawn by the job's "
-        "seed; null: the data set's own split",
+        description="shares of the labelled nodes for training, validation and testing, drawn by the job's seed; null: "
+        "the data set's own split",
+    )
+    stratify: bool = Field(
+        True,
+        description="split takes its shares of every class; false: each node is drawn by itself, whatever its label, "
+        "as it must be with local.labels",
     )
     parts: PartSettings = Field(PartSettings(), description="paradigm horizontal: how a data set is divided")
 
@@ -165,6 +170,8 @@ class DataSettings(Settings):
                 f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no parties, "
                 "which bring their own split; mend it, or leave it out"
             )
+        if not self.stratify and self.split is None:
+            raise ValueError("stratify=false is about split, and split is null; give shares, or leave stratify out")
         if self.block_model is not None and (self.dataset != "block-model" or self.parties is not None):
             instead = f"dataset is {self.dataset!r}; leave block_model out"
             if self.parties is not None:

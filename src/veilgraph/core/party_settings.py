@@ -136,12 +136,17 @@ class SplitColumn(Settings):
 
 
 class SplitFractions(Settings):
-    """Random fractions of each class's labelled nodes; what they leave is in no split."""
+    """Random fractions of the labelled nodes; what they leave is in no split."""
 
     train: Fraction
     val: Fraction
     test: Fraction
     seed: int = Field(0, ge=0, lt=2**63)
+    stratify: bool = Field(
+        True,
+        description="the same fractions of every class; false: each node is drawn by its id alone, in a job by a "
+        "secret of the run, as it must be where labels are released (local.labels): a split by classes tells them",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -87,9 +87,16 @@ class LearningStreams:
 
         Whoever knows the seed can compute it, as with everything drawn here.
         """
-        key = self._key(purpose, ())
-        digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in ids]
+        digests = self._digests(purpose, ids)
         return sorted(range(len(digests)), key=digests.__getitem__)
+
+    def uniform(self, purpose: str, ids: Sequence[str]) -> list[float]:
+        """A number in [0, 1) for each id, of it alone: by keyed BLAKE2b, as in ``order``."""
+        return [(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53 for digest in self._digests(purpose, ids)]
+
+    def _digests(self, purpose: str, ids: Sequence[str]) -> list[bytes]:
+        key = self._key(purpose, ())
+        return [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in ids]
 
     def _key(self, purpose: str, counters: tuple[int, ...]) -> bytes:
         return hashlib.sha256(self._root + "/".join([purpose, *map(str, counters)]).encode()).digest()

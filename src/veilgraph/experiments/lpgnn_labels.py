@@ -26,7 +26,11 @@ def _entries(dataset: str) -> list[Entry]:
     found = []
     for epsilon in LABEL_EPSILONS:
         for column, (kind, settings) in _COLUMNS.items():
-            changes = {**_FEATURES, "local.labels": {"holder": "B", "epsilon": epsilon, **settings}}
+            changes = {
+                **_FEATURES,
+                "data.stratify": False,
+                "local.labels": {"holder": "B", "epsilon": epsilon, **settings},
+            }
             found.append(Entry(f"{dataset}, ε of labels = {epsilon}", column, dataset, job, kind, changes, None))
     return found
 

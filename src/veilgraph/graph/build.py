@@ -13,6 +13,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.party_settings import PartySettings
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.convert import look_up
 from veilgraph.tables.edges import EdgeTable, read_edges
@@ -46,6 +47,7 @@ def build_graph(
     scaling: Scaling,
     total: Total = list,
     order: Order | None = None,
+    streams: LearningStreams | None = None,
 ) -> BuiltGraph:
     """Reads a party's tables and makes its graph.
 
@@ -60,6 +62,7 @@ def build_graph(
         scaling: the job's ``data.feature_scaling``.
         total: of an encoding that several holders fit together, as for ``fit_encoding``.
         order: without ``common_ids``, ids → the rows of the table in another order than its own.
+        streams: of a run, by which a split without ``stratify`` is drawn.
 
     Raises:
         DataError: a rule that the tables break, an id of ``common_ids`` that the node table lacks, or an encoding of
@@ -67,7 +70,7 @@ def build_graph(
     """
     if encoding is not None:
         _check_encoding(encoding, settings, scaling)
-    table = read_nodes(settings, base, None if encoding is None else encoding.columns)
+    table = read_nodes(settings, base, None if encoding is None else encoding.columns, streams)
     if encoding is None:
         encoding = fit_encoding(table, scaling, total)
     if common_ids is not None:

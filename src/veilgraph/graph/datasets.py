@@ -149,7 +149,7 @@ def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
     if settings.split is None:
         return None
     train, val, test = settings.split
-    return SplitFractions(train=train, val=val, test=test, seed=seed)
+    return SplitFractions(train=train, val=val, test=test, seed=seed, stratify=settings.stratify)
 
 
 def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:

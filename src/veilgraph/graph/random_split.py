@@ -15,7 +15,7 @@ from veilgraph.tables.split import draw_splits
 
 
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
-    """Training, validation and test masks, drawn by ``draw_splits``: of each class the same fractions.
+    """Training, validation and test masks, drawn by ``draw_splits``: of each class the same fractions, or by node.
 
     Args:
         labels: Tensor[N] int64, negative where unlabelled.

@@ -7,6 +7,8 @@ from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.limits import too_many
+from veilgraph.core.party_settings import PartySettings, SplitFractions
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import build_graph
 from veilgraph.mpc.intersect import align_holder, align_server
@@ -20,7 +22,11 @@ _TABLES: Final = 9
 
 
 def align(
-    link: Link, settings: JobSettings, organisation: Organisation | None, encoding: FeatureEncoding | None
+    link: Link,
+    settings: JobSettings,
+    organisation: Organisation | None,
+    encoding: FeatureEncoding | None,
+    streams: LearningStreams,
 ) -> Prepared:
     """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
 
@@ -29,6 +35,7 @@ def align(
         settings: the job.
         organisation: the holder's own; None at the server.
         encoding: fitted on earlier tables; None: fitted on these.
+        streams: of the run.
 
     Raises:
         ConfigError: a party refuses to align, at every party with the same reason.
@@ -48,9 +55,26 @@ def align(
         [ids[row] for row in alignment.rows.tolist()],
         encoding,
         settings.data.feature_scaling,
+        streams=streams,
     )
     facts = {"common_nodes": len(alignment.rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
+
+
+def split_by_labels(job: JobSettings, party: PartySettings) -> str:
+    """Why a holder does not release its labels: who is trained on would tell them; empty if it would not, or has none.
+
+    Args:
+        job: the job.
+        party: of the holder.
+    """
+    private, split = job.local.labels, party.nodes.split
+    if private is None or private.holder != party.party or not isinstance(split, SplitFractions) or not split.stratify:
+        return ""
+    return (
+        "its party file has nodes.split.stratify=true, and a split by classes tells the labels that local.labels "
+        "protects, as the learner sees who is trained on; set nodes.split.stratify to false"
+    )
 
 
 def _agree_to_align(
@@ -63,7 +87,8 @@ def _agree_to_align(
     """
     holders, job = settings.data.names, settings.hash()
     consent = None if organisation is None else organisation.consent
-    with nullcontext("") if consent is None else consent.alignment() as refuses:
+    tells = "" if organisation is None else split_by_labels(settings, organisation.settings)
+    with nullcontext(tells) if consent is None or tells else consent.alignment() as refuses:
         mine = Hello(job=job, ids=0 if refuses else count, refuses=refuses)
         hellos = agree(link, holders, mine, _TABLES, step=0)
         stated = {holder: hellos[holder].ids for holder in holders}

@@ -62,7 +62,9 @@ def collect(
     _check_columns(link, others, columns, None if label is None else label.classes, encoding)
     totals = _Totals(link, settings.data.names)
     order = partial(streams.order, "nodes")
-    built = build_graph(party, organisation.folder, None, encoding, settings.data.feature_scaling, totals, order)
+    built = build_graph(
+        party, organisation.folder, None, encoding, settings.data.feature_scaling, totals, order, streams
+    )
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
 

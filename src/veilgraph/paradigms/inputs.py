@@ -137,11 +137,16 @@ def local_graphs(settings: JobSettings) -> list[PartyGraph]:
     """All holders' graphs of a job of paradigm local over a data set or saved graphs, in the job's order.
 
     Raises:
-        ConfigError: labels are not where the job says, a mechanism cannot release so many columns, or the data set is
-            not one graph.
+        ConfigError: labels are not where the job says, or a split of them would tell what they are; a mechanism cannot
+            release so many columns; or the data set is not one graph.
         DataError: the data cannot be read, or break a rule, or a feature lies outside the declared range.
     """
-    private = settings.local.labels
+    private, data = settings.local.labels, settings.data
+    if private is not None and data.parties is None and (data.split is None or data.stratify):
+        raise ConfigError(
+            f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells the "
+            "labels that local.labels protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
+        )
     labels_at = settings.data.label_party if private is None else private.holder
     graphs = load_for_learner(settings.data, labels_at, settings.seed)
     _check_local(settings, graphs)

@@ -15,7 +15,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
-from veilgraph.paradigms.aligning import align
+from veilgraph.paradigms.aligning import align, split_by_labels
 from veilgraph.paradigms.collecting import collect
 from veilgraph.paradigms.organisation import Aligned, Organisation, Prepared
 from veilgraph.paradigms.run_directory import PartyStore
@@ -62,11 +62,9 @@ def prepare(
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         return kept
     encoding = _load_encoding(store) if anew and organisation is not None else None
-    if settings.paradigm == "horizontal":
-        streams = LearningStreams(store.seed(), link.party)
-        prepared = collect(link, settings, organisation, encoding, streams)
-    else:
-        prepared = align(link, settings, organisation, encoding)
+    streams = LearningStreams(store.seed(), link.party)
+    bring = collect if settings.paradigm == "horizontal" else align
+    prepared = bring(link, settings, organisation, encoding, streams)
     if not anew:
         _keep(store, prepared, digest)
     if organisation is None or prepared.built is None:
@@ -125,8 +123,10 @@ def _aligned(
     label = organisation.settings.nodes.label
     class_names = None if label is None else tuple(label.classes)
     aligned = settings.paradigm != "horizontal"  # where nobody learns how many nodes are common
-    refuses = too_few(organisation.settings.limits, graph.common) if aligned else None
-    return Aligned(identity, graph, ids, class_names, refuses or "")
+    refuses = split_by_labels(settings, organisation.settings)
+    if aligned and not refuses:
+        refuses = too_few(organisation.settings.limits, graph.common) or ""
+    return Aligned(identity, graph, ids, class_names, refuses)
 
 
 def _kept_digest(store: PartyStore) -> str | None:

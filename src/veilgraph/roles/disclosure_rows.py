@@ -255,8 +255,8 @@ TABLE: Final = (
         ("weight-gradients", "single-summands"), ("horizontal", "two holders")),
     Row(Kind.PERTURBED_FEATURES, _TO_HOLDER, "every node's features, perturbed by itself, a single time", "noise",
         _PERTURBED, ("perturbed-features",), ("perturbed",)),
-    Row(Kind.PERTURBED_LABELS, _TO_HOLDER, "labels under randomised response, a single time; who is trained on in the "
-        "clear", "noise", _PERTURBED, ("perturbed-labels",), ("private labels",)),
+    Row(Kind.PERTURBED_LABELS, _TO_HOLDER, "labels under randomised response, a single time; who has one, and is "
+        "trained on, in the clear", "noise", _PERTURBED, ("perturbed-labels",), ("private labels",)),
 )
 # fmt: on
 """What messages carry. A message is of a job when at least one row fits; what all that fit say is said."""

@@ -22,6 +22,7 @@ from veilgraph.core.party_settings import (
     SplitFractions,
     is_pattern,
 )
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_ids, to_numbers
 from veilgraph.tables.source import Column, Rows, column_names, stream
 from veilgraph.tables.split import draw_splits
@@ -72,13 +73,19 @@ class NodeTable:
         )
 
 
-def read_nodes(settings: PartySettings, base: Path, columns: Sequence[FeatureColumn] | None = None) -> NodeTable:
+def read_nodes(
+    settings: PartySettings,
+    base: Path,
+    columns: Sequence[FeatureColumn] | None = None,
+    streams: LearningStreams | None = None,
+) -> NodeTable:
     """Reads the node table.
 
     Args:
         settings: of the party.
         base: the party file's folder.
         columns: the feature columns of an earlier table; default: what the settings choose in this one.
+        streams: of a run, by which a split without ``stratify`` is drawn.
 
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
@@ -111,7 +118,7 @@ def read_nodes(settings: PartySettings, base: Path, columns: Sequence[FeatureCol
     every_label = np.concatenate(labels) if labels else None
     every_split = np.concatenate(splits) if splits else None
     if every_label is not None and isinstance(nodes.split, SplitFractions):
-        every_split = draw_splits(every_label, nodes.split, settings.party)
+        every_split = draw_splits(every_label, nodes.split, settings.party, every_id.to_pylist(), streams)
     joined = tuple(cast("Floats | Codes", np.concatenate(parts)) for parts in values)
     return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split)
 

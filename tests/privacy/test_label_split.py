@@ -1,0 +1,179 @@
+"""Who is trained on is sent in the clear beside private labels: it must not be a function of them.
+
+The game of local differential privacy: an attacker knows all labels but one, the party file, every id, and which
+nodes the splits hold. From a split that takes its share of every class it finds the label each time.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from tests.paradigms.test_local_runs import kept, sent
+from tests.paradigms.test_local_tables import COMMON, party_file, tables
+from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
+from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.party_settings import SplitFractions, read_party_settings
+from veilgraph.core.randomness import LearningStreams, private_seed
+from veilgraph.core.types import SERVER
+from veilgraph.paradigms.jobs import predict, resume, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.split import draw_splits
+
+FRACTIONS = {"train": 0.5, "val": 0.25, "test": 0.25}
+CLASSES = ("no", "yes")
+GAMES = 60
+
+
+def party(folder: Path, labels: Sequence[int], *, stratify: bool) -> Path:
+    """Tables with so many labelled nodes, written by whoever knows or guesses the labels."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "nodes.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = [[f"n{node:03}", 1.0, "" if label < 0 else CLASSES[label]] for node, label in enumerate(labels)]
+        csv.writer(file).writerows([["id", "x", "kind"], *rows])
+    label = {"column": "kind", "classes": list(CLASSES)}
+    nodes = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x"]}], "label": label}
+    content = {"party": "C", "nodes": nodes | {"split": FRACTIONS | {"stratify": stratify}}}
+    (folder / "party.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    return folder / "party.yaml"
+
+
+def splits(file: Path, streams: LearningStreams | None = None) -> list[int]:
+    found = read_nodes(read_party_settings(file), file.parent, streams=streams).splits
+    assert found is not None
+    return [int(place) for place in found]
+
+
+def guessed(folder: Path, draw: random.Random, *, stratify: bool) -> bool:
+    """One game: whether the attacker names the label that it does not know."""
+    labels = [draw.randrange(2) for _ in range(80)]
+    target = draw.randrange(80)
+    seen = splits(party(folder, labels, stratify=stratify), LearningStreams(private_seed(), "C"))
+    fitting = [
+        guess
+        for guess in range(2)
+        if splits(party(folder, [*labels[:target], guess, *labels[target + 1 :]], stratify=stratify)) == seen
+    ]
+    return (fitting or [draw.randrange(2)])[0] == labels[target]
+
+
+def test_a_split_by_classes_gives_the_label_away_and_one_by_id_does_not(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    by_class = sum(guessed(tmp_path, draw, stratify=True) for _ in range(GAMES))
+    by_id = sum(guessed(tmp_path, draw, stratify=False) for _ in range(GAMES))
+    assert by_class == GAMES
+    assert abs(by_id - GAMES / 2) < 4 * (GAMES / 4) ** 0.5
+
+
+def test_no_label_moves_any_node_from_its_split(tmp_path: Path) -> None:
+    """Whatever the secret: not even who knows it learns a label from the splits."""
+    draw = random.Random(1)
+    for streams in (None, LearningStreams(7, "C"), LearningStreams(private_seed(), "C")):
+        labels = [draw.randrange(2) for _ in range(200)]
+        before = splits(party(tmp_path, labels, stratify=False), streams)
+        assert {0, 1, 2} == set(before)
+        for _ in range(5):
+            others = [draw.randrange(2) for _ in labels]
+            assert splits(party(tmp_path, others, stratify=False), streams) == before
+        blank = [-1 if node % 3 else label for node, label in enumerate(labels)]
+        after = splits(party(tmp_path, blank, stratify=False), streams)
+        assert all(new == (-1 if node % 3 else old) for node, (old, new) in enumerate(zip(before, after, strict=True)))
+
+
+def test_the_draw_by_id_has_its_shares_and_depends_on_the_secret_the_seed_and_the_id_alone() -> None:
+    fractions = SplitFractions(train=0.5, val=0.2, test=0.1, stratify=False)
+    ids, labels = [str(node) for node in range(20_000)], np.zeros(20_000, np.int32)
+    streams = LearningStreams(private_seed(), "C")
+
+    def drawn(ids: Sequence[str] = ids, fractions: SplitFractions = fractions, of: LearningStreams = streams):
+        return draw_splits(labels[: len(ids)], fractions, "C", ids, of)
+
+    found = drawn()
+    assert np.abs(np.bincount(found + 1, minlength=4) / 20_000 - (0.2, 0.5, 0.2, 0.1)).max() < 0.02
+    assert (drawn(ids[::-1])[::-1] == found).all()
+    assert (drawn(ids[5000:]) == found[5000:]).all()
+    for other in (
+        drawn(of=LearningStreams(private_seed(), "C")),
+        drawn(fractions=fractions.model_copy(update={"seed": 1})),
+        drawn([f"x{name}" for name in ids]),
+    ):
+        assert (other != found).mean() > 0.5
+
+
+def stratified(folder: Path, *, stratify: bool) -> JobSettings:
+    """The job on three organisations' tables in which C releases its labels."""
+    settings = tables(folder, {"local": {"labels": {"holder": "C", "epsilon": 0.1}}}, labels_at="C")
+    file = party_file(settings, "C")
+    content = yaml.safe_load(file.read_text())
+    content["nodes"]["split"] = FRACTIONS | ({} if stratify else {"stratify": False})
+    content["nodes"]["features"] = [{"columns": [f"x{column}" for column in (4, 5, 6, 7)]}]
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return settings
+
+
+def test_a_holder_does_not_release_labels_with_a_split_by_classes(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^C refuses the job: its party file has nodes\.split\.stratify=true"
+    ) as caught:
+        train(stratified(tmp_path, stratify=True), tmp_path / "run")
+    assert "set nodes.split.stratify to false" in str(caught.value)
+    for name in ("A", "B", "C", SERVER):
+        store = RunDirectory.open(tmp_path / "run").party(name)
+        assert not (store.path / "alignment.json").exists(), "ids were compared first"
+
+
+def test_tables_that_were_kept_with_a_split_by_classes_release_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run has them that an earlier release of veilgraph aligned."""
+    settings = stratified(tmp_path, stratify=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("veilgraph.paradigms.aligning.split_by_labels", lambda job, party: "")
+        with pytest.raises(ConfigError, match=r"^C refuses the job: .*stratify=true"):
+            train(settings, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"^C refuses the job: .*stratify=true"):
+        resume(tmp_path / "run")
+    assert not sent(tmp_path / "run", "C")
+
+
+def test_what_leaves_is_drawn_by_the_secret_of_the_run(tmp_path: Path) -> None:
+    settings = stratified(tmp_path, stratify=False)
+    masks = []
+    for name, private in (("one", True), ("other", True)):
+        run = train(settings, tmp_path / name, private_seeds=private)
+        labels = kept(run.path)["labels"]
+        assert labels.shape == (COMMON, 2)
+        store = RunDirectory.open(run.path).party("C")
+        ids = (store.ids() or [])[:COMMON]
+        fractions = SplitFractions(**FRACTIONS, stratify=False)
+        streams = LearningStreams(store.seed(), "C")
+        drawn = draw_splits(np.zeros(COMMON, np.int32), fractions, "C", ids, streams)
+        assert labels[:, 1].tolist() == [{0: 1, 1: 2}.get(place, 0) for place in drawn.tolist()]
+        masks.append(dict(zip(ids, drawn.tolist(), strict=True)))
+        predict(run.path)
+        assert torch.equal(kept(run.path)["labels"], labels)
+    assert masks[0] != masks[1]
+
+
+@pytest.mark.parametrize("data", [{}, {"split": [0.5, 0.25, 0.25]}], ids=["its own split", "shares of every class"])
+def test_a_data_sets_labels_are_not_released_with_a_split_by_classes(tmp_path: Path, data: dict[str, object]) -> None:
+    job = local_job(2, PRIVATE_LABELS, {"data": data, "train": {"epochs": 2}})
+    way_out = r"give data\.split, as in \[0\.5, 0\.25, 0\.25\], with data\.stratify: false"
+    with pytest.raises(ConfigError, match=way_out):
+        train(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    by_node = local_job(2, PRIVATE_LABELS, {"data": BY_NODE, "train": {"epochs": 2}})
+    assert kept(train(by_node, tmp_path / "run").path)["labels"].shape[1] == 2
+    with pytest.raises(ConfigError, match=r"stratify=false is about split, and split is null"):
+        local_job(2, {"data": {"stratify": False}})
