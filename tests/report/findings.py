@@ -67,7 +67,8 @@ def findings() -> list[Json]:
             **against_a_baseline(0.82, 0.61, pooled=interval(0.93, 0.01), limit=0.9, passed=True),
         ),
         finding(
-            *("A", "B", "edges", "link-supervised", 0.66), **against_a_baseline(0.66, 0.655, limit=0.6, passed=False)
+            *("A", "B", "edges", "link-supervised", 0.66),
+            **against_a_baseline(0.66, 0.655, limit=0.6, passed=False, exceeded=["auc"]),
         ),
         finding(*("A", "B", "features", "attribute", 0.51), **against_a_baseline(0.51, 0.50, accuracy=0.31)),
         finding(*("client", "A", "membership", "membership-confidence", 0.71), note="Over 100 training nodes."),
@@ -96,7 +97,7 @@ def leak() -> Json:
 
 def audit(*, job: str, seed: int = 0, paradigm: str = "vertical", more: tuple[Json, ...] = ()) -> Json:
     return {
-        "version": 1,
+        "version": 2,
         "job": job,
         "paradigm": paradigm,
         "seed": seed,

@@ -23,7 +23,7 @@ def test_every_finding_has_a_verdict_in_words(runs: dict[str, Path]) -> None:
     ]
     assert len(rows) == len(verdicts)
     assert [verdict for row, verdict in zip(rows, verdicts, strict=True) if verdict in row] == verdicts
-    assert "above its limit of 0.6" in rows[1]
+    assert "above the limit of 0.6" in rows[1]
     assert "within its limit of 0.9" in rows[0]
     assert "no more than the ledger's ε allows" in epsilon
     assert "C receives no gradient in this job" in page.text
@@ -41,9 +41,40 @@ def test_a_leak_fails_the_audit_and_none_passes_it(copy: Copy) -> None:
         assert ("LEAK: masked evidence tells something" in page.text) == bool(more)
 
 
+def test_a_limit_that_nothing_was_held_to_fails_the_audit(copy: Copy) -> None:
+    run, report = copy("plain"), audit(job="plain")
+    report["findings"] = [each for each in report["findings"] if each["limit"] != 0.6]
+    report["skipped"][0] |= {"name": "label-gradient", "limited": True}
+    (run / "audit.json").write_text(json.dumps(report))
+    page = page_of(run)
+    assert page.within["dd"][2] == "failed"
+    assert "Nothing was held to the limits on label-norm: the audit does not pass." in page.text
+
+
+def test_an_epsilon_above_the_ledgers_fails_the_audit_in_words(copy: Copy) -> None:
+    run, report = copy("plain"), audit(job="plain")
+    report["findings"] = [each for each in report["findings"] if each["limit"] != 0.6]
+    report["findings"][-1] |= {"limit": 1.5, "passed": False, "exceeded": ["epsilon"]}
+    (run / "audit.json").write_text(json.dumps(report))
+    page = page_of(run)
+    assert page.within["dd"][2] == "failed"
+    assert "LEAK: more than the ledger's ε allows" in page.text
+    assert "above its limit of 1.5" in page.text
+
+
+def test_a_rate_has_its_own_words(copy: Copy) -> None:
+    run, report = copy("plain"), audit(job="plain")
+    report["findings"][0] |= {"rates": {"tpr_at_1_percent": 0.1}}
+    report["findings"][1] |= {"rates": {"tpr_at_1_percent": 0.06}, "exceeded": ["auc", "tpr_at_1_percent"]}
+    (run / "audit.json").write_text(json.dumps(report))
+    rows = [text for text in page_of(run).within["tr"] if " against B: " in text]
+    assert "within its limit of 0.9 and 0.1 on tpr_at_1_percent" in rows[0]
+    assert "above the limit of 0.6, may be above the limit of 0.06 on tpr_at_1_percent" in rows[1]
+
+
 def test_an_audit_without_limits_is_not_called_passed(copy: Copy) -> None:
     run, report = copy("plain"), audit(job="plain")
-    report["findings"] = [{**each, "limit": None, "passed": None} for each in report["findings"]]
+    report["findings"] = [{**each, "limit": None, "passed": None, "exceeded": []} for each in report["findings"]]
     (run / "audit.json").write_text(json.dumps(report))
     assert page_of(run).within["dd"][2] == "no limits set"
 
@@ -61,8 +92,8 @@ def test_of_many_findings_the_strongest_of_each_on_each_secret_come_first(copy: 
     ("content", "says"),
     [
         ("{", "damaged"),
-        ("[]", "not an audit of version 1"),
-        (json.dumps({**audit(job="plain"), "version": 2}), "not an audit of version 1"),
+        ("[]", "not an audit of version 2"),
+        (json.dumps({**audit(job="plain"), "version": 1}), "not an audit of version 2"),
         (json.dumps({**audit(job="plain"), "findings": [{}]}), r"not an audit \(findings"),
     ],
 )

@@ -7,11 +7,12 @@ come from the other parties' parts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from veilgraph.audit.case import Case
@@ -22,7 +23,8 @@ from veilgraph.audit.mounts.masks import told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.view import load_view
-from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, LimitedAttack
+from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
+from veilgraph.core.config import first_problem
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
@@ -35,6 +37,9 @@ AUDIT_FILE: Final = "audit.json"
 FALSE_ALARM_RATE: Final = 0.01
 """Of all tests of evidence that must say nothing, together."""
 
+_NOTHING: Final = "it has nothing for that"
+_NOBODY: Final = "nobody was asked to, or has anything to mount it on"
+
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
 
@@ -46,14 +51,14 @@ class Plan:
     Attributes:
         adversaries: parties, or ``CLIENT``; None: all.
         attacks: by name; None: all.
-        limits: attack → the highest AUC that passes, over the job's own.
+        limits: attack → what it may find, over the job's own; a number is the highest AUC that passes.
         seed: of everything drawn; the same seed gives the same audit.
         shadows: models that adversaries train for membership inference.
     """
 
     adversaries: tuple[PartyId, ...] | None = None
     attacks: tuple[str, ...] | None = None
-    limits: Mapping[LimitedAttack, float] | None = None
+    limits: Mapping[LimitedAttack, float | AttackLimit] | None = None
     seed: int = 0
     shadows: int = 4
 
@@ -86,8 +91,7 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
     attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
-    limits: dict[LimitedAttack, float] = {**settings.limits, **(asked.limits or {})}
-    _chosen("limits", tuple(limits), LIMITED_ATTACKS)
+    limits = _limits(settings.limits, asked.limits or {})
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for adversary in adversaries:
@@ -95,10 +99,15 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
         findings += [each for each in mounted if isinstance(each, Finding)]
         skipped += [each for each in mounted if isinstance(each, Skipped)]
         if asked.attacks is not None:
-            named = " ".join(each.attack for each in mounted)
-            skipped += [Skipped(adversary, name, "it has nothing for that") for name in attacks if name not in named]
+            named = {each.attack if isinstance(each, Finding) else each.name for each in mounted}
+            idle = [name for name in ATTACK_NAMES if name in attacks and name not in named]
+            skipped += [Skipped(adversary, name, _NOTHING, name) for name in idle]
     tried = {finding.attack for finding in findings}
-    skipped += [Skipped("no adversary", name, "its limit holds for nothing") for name in limits if name not in tried]
+    skipped = [_held(each, limits, tried) for each in skipped]
+    named = {each.name for each in skipped if each.limited}
+    for name in limits:
+        if name not in tried | named:
+            skipped.append(Skipped("no adversary", name, _NOBODY, name, limited=True))
     tests = sum(not finding.permitted for finding in findings)
     level = FALSE_ALARM_RATE / max(1, tests)
     judged = tuple(_judged(finding, limits, level) for finding in findings)
@@ -164,7 +173,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
     try:
         found = evidence_for(case.run, adversary)
     except DataError as error:
-        yield Skipped(adversary, "any attack", str(error))
+        yield Skipped(adversary, "any attack", str(error), limited=True)
         return
     for evidence in found:
         if evidence.sort == "hidden":
@@ -192,7 +201,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                         **measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE),
                     )
                 except DataError as error:
-                    yield Skipped(adversary, f"{name} on {target}", str(error))
+                    yield Skipped(adversary, f"{name} on {target}", str(error), name)
     if adversary != CLIENT:
         for names, what in unused(load_view(case.run, adversary), found):
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
@@ -212,19 +221,36 @@ def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding |
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:
-        return Skipped(adversary, f"uniformity of {evidence.words}", str(error))
+        return Skipped(adversary, f"uniformity of {evidence.words}", str(error), "uniformity")
     auc, level = measure(outcome.scores, outcome.truth).auc, FALSE_ALARM_RATE
     judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
     found = measured(outcome, seed=case.seed, level=level, judged=judged)
     return Finding(adversary, target, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
-def _judged(finding: Finding, limits: Mapping[LimitedAttack, float], level: float) -> Finding:
-    limit = finding.limit  # the ledger's, of an epsilon
-    for attack, highest in limits.items():
-        if finding.attack == attack:
-            limit = highest
-    return finding.judged(limit, FALSE_ALARM_RATE if finding.permitted else level)
+def _limits(
+    of_job: Mapping[LimitedAttack, AttackLimit], asked: Mapping[LimitedAttack, float | AttackLimit]
+) -> dict[AttackName, AttackLimit]:
+    """The job's, figure by figure replaced by those that are asked for."""
+    _chosen("limits", tuple(asked), LIMITED_ATTACKS)
+    found: dict[AttackName, AttackLimit] = dict(of_job.items())
+    try:
+        for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
+            before = found[name].figures() if name in found else {}
+            found[name] = AttackLimit(**before | limit.figures())
+    except ValidationError as error:
+        raise ConfigError(f"limits: {first_problem(error)}") from error
+    return found
+
+
+def _held(skipped: Skipped, limits: Mapping[AttackName, AttackLimit], tried: Collection[AttackName]) -> Skipped:
+    """Whether a limit would have been held to it; not where there was nothing to attack, and others attacked."""
+    idle = skipped.why == _NOTHING and skipped.name in tried
+    return replace(skipped, limited=(skipped.name in limits and not idle) or (skipped.limited and bool(limits)))
+
+
+def _judged(finding: Finding, limits: Mapping[AttackName, AttackLimit], level: float) -> Finding:
+    return finding.judged(limits.get(finding.attack), FALSE_ALARM_RATE if finding.permitted else level)
 
 
 def _chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:

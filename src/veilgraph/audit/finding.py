@@ -10,13 +10,14 @@ import numpy as np
 
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.statistics import Figure, Interval, Verdict, differences, intervals, measure, verdict
-from veilgraph.core.audit_settings import AttackName
+from veilgraph.core.audit_settings import LIMITED_FIGURES, AttackLimit, AttackName, LimitedFigure
 from veilgraph.core.types import PartyId
 
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]
 CLIENT: Final = "client"
 """The adversary who takes no part and may ask for predictions; no party can be called that in an audit."""
 
+_TURNED: Final = "Read the other way round: low scores are those that it finds."
 _SAMPLES: Final = 400
 _PERMUTATIONS: Final = 500
 _POINTS: Final = 101
@@ -75,6 +76,8 @@ class Finding:
         verdict: whether it is more than chance, or than ``without``, could explain.
         roc: of the attack.
         limit: the highest value that passes.
+        rates: figure → the highest that passes, of those among ``figures`` that are limited.
+        exceeded: the limited figures that do not pass.
         passed: None where nothing limits it.
         note: a sentence.
     """
@@ -95,22 +98,37 @@ class Finding:
     verdict: Verdict | None = None
     roc: Curve | None = None
     limit: float | None = None
+    rates: Mapping[LimitedFigure, float] = field(default_factory=dict)
+    exceeded: tuple[LimitedFigure | Literal["epsilon"], ...] = ()
     passed: bool | None = None
     note: str = ""
 
-    def judged(self, limit: float | None, level: float) -> Self:
-        """The finding held against its limit and, where its evidence must tell nothing, against chance.
+    def judged(self, limits: AttackLimit | None, level: float) -> Self:
+        """The finding held against its limits and, where its evidence must tell nothing, against chance.
+
+        A limited figure passes where all of its interval does: what may be above the limit does not. ε is a lower
+        bound already, and held to the ledger's by itself.
 
         Args:
-            limit: the highest value that passes; None: any.
+            limits: of its attack; None: none.
             level: the false-alarm rate of this one test.
         """
         found = self.verdict
         leaks = not self.permitted and found is not None and found.p_value <= level
-        exceeds = limit is not None and self.value.value > limit
         verdict_ = None if found is None else replace(found, found=found.p_value <= level, level=level)
-        passed = None if self.permitted and limit is None else not (leaks or exceeds)
-        return replace(self, verdict=verdict_, limit=limit, passed=passed)
+        highest: dict[LimitedFigure, float] = {} if limits is None else limits.figures()
+        figures: dict[LimitedFigure, Interval] = {"auc": self.value}
+        for name in LIMITED_FIGURES:
+            if self.figures is not None and name in self.figures:
+                figures[name] = self.figures[name]
+        exceeded: tuple[LimitedFigure | Literal["epsilon"], ...] = tuple(
+            name for name, most in highest.items() if figures[name].high > most
+        )
+        limit = highest.pop("auc", self.limit)
+        if self.measure == "epsilon" and self.limit is not None and self.value.value > self.limit:
+            exceeded = ("epsilon",)
+        passed = None if self.permitted and limit is None and not highest else not (leaks or exceeded)
+        return replace(self, verdict=verdict_, limit=limit, rates=highest, exceeded=exceeded, passed=passed)
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -119,11 +137,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack that was not mounted, and why."""
+    """An attack that was not mounted.
+
+    Attributes:
+        adversary: who would have.
+        attack: in words, with its target.
+        why: it was not.
+        name: of the attack; None where none of the catalogue is meant.
+        limited: whether a limit is on it, which nothing was held to.
+    """
 
     adversary: PartyId
     attack: str
     why: str
+    name: AttackName | None = None
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,9 +176,14 @@ class AuditResult:
         """The findings that do not pass."""
         return tuple(finding for finding in self.findings if finding.passed is False)
 
+    @property
+    def untested(self) -> tuple[Skipped, ...]:
+        """What a limit is on, and was not mounted: whether it is kept is not known, so the audit does not pass."""
+        return tuple(skipped for skipped in self.skipped if skipped.limited)
+
     def record(self) -> dict[str, Any]:
         """As ``audit.json`` has it."""
-        return {"version": 1, **asdict(self)}
+        return {"version": 2, **asdict(self)}
 
 
 def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
@@ -165,6 +198,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
     Raises:
         DataError: there are too few targets of one kind.
     """
+    turned, outcome = _turned(outcome) if judged is None else (False, outcome)
     scores, truth = outcome.scores, outcome.truth
     figures = intervals(scores, truth, seed=seed, samples=_SAMPLES, threshold=outcome.threshold)
     found: dict[str, Any] = {
@@ -181,10 +215,36 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
             found[name] = intervals(others, truth, seed=seed, samples=_SAMPLES)["auc"]
     if outcome.without is not None:
         found["gain"] = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES)["auc"]
-    found["verdict"] = judged or verdict(
-        scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS
+    found["verdict"] = judged or _both_ways(
+        verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS)
     )
+    if turned:
+        found["note"] = " ".join(filter(None, [outcome.note, _TURNED]))
     return found
+
+
+def _turned(outcome: Outcome) -> tuple[bool, Outcome]:
+    """Every adversary's scores read in the direction in which they say more, and whether that is the other one.
+
+    Where neighbours differ, a high score means that there is no edge; who has seen a few pairs knows. An AUC is thus at
+    least 0.5.
+    """
+
+    def best(scores: Floats | None) -> Floats | None:
+        return scores if scores is None or measure(scores, outcome.truth).auc >= 0.5 else -scores
+
+    scores = best(outcome.scores)
+    if scores is None or scores is outcome.scores:
+        return False, replace(outcome, without=best(outcome.without), pooled=best(outcome.pooled))
+    threshold = None  # it was fixed for the other direction
+    changed = replace(outcome, scores=scores, without=best(outcome.without), pooled=best(outcome.pooled))
+    return True, replace(changed, threshold=threshold)
+
+
+def _both_ways(one: Verdict) -> Verdict:
+    """The direction was chosen by looking, which doubles the chance of a false alarm."""
+    p_value = min(1.0, 2 * one.p_value)
+    return replace(one, p_value=p_value, found=p_value <= one.level)
 
 
 def _curve(scores: Floats, truth: Truth) -> Curve:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from veilgraph.cli.app import command, messages, results, say
-from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, LimitedAttack
+from veilgraph.core.audit_settings import (
+    ATTACK_NAMES,
+    LIMITED_ATTACKS,
+    LIMITED_FIGURES,
+    AttackLimit,
+    LimitedAttack,
+    LimitedFigure,
+)
 
 FAILED: Final = 3
 
@@ -27,7 +35,12 @@ def audit_command(
     ] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option("--limit", metavar="ATTACK=AUC", help="Fail where an attack finds more; over the job's limits."),
+        typer.Option(
+            "--limit",
+            metavar="ATTACK[:FIGURE]=MOST",
+            help="Fail where an attack may find more, or cannot be mounted; over the job's limits. "
+            "FIGURE: auc, tpr_at_1_percent or tpr_at_0_1_percent.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
     shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
@@ -35,17 +48,17 @@ def audit_command(
     """Attack what each party of a run saw, measure what it learns, and compare that with limits.
 
     Every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
-    that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of the
-    job or of --limit is exceeded, where a message that must say nothing says something, or where canaries prove a
-    larger ε than the ledger has.
+    that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of
+    the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
+    message that must say nothing says something, or where canaries prove a larger ε than the ledger has.
     """
     from veilgraph.audit.audit import AUDIT_FILE, Plan, audit  # noqa: PLC0415
-    from veilgraph.report.audit import audit_table, skipped_lines  # noqa: PLC0415
+    from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
 
     plan = Plan(
         adversaries=tuple(adversaries) if adversaries else None,
         attacks=tuple(attacks) if attacks else None,
-        limits=dict(map(_limit, limits or [])),
+        limits=_limits(limits or []),
         seed=seed,
         shadows=shadows,
     )
@@ -58,20 +71,35 @@ def audit_command(
     if result.failed:
         results().print(audit_table(result, result.failed, title="Failed"))
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
+    for line in untested_lines(result.untested):
+        say(line)
+    if result.failed or result.untested:
         raise typer.Exit(FAILED)
 
 
-def _limit(text: str) -> tuple[LimitedAttack, float]:
+def _limits(texts: Sequence[str]) -> dict[LimitedAttack, AttackLimit]:
+    """The limits of a command line, those of one attack together."""
+    found: dict[LimitedAttack, dict[LimitedFigure, float]] = {}
+    for text in texts:
+        attack, figure, highest = _limit(text)
+        found.setdefault(attack, {})[figure] = highest
+    return {attack: AttackLimit(**figures) for attack, figures in found.items()}
+
+
+def _limit(text: str) -> tuple[LimitedAttack, LimitedFigure, float]:
     name, equals, value = text.partition("=")
-    known = {each: each for each in LIMITED_ATTACKS}
+    name, colon, asked = name.partition(":")
+    attacks, figures = {each: each for each in LIMITED_ATTACKS}, {each: each for each in LIMITED_FIGURES}
+    figure = figures.get(asked if colon else "auc")  # type: ignore[call-overload]
     try:
         number = float(value)
     except ValueError:
         number = float("nan")
-    if not equals or name not in known or not 0.5 <= number <= 1:
+    if not equals or name not in attacks or figure is None or not (0.5 if figure == "auc" else 0) <= number <= 1:
         raise typer.BadParameter(
             f"{text!r} is not ATTACK=AUC with one of {', '.join(LIMITED_ATTACKS)} and an AUC from 0.5 to 1, as in "
-            "link-similarity=0.9",
+            "link-similarity=0.9, or ATTACK:FIGURE=RATE with tpr_at_1_percent or tpr_at_0_1_percent and a rate from 0 "
+            "to 1, as in membership-lira:tpr_at_1_percent=0.05",
             param_hint="--limit",
         )
-    return known[name], number
+    return attacks[name], figure, number

@@ -94,7 +94,9 @@ class JobSettings(Settings):
     train: TrainSettings = TrainSettings()
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy")
     limits: Limits = Field(
-        default={}, description="attack → the highest AUC that veilgraph audit lets pass; 0.5 is chance"
+        default={},
+        description="attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , "
+        "tpr_at_0_1_percent: }",
     )
 
     @model_validator(mode="after")

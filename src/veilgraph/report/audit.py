@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veilgraph.audit.finding import AuditResult, Finding, Skipped
+from veilgraph.audit.statistics import Interval
 
 
 def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, title: str = "Audit") -> Table:
@@ -50,10 +51,35 @@ def verdict_words(finding: Finding) -> str:
     if not finding.permitted:
         return "LEAK" if finding.passed is False else "says nothing"
     if finding.passed is False:
-        return "above the limit"
+        return limit_words(finding)
     if found is None or not found.found:
         return "no more than without" if finding.without is not None else "no more than guessing"
     return "more than without" if finding.without is not None else "more than guessing"
+
+
+def limit_words(finding: Finding) -> str:
+    """Which of its limits a finding exceeds, or may exceed: the upper end of the interval is held to them."""
+    figures: dict[str, tuple[Interval, float]] = {}
+    exceeded: tuple[str, ...] = finding.exceeded
+    if finding.limit is not None:
+        figures["auc"] = finding.value, finding.limit
+    for rate, most in finding.rates.items():
+        figures[rate] = (finding.figures or {})[rate], most
+    words = []
+    for name in filter(figures.__contains__, exceeded):
+        value, most = figures[name]
+        how = "above" if value.value > most else "may be above"
+        words.append(f"{how} the limit of {most:.4g}" + ("" if name == "auc" else f" on {name}"))
+    return ", ".join(words)
+
+
+def untested_lines(untested: Sequence[Skipped]) -> list[str]:
+    """Limits that nothing was held to, a line each, with what it comes to."""
+    lines = [f"the audit failed: nothing was held to the limit on {each.attack} ({each.adversary}): {each.why}"
+             for each in untested]  # fmt: skip
+    return (
+        [*lines, "whether such a limit is kept is not known: mount the attack, or take the limit out"] if lines else []
+    )
 
 
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
@@ -68,6 +94,7 @@ def _figures(finding: Finding) -> str:
         "without": None if finding.without is None else finding.without.value,
         "pooled": None if finding.pooled is None else finding.pooled.value,
         "limit": finding.limit,
+        **{f"{name} ≤": most for name, most in finding.rates.items()},
     }
     lines = [f"{name} {held:.3f}" for name, held in beside.items() if held is not None]
     return "\n".join([f"{value.value:.3f}", f"[{value.low:.3f}, {value.high:.3f}]", *lines])

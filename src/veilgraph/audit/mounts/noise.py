@@ -33,16 +33,16 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
     if adversary != SERVER or privacy is None:
         return
     if not privacy.canaries:
-        yield Skipped(SERVER, "epsilon", "the job has no canaries; train it again with privacy.canaries")
+        yield Skipped(SERVER, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")
         return
     view = load_view(case.run, SERVER)
     for holder in case.settings.publishing:
         canaries = case.run.party(holder).canaries()
         if canaries is None:
-            yield Skipped(SERVER, f"epsilon of {holder}", "its canaries are not here")
+            yield Skipped(SERVER, f"epsilon of {holder}", "its canaries are not here", "epsilon")
             continue
         if not (case.run.party_path(holder) / LEDGER_SUMMARY).is_file():
-            yield Skipped(SERVER, f"epsilon of {holder}", "its ledger is not here")
+            yield Skipped(SERVER, f"epsilon of {holder}", "its ledger is not here", "epsilon")
             continue
         released, directions = [], []
         for step, matrix in _released(view, holder):
@@ -51,7 +51,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             released.append(matrix.double().numpy())
             directions.append(canaries.directions(matrix.shape[1], step, privacy.order).numpy())
         if not released:
-            yield Skipped(SERVER, f"epsilon of {holder}", "the server's view has none of its releases")
+            yield Skipped(SERVER, f"epsilon of {holder}", "the server's view has none of its releases", "epsilon")
             continue
         scores = canary_scores(released, canaries.rows.numpy(), directions)
         bound = one_run_epsilon(

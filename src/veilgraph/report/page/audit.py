@@ -81,11 +81,15 @@ def audit(found: Found) -> Audit:
             "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
             f"reported in at most {100 * report.false_alarm_rate:g} % of audits."
         )
-    limited = any(finding.limit is not None for finding in held)
+    limited = any(finding.limit is not None or finding.rates for finding in held) or bool(report.untested)
     summary = "" if limited else " No limit was set for what parties are meant to see: whether it is too much is open."
+    if report.untested:
+        names = ", ".join(dict.fromkeys(each.attack for each in report.untested))
+        summary += f" Nothing was held to the limits on {names}: the audit does not pass."
+    fails = bool(failed or report.untested)
     return Audit(
-        "failed" if failed else "passed" if limited else "no limits set",
-        "bad" if failed else "good" if limited else "plain",
+        "failed" if fails else "passed" if limited else "no limits set",
+        "bad" if fails else "good" if limited else "plain",
         f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
         f"nothing, {len(failed)} did not.{summary}",
         _strongest(tables[0].rows) if len(aucs) > _FEW else (),

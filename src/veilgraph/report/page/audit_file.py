@@ -14,7 +14,7 @@ from veilgraph.core.errors import RunError
 
 AUDIT_FILE: Final = "audit.json"
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _RESULT: Final = TypeAdapter(AuditResult)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
+from veilgraph.report.audit import limit_words
 from veilgraph.report.page.charts import Axis, IntervalChart, LineChart, Span, line_chart, span
 from veilgraph.report.page.text import figure
 
@@ -123,10 +124,16 @@ def _chart(finding: Finding, axis: Axis, words: str) -> IntervalChart:
 
 
 def _gate(finding: Finding) -> str:
-    if finding.limit is None:
-        return ""
-    kept = "above its limit" if finding.passed is False else "within its limit"
-    return f"{kept} of {finding.limit:.4g}"
+    if finding.measure == "epsilon":
+        if finding.limit is None:
+            return ""
+        return f"{'above' if finding.exceeded else 'within'} its limit of {finding.limit:.4g}"
+    if finding.exceeded:
+        return limit_words(finding)
+    limits = ([] if finding.limit is None else [f"{finding.limit:.4g}"]) + [
+        f"{most:.4g} on {name}" for name, most in finding.rates.items()
+    ]
+    return f"within its limit of {' and '.join(limits)}" if limits else ""
 
 
 def _roc(finding: Finding, who: str) -> LineChart | None:
