@@ -15,6 +15,7 @@ from tests.audit.test_audit import run
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
+from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
 from veilgraph.core.audit_settings import AttackLimit
 from veilgraph.core.errors import DataError
@@ -123,3 +124,14 @@ def test_what_may_be_above_a_limit_does_not_pass() -> None:
     assert few.judged(AttackLimit(tpr_at_0_1_percent=rare.high), 0.01).passed is True
     with pytest.raises(ValueError, match="a limit is of auc"):
         AttackLimit()
+
+
+def test_an_epsilon_above_the_ledgers_does_not_pass() -> None:
+    def proven(value: float, limit: float | None) -> Finding:
+        bound = Interval(value, value, value, 0.95)
+        fields = {"permitted": True, "measure": "epsilon", "value": bound, "limit": limit}
+        return Finding("server", "B", "noise", "epsilon", "canaries", **fields).judged(None, 0.01)  # type: ignore[arg-type]
+
+    assert (proven(1.9, 2.0).passed, proven(1.9, 2.0).limit) == (True, 2.0)
+    assert (proven(2.1, 2.0).passed, proven(2.1, 2.0).exceeded) == (False, ("epsilon",))
+    assert proven(2.1, None).passed is None

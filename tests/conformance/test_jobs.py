@@ -19,7 +19,7 @@ from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.paradigms.test_local_runs import assert_same as assert_same_local
 from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
-from tests.roles.local_parties import PRIVATE_LABELS, local_job
+from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.link.sockets import SocketLink, socket_mesh
@@ -147,7 +147,7 @@ def test_horizontal_jobs_over_memory_and_over_sockets(
 
 def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is learnt hangs on what was released and on nothing else; all go on from one release."""
-    settings = local_job(3, PRIVATE_LABELS, {"data": {"split": [0.5, 0.25, 0.25]}})
+    settings = local_job(3, PRIVATE_LABELS, {"data": BY_NODE})
     first = train(settings, tmp_path / "first")
     runs = []
     for name in ("memory", "sockets"):

@@ -120,10 +120,13 @@ def job(name: str, **changes) -> JobSettings:
     return parse_job({"name": name, **JOB, **changes})
 
 
+WHOLE: Final = job("whole", train={**JOB["train"], "epochs": 60})
+
+
 def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     consortium: Consortium, tmp_path: Path
 ) -> None:
-    settings = job("whole", train={**JOB["train"], "epochs": 60})
+    settings = WHOLE
     train_with_a_kill(consortium, settings)
 
     graphs = {party: consortium.run(party, "whole").party(party) for party in HOLDERS}
@@ -144,9 +147,12 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
     assert {"blinded_ids", "share"} <= {record["kind"] for record in sealed}
 
-    # Afterwards: anew for all nodes, read by id at the label holder.
+
+@nightly
+def test_a_prediction_is_made_anew_for_all_nodes_and_read_by_id_at_the_label_holder(consortium: Consortium) -> None:
+    """Of the job above."""
     before = predict(consortium.run("A", "whole").path)
-    consortium.submit(settings, "predict")
+    consortium.submit(WHOLE, "predict")
     after = predict(consortium.run("A", "whole").path, ids=list(before.ids or ())[:5])
     assert after.ids == (before.ids or ())[:5]
     assert torch.equal(after.classes, before.classes[:5])
@@ -305,6 +311,7 @@ def train_with_a_kill(consortium: Consortium, settings: JobSettings) -> None:
 
     submitting = threading.Thread(target=work)
     submitting.start()
+    await_running(consortium, settings.name)
     checkpoints = consortium.network.runs("B") / settings.name / "parties" / "B" / "checkpoints"
     deadline = time.monotonic() + 120
     while len(list(checkpoints.glob("epoch-*.safetensors"))) < 2:
@@ -319,6 +326,17 @@ def train_with_a_kill(consortium: Consortium, settings: JobSettings) -> None:
     consortium.submit(settings, resume=True)
     summary = json.loads((consortium.run("A", settings.name).path / "summary.json").read_text())
     assert summary["started_at"] > 0
+
+
+def await_running(consortium: Consortium, name: str) -> None:
+    """What an administrator is told of a job while its processes start."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = status(consortium.network.administrator)
+        assert found.connected == HOLDERS
+        if found.jobs and (found.jobs[0].name, found.jobs[0].status) == (name, "RUNNING"):
+            return
+        assert time.monotonic() < deadline, found
 
 
 def job_processes(consortium: Consortium, party: str) -> list[int]:
@@ -343,7 +361,7 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
     assert "nodes.csv" in logs(Kit.open(consortium.network.kits["C"]), None)
 
 
-@pytest.mark.parametrize("how", ["code in the job", "another installed class"])
+@pytest.mark.parametrize("how", ["code in the job", pytest.param("another installed class", marks=nightly)])
 def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
     """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""
     traces = [tmp_path / "client", tmp_path / "server"]
@@ -368,6 +386,7 @@ def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Pat
     assert not (consortium.network.runs("A") / "foreign").exists()
 
 
+@nightly
 def test_status_and_stop(consortium: Consortium) -> None:
     consortium.submit(job("stopped", train={**JOB["train"], "epochs": 100_000}), wait=False)
     found = status(consortium.network.administrator)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.paradigms.test_resume import CutError, cut_at
 from veilgraph.baselines.layered import LayeredNetwork
 from veilgraph.core.config import JobSettings, parse_job
@@ -111,21 +112,21 @@ def assert_close(ours: Tensor, wanted: Tensor) -> None:
     assert float((ours - wanted).abs().max()) < 1e-5 * max(1.0, float(wanted.abs().max()))
 
 
-CASES: list[tuple[int, Settings]] = [
+CASES = [
     (2, {}),
     (3, {"update": "concat"}),
     (4, {"update": "gated", "layers": 3}),
     (5, {"message": "none"}),
     (2, {"message": "none", "update": "gated"}),
     (3, {"message": "none", "aggregate": "mean", "edges": "deduplicate", "layers": 3}),
-    (3, {"message": "none", "combine": "secure-max", "update": "concat"}),
+    pytest.param(3, {"message": "none", "combine": "secure-max", "update": "concat"}, marks=nightly),
     (2, {"message": "none", "layers": 1}),
     (2, {"aggregate": "min", "server": {"batch_norm": True}}),
     (3, {"aggregate": "mean", "edges": "deduplicate"}),
     (4, {"aggregate": "sum", "edges": "deduplicate", "update": "difference"}),
-    (2, {"combine": "secure-max"}),
+    pytest.param(2, {"combine": "secure-max"}, marks=nightly),
     (3, {"combine": "secure-max", "update": "concat"}),
-    (4, {"combine": "secure-max", "layers": 1}),
+    pytest.param(4, {"combine": "secure-max", "layers": 1}, marks=nightly),
 ]
 
 
