@@ -91,7 +91,7 @@ def test_an_attack_that_is_right_the_other_way_round_is_no_guess() -> None:
     both = finding_of(outcome(0.7, 2000, without=outcome(0.2, 2000).scores))
     assert both.without is not None
     assert both.without.value == pytest.approx(0.8, abs=0.03), "what it knew before has two directions as well"
-    fixed = finding_of(outcome(0.2, 2000, threshold=0.0))
+    fixed = finding_of(outcome(0.2, 2000, threshold=5.0))
     assert fixed.figures is not None
     assert fixed.figures["advantage"].value > 0.3
 
