@@ -20,12 +20,14 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.comm_error import CommError
 from nvflare.fuel.f3.message import Message
 from nvflare.private import admin_defs
 from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
@@ -129,6 +131,18 @@ def strange(random: Random) -> Any:
     )
 
 
+def connection_of(cell: CoreCell) -> Any:
+    """The newest with the server, once there is one: an attacker whose connection is ended comes again."""
+    deadline = time.monotonic() + 60
+    while True:
+        endpoint = cell.communicator.conn_manager.sfm_endpoints.get("server")
+        if endpoint is not None and endpoint.connections:
+            return endpoint.connections[-1]
+        if time.monotonic() > deadline:
+            raise TimeoutError("the server lets nobody in any more")
+        time.sleep(0.02)
+
+
 def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
     """Sends so many hostile messages of one kind, past what an honest sender's cell would check."""
     random = Random(attempt["seed"])
@@ -163,11 +177,12 @@ def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
                 said |= {"cn__msg_type": random.choice(["reply", "return"]), "cn__req_id": strange(random)}
                 said["cn__original_headers"] = strange(random)
         if attempt["fuzz"] == "frames":
-            (connection,) = cell.communicator.conn_manager.sfm_endpoints["server"].connections
+            connection = connection_of(cell)
             length = random.choice([0, 15, 16, 17, 2**31, len(payload) + 16])
             kind = random.randrange(8)
             frame = struct.pack(">IHBBHHHH", length, random.choice([0, 5, 65535]), kind, 0, 0, 1, 1, 1)
-            connection.conn.send_frame(frame + payload)
+            with suppress(CommError):  # it was ended for what came before
+                connection.conn.send_frame(frame + payload)
         else:
             cell.communicator.send(endpoint, CoreCell.APP_ID, Message(said, payload))
     return {"sent": attempt["cases"]}

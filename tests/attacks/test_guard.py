@@ -250,6 +250,9 @@ def test_an_answer_is_let_in_where_it_was_asked_for() -> None:
     assert not answer(f"server.{JOB}")
     assert not answer(f"C.{JOB}", cn__req_id="never")
     assert not answer(f"C.{JOB}", cn__req_id=["asked", "never"])
+    for nothing in (None, "", [], {}, 0, 1.5, {"asked": 1}, [["asked"]], b"asked"):
+        assert not answer(f"C.{JOB}", cn__req_id=nothing), nothing
+        assert not answer("C", "return", cn__original_headers={"cn__destination": f"C.{JOB}"}, cn__req_id=nothing)
     returned = {"cn__original_headers": {"cn__destination": f"C.{JOB}"}}
     assert answer("C", "return", **returned)
     assert answer("server", "return", **returned)
@@ -293,6 +296,37 @@ def test_what_is_forwarded(at: str) -> None:
     assert forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
     assert not forwards(headers("admin", "admin", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"))
     assert not forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{OTHER}", cn__msg_type="reply"))
+    others: list[Any] = ["x" * 3000, "", None, 5, ["frame"], NOTICE]
+    for topic in others:  # FLARE would keep a statistic for each, for ever
+        assert not forwards(headers(OURS, topic, f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply")), topic
+
+    def returns(channel: object, topic: object) -> bool:
+        of = {"cn__channel": channel, "cn__topic": topic}
+        return forwards(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="return", cn__original_headers=of))
+
+    assert returns(OURS, "frame")
+    assert returns("sm__STREAM", "sm__DATA")
+    unsent: list[tuple[object, object]] = [
+        (OURS, "x"),
+        ("x", "frame"),
+        ("server_command", "get_task"),
+        (None, None),
+        (5, []),
+    ]
+    assert not [pair for pair in unsent if returns(*pair)]
+    strange: list[object] = [None, "x", [], 5]
+    for of in strange:
+        said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="return", cn__original_headers=of)
+        assert not forwards(said)
+
+
+def test_the_way_that_a_message_claims_to_have_come_is_taken_off() -> None:
+    """FLARE keeps a statistic for every cell that was ever named there."""
+    routes: list[object] = [[["x" * 3000, 0.0]], [5], "x", {"a": 1}]
+    for route in routes:
+        said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__route=route)
+        assert admits(f"A.{JOB}", "server", Wire(None), said)
+        assert "cn__route" not in said
 
 
 def test_nothing_passes_a_process_of_a_job() -> None:

@@ -35,6 +35,7 @@ from veilgraph.deploy.guard.policy import (
     STREAM_NOTICES,
     CellName,
     allowed,
+    is_sent,
     streams_between,
 )
 from veilgraph.deploy.guard.sockets import LocalConnection
@@ -163,6 +164,7 @@ class Guard:
         destination = CellName.read(headers.get(MessageHeaderKey.DESTINATION))
         if origin is None or destination is None:
             raise Refused("no cell is called as its origin or destination")
+        headers.pop(MessageHeaderKey.ROUTE, None)  # FLARE keeps a statistic for each cell that is named there
         for header in _NEVER:
             if headers.get(header):
                 raise Refused(f"{header.removeprefix('cn__')} is used by nobody here")
@@ -258,8 +260,7 @@ class Guard:
     def _check_reply(self, headers: Mapping[str, Any], kind: str, origin: CellName, destination: CellName) -> None:
         if destination != self._me:
             self._check_route(origin, destination)
-            if kind == MessageType.REPLY and (headers.get(MessageHeaderKey.CHANNEL) != OURS or not origin.job):
-                raise Refused("only answers to messages of a job are forwarded")
+            self._check_forwarded(headers, kind, origin, destination)
             return
         identifiers = headers.get(MessageHeaderKey.REQ_ID)
         asked = origin.whole
@@ -268,11 +269,30 @@ class Guard:
             name = CellName.read(asked)
             if name is None or origin.site not in ("server", self._me.site, name.site):
                 raise Refused(f"it returns what was sent to {_shown(asked)}")
-        for identifier in [identifiers] if isinstance(identifiers, str) else list(identifiers or ()):
+        if not isinstance(identifiers, str | list) or not identifiers:
+            raise Refused("it does not say what it answers")
+        for identifier in [identifiers] if isinstance(identifiers, str) else identifiers:
             waiter = self._cell.waiters.get(identifier)
             if waiter is not None and asked in waiter.targets:
                 continue
             raise _Late("it answers nothing that was asked")
+
+    def _check_forwarded(self, headers: Mapping[str, Any], kind: str, origin: CellName, destination: CellName) -> None:
+        """Only what was asked within a job is answered, and only what is sent here returned: FLARE counts by topic."""
+        if kind == MessageType.REPLY:
+            topic = headers.get(MessageHeaderKey.TOPIC)
+            asked = isinstance(topic, str) and allowed(origin, OURS, topic, destination, streamed=False)
+            if headers.get(MessageHeaderKey.CHANNEL) != OURS or not origin.job or not asked:
+                raise Refused("only answers to messages of a job are forwarded")
+            return
+        original = headers.get(MessageHeaderKey.ORIGINAL_HEADERS)
+        channel, topic = (
+            (original.get(MessageHeaderKey.CHANNEL), original.get(MessageHeaderKey.TOPIC))
+            if isinstance(original, dict)
+            else (None, None)
+        )
+        if not isinstance(channel, str) or not isinstance(topic, str) or not is_sent(channel, topic):
+            raise Refused("it returns what nobody here sends")
 
     # What is told of it
 

@@ -198,6 +198,13 @@ def allowed(at: CellName, channel: str, topic: str, origin: CellName, *, streame
     return related.get((at.who, origin.who), True)
 
 
+def is_sent(channel: str, topic: str) -> bool:
+    """Whether any request is sent by this name, as FLARE sends it: what is streamed goes by the stream's."""
+    if channel == STREAM:
+        return topic == STREAM_DATA or topic in STREAM_NOTICES
+    return any((rule.channel, rule.topic, rule.streamed) == (channel, topic, False) for rule in RULES)
+
+
 def streams_between(one: CellName, other: CellName) -> bool:
     """Whether either may stream anything to the other, and so acknowledge or break off a stream."""
     pairs = {(one.who, other.who), (other.who, one.who)}
