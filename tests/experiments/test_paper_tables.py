@@ -65,18 +65,18 @@ def test_a_private_table_tells_what_a_release_and_what_a_run_costs(tmp_path):
     sigma, one = "1.086 | 0.543 |", "3.451 | 8.002 |"
     once, twice, thrice = (
         " | ".join(f"{gaussian_epsilon(math.sqrt(releases) * epsilon / CLASSICAL, 1e-4):.4g}" for epsilon in (4, 8))
-        for releases in (1, 3, 5)
+        for releases in (1, 6, 8)
     )
     assert f"{once} |" == one
     noise, each = "noise σ (standard deviation / clip)", "true ε of one release"
     whole = "**true total ε** (δ = 0.0001, row under zero-out)"
     assert lines[9:15] == [
-        f"| every-step, A, has the labels, 5 releases: {noise} | {sigma}",
-        f"| every-step, A, has the labels, 5 releases: {each} | {one}",
-        f"| every-step, A, has the labels, 5 releases: {whole} | {thrice} |",
-        f"| every-step, B, 3 releases: {noise} | {sigma}",
-        f"| every-step, B, 3 releases: {each} | {one}",
-        f"| every-step, B, 3 releases: {whole} | {twice} |",
+        f"| every-step, A, has the labels, 8 releases: {noise} | {sigma}",
+        f"| every-step, A, has the labels, 8 releases: {each} | {one}",
+        f"| every-step, A, has the labels, 8 releases: {whole} | {thrice} |",
+        f"| every-step, B, 6 releases: {noise} | {sigma}",
+        f"| every-step, B, 6 releases: {each} | {one}",
+        f"| every-step, B, 6 releases: {whole} | {twice} |",
     ]
     assert "- Test accuracy after the last epoch where no epoch may be chosen (`select_by: last`); one seed" in text
 

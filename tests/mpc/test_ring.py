@@ -7,12 +7,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.model_settings import MAX_DETECTED_BITS
 from veilgraph.core.randomness import expand
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import SeededOperand
 from veilgraph.mpc.ring import (
     GUARD_BITS,
-    MAX_DETECTED_BITS,
     DenseOperand,
     SparseOperand,
     decode,

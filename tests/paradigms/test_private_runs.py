@@ -15,7 +15,7 @@ import yaml
 
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.paradigms.test_resume import CutError, cut_at, cut_run
-from tests.roles.federation import Settings, merge
+from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed, RunError, VeilgraphError
@@ -39,8 +39,12 @@ _TO_SERVER = {
 }
 
 
+INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
+"""Where a ledger counts what its holder sends, and nothing of the others."""
+
+
 def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
-    return saved_job(folder, LAST, {"privacy": {"delta": DELTA, **privacy}}, *changes, holders=holders)
+    return saved_job(folder, LAST, INDIVIDUAL, {"privacy": {"delta": DELTA, **privacy}}, *changes, holders=holders)
 
 
 def planned(settings: JobSettings, party: PartyId) -> Plan:
@@ -151,13 +155,13 @@ def refused_by_all(do: Callable[[], object], message: str) -> str:
 # What is paid is what is sent
 
 
-INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
 JOBS: dict[str, tuple[int, Settings]] = {
     "one round": (2, {}),
     "two rounds": (2, {"model": {"rounds": 2}}),
     "two rounds, no mask, three holders": (3, {"model": {"rounds": 2, "combine": {"masked": False}}}),
-    "individual, concat": (2, merge(INDIVIDUAL, {"model": {"combine": {"strategy": "concat"}}})),
-    "seldom evaluated": (2, merge(INDIVIDUAL, {"train": {"evaluate_every": 4, "checkpoint_every": 4}})),
+    "concat": (2, {"model": {"combine": {"strategy": "concat"}}}),
+    "seldom evaluated": (2, {"train": {"evaluate_every": 4, "checkpoint_every": 4}}),
+    "collaborative, two rounds": (2, {"model": {"rounds": 2, "initial": {"method": "collaborative"}}}),
 }
 
 
@@ -169,11 +173,13 @@ def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, h
     for party in settings.data.names:
         of = planned(settings, party)
         count = paid(run.path, party)
-        assert count == sent(run.path, party) == arrived(run.path, party)
+        own = count - Counter(others=count["others"])
+        assert own == sent(run.path, party) == arrived(run.path, party)
         assert count.total() == of.releases
         rounds, epochs = settings.model.rounds, settings.train.epochs
         labelled = party == LABEL_HOLDER
-        assert count == Counter(embeddings=rounds * (epochs + 1), gradients=epochs * (rounds - 1 + labelled))
+        assert own == Counter(embeddings=rounds * (epochs + 1), gradients=epochs * (rounds - 1 + labelled))
+        assert count["others"] == of.others * (rounds * (epochs + 1) + epochs * (rounds - 1))
         assert 8 - 1e-6 < spent_total(run.path, party) <= 8
         summary = run.summary["privacy"][party]
         assert summary["releases"] == {channel: number for channel, number in count.items() if number}

@@ -226,14 +226,16 @@ def test_mutant_rows_that_are_zero_get_no_noise(monkeypatch: pytest.MonkeyPatch)
     """The label holder's gradient would show who is trained on."""
     gradients = Publisher.gradients
     monkeypatch.setattr(
-        Publisher, "gradients", lambda self, rows, step: gradients(self, rows, step) * rows.any(dim=1, keepdim=True)
+        Publisher,
+        "gradients",
+        lambda self, rows, step, **deep: gradients(self, rows, step, **deep) * rows.any(dim=1, keepdim=True),
     )
     is_leak(PRIVATE["masked"], r"gradient/.* from A .* has 250 rows without noise")
 
 
 @pytest.mark.parametrize("name", ["masked", "not masked, two rounds"])
 def test_mutant_a_gradient_past_the_publisher(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(HolderCut, "_noised", lambda self, gradient, step: gradient)
+    monkeypatch.setattr(HolderCut, "_noised", lambda self, gradient, step, **deep: gradient)
     is_leak(PRIVATE[name], "gradient/.* has .* rows without noise")
 
 

@@ -56,7 +56,7 @@ def assert_twins(
     start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
     for epoch in range(1, steps + 1):
         twin.train_step(epoch)
-    bits = settings.model.initial.feature_bits
+    bits = settings.feature_bits
     if bits is None:
         bits = max(fractional_bits(graph.common_part().features) for graph in graphs)
     federation = federate(settings, graphs, steps, custom, keep_transcripts=False)

@@ -28,7 +28,7 @@ def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = N
     return parse_job(
         {
             "data": {"holders": holders},
-            "model": model or {},
+            "model": {"initial": {"method": "individual"}, **(model or {})},
             "train": {"epochs": epochs, "select_by": "last", "patience": None},
             "privacy": privacy or None,
         }
@@ -65,6 +65,17 @@ def test_releases_and_both_epsilons_are_those_of_the_plan() -> None:
     assert found["its deviation in gradients"] == ["0.05", "–"]
     # 300 releases of σ = 5 at δ = 1e-4: docs/privacy.md, rounded up
     assert (found["per-release ε"][1], found["total ε"][1]) == ("0.6016", "18.21")
+
+
+def test_where_h0_is_joint_others_releases_count_as_well() -> None:
+    settings = job(299, holders=4, model={"initial": {"method": "collaborative"}}, noise_multiplier=5)
+    found = facts(settings)
+    assert found["releases per training step"] == ["embeddings 1, gradients 1, others 3", "embeddings 1, others 3"]
+    assert found["releases per inference"] == ["4", "4"]
+    assert found["releases in all"] == ["1,499", "1,200"]
+    assert any(
+        "what the 3 others publish counts as releases of each holder's data" in n for n in budget_notes(settings)
+    )
 
 
 def test_the_columns_name_all_holders() -> None:
@@ -202,7 +213,7 @@ def test_the_noise_that_is_shown_reaches_the_total_and_little_less_does_not(mech
 
 
 def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> None:
-    settings = job(epsilon_total=4)
+    settings = job(epsilon_total=4, model={"initial": {"method": "collaborative"}})
     assert {row[1] for row in rows(noise_table(settings, [1]))} == {"every-step"}
     assert noise_notes(settings) == [
         "schedule once is not for this job: privacy.schedule=once needs model.initial.method=individual, not "
@@ -211,7 +222,7 @@ def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> No
 
 
 def test_a_job_without_privacy_is_told_so_and_what_it_would_take() -> None:
-    settings = parse_job({})
+    settings = parse_job({"model": {"initial": {"method": "individual"}}})
     assert "no differential privacy" in budget_notes(settings)[0]
     assert "infinite" in budget_notes(settings)[0]
     assert rows(noise_table(settings, [4]))[1][4] == "13.6"  # docs/privacy.md: 201 releases
@@ -255,7 +266,7 @@ def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
         ("B", "none", "0", "0"),
         ("[red]C", "not counted", "infinite", "infinite"),
     ]
-    assert table.caption == "δ = 0.0001, unit row, zero-out. Holds against the server only."
+    assert table.caption == "δ = 0.0001, unit row, zero-out. Holds against the server and all other holders."
 
 
 def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tests.roles.federation import merge
 from veilgraph.core.errors import RunError
 from veilgraph.paradigms.predictions import load_predictions, save_predictions
 from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent
 from veilgraph.report.page.assemble import page_html
 from veilgraph.report.tables import percent
 
@@ -109,11 +111,12 @@ def test_the_ledger_shows_both_epsilons_a_budget_and_what_they_are_about(runs: d
     page = page_of(runs["private"])
     ledger = json.loads((runs["private"] / "parties" / "A" / "ledger.json").read_text())
     (row,) = [text for text in page.within["tr"] if text.startswith("Aembeddings")]
-    assert ledger["releases"] == {"embeddings": 5, "gradients": 4}
-    # 9 releases of σ = 5 at δ = 1e-4, one of which has ε = 0.60157: docs/privacy.md
-    assert row.startswith("Aembeddings 5, gradients 40.60162.094")
+    assert ledger["releases"] == {"embeddings": 5, "gradients": 4, "others": 10}
+    # 19 releases of σ = 5 at δ = 1e-4, one of which has ε = 0.60157: docs/privacy.md; a message of 3 holders is of all
+    total = accountant.total({GaussianEvent(5.0): 19}, 1e-4)
+    assert row.startswith(f"Aembeddings 5, gradients 4, others 100.6016{total:.4g}")
     assert row.endswith(f"{100 * ledger['epsilon_total'] / 20:.1f} %")
-    assert "total ε 2.094" in page.within["dd"][1]
+    assert f"total ε {total:.4g}" in page.within["dd"][1]
     for words in (
         "against the server only",
         "per-release ε and total ε are infinite",

@@ -38,7 +38,7 @@ def stated(job: JobSettings, changes: Mapping[str, Any], party: PartyId = "B") -
     joint = job.model.initial.is_joint
     usual: dict[str, Any] = {"nodes": 60, "features": 6 if joint else 0}
     if job.model.initial.method == "collaborative":
-        usual["feature_bits"] = 3 if job.model.initial.feature_bits is None else job.model.initial.feature_bits
+        usual["feature_bits"] = 3 if job.feature_bits is None else job.feature_bits
     each: dict[PartyId, dict[str, Any]] = {"A": dict(usual), "B": dict(usual), SERVER: {}}
     each[party] |= changes
     return {name: Hello(job=job.hash(), **facts) for name, facts in each.items()}

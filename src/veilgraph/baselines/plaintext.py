@@ -237,7 +237,7 @@ def _embedding(
     matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
     joint: PlainEmbedding
     if initial.method == "collaborative":
-        bits = initial.feature_bits
+        bits = settings.feature_bits
         if bits is None:
             bits = max(fractional_bits(matrix) for matrix in matrices.values())
         joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)

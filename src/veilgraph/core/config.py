@@ -19,7 +19,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.local_settings import LocalSettings
-from veilgraph.core.model_settings import ModelSettings
+from veilgraph.core.model_settings import MAX_DETECTED_BITS, ModelSettings
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.core.settings import Settings
@@ -258,6 +258,14 @@ class JobSettings(Settings):
         if self.paradigm == "local":
             return (self.data.label_party,)
         return self.releasing
+
+    @property
+    def feature_bits(self) -> int | None:
+        """Fractional bits of features in the ring, where they do not depend on them; None where each holder states how
+        many its features need, which tells something of every value.
+        """
+        stated = self.model.initial.feature_bits
+        return MAX_DETECTED_BITS if stated is None and self.privacy is not None else stated
 
     @property
     def feature_release(self) -> FeatureReleaseSettings | None:

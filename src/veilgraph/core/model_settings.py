@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,10 @@ from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.core.settings import Settings
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+MAX_DETECTED_BITS: Final = 12
+"""Fractional bits that features have at most where nothing says how many."""
 
 
 class InitialSettings(Settings):
@@ -28,7 +32,10 @@ class InitialSettings(Settings):
     activation: Literal["none", "tanh", "relu", "sigmoid"] = Field("none", description="at each holder, on h^0")
     dropout: Probability = Field(0.0, description="at each holder, on h^0")
     feature_bits: int | None = Field(
-        None, ge=0, le=24, description="fractional bits of x in the ring; default: as many as x needs, at most 12"
+        None,
+        ge=0,
+        le=24,
+        description="fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12",
     )
     gradient_bits: int = Field(28, ge=8, le=40, description="fractional bits of the scaled gradient in the ring")
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.model_settings import MAX_DETECTED_BITS
 from veilgraph.mpc.limbs import LimbOperand
 
 CPU: Final = torch.device("cpu")
@@ -26,7 +27,6 @@ CPU: Final = torch.device("cpu")
 GUARD_BITS = 2
 """Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS)."""
 
-MAX_DETECTED_BITS = 12
 _SPARSE_BELOW = 0.12
 """Density below which the sparse product is the faster one."""
 _MIN_ROWS_PER_THREAD = 256

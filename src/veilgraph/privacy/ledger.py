@@ -102,13 +102,14 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spend(self, event: Event, channel: str, step: int) -> None:
-        """Pays for one release, which may be made when this has returned: from what is reserved, else by an entry.
+    def spend(self, event: Event, channel: str, step: int, count: int = 1) -> None:
+        """Pays for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
         Args:
             event: mechanism and noise of the release, and what it protects.
             channel: what is released to whom, for example ``embeddings to server``.
             step: of the training, or of the prediction.
+            count: of such releases that are made together.
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
@@ -116,9 +117,12 @@ class Ledger:
             RunError: the entry could not be written, now or before.
         """
         with self._lock:
-            if not self._reserved[channel, event]:
-                self.reserve(event, channel, step, 1)
-            self._reserved[channel, event] -= 1
+            missing = count - self._reserved[channel, event]
+            if missing > 0:
+                if not self._fits(total := self._total_with(event, missing)):
+                    raise self._refusal(event, channel, step, total)
+                self.reserve(event, channel, step, missing)
+            self._reserved[channel, event] -= count
 
     def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
         """Pays for several releases with one entry, since every entry waits for the disk.

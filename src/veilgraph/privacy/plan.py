@@ -17,8 +17,8 @@ from veilgraph.privacy.event import Event, sensitivity_in_clips
 from veilgraph.privacy.mechanism import MECHANISMS, Mechanism
 from veilgraph.privacy.sensitivity import for_unit, rows_changed_by_edge, rows_changed_by_node
 
-Channel = Literal["embeddings", "gradients"]
-"""What is published to the server."""
+Channel = Literal["embeddings", "gradients", "others"]
+"""What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it."""
 
 _ANY_NUMBER: Final = 1 << 62
 """Of nodes: a plan does not depend on how many there are."""
@@ -32,7 +32,8 @@ class Plan:
         party: the holder.
         settings: of the job's privacy.
         step: channel → releases of one training step.
-        inference: releases of one inference.
+        inference: releases of one inference, others' included.
+        others: how many other holders' releases depend on this holder's data, for each of its own embeddings.
         steps: training steps of the job.
         rows: how many published rows one unit can change.
     """
@@ -43,6 +44,7 @@ class Plan:
     inference: int
     steps: int
     rows: int
+    others: int = 0
 
     @property
     def inferences(self) -> int:
@@ -132,8 +134,10 @@ def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | N
     """What a holder will publish; None in a job without differential privacy, and at the server, which has no data.
 
     Every training step publishes, the embeddings of each round and the gradients of each but the last; the label holder
-    those of z_L as well. With ``once`` every holder but the label holder releases for inference alone: training needs
-    no more.
+    those of z_L as well. Where h^0 is computed together, every holder's embeddings, and gradients of rounds, depend on
+    all holders' features: those of the others count as releases of this holder's data (their noise is as much, and
+    drawn by themselves). What others make of z_L does not: it was released. With ``once`` every holder but the label
+    holder releases for inference alone: training needs no more.
 
     Args:
         job: validated.
@@ -145,11 +149,14 @@ def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | N
         return None
     labelled = party == job.data.label_party
     if privacy.once:
-        step, inference, steps = dict[Channel, int](), int(not labelled), 0
+        step, inference, steps, others = dict[Channel, int](), int(not labelled), 0, 0
     else:
         step = {"embeddings": rounds, "gradients": rounds - 1 + int(labelled)}
-        inference, steps = rounds, job.train.epochs
-    return Plan(party, privacy, MappingProxyType(step), inference, steps, _rows(privacy, job.model.local.hops, nodes))
+        if others := len(job.data.names) - 1 if job.model.initial.is_joint else 0:
+            step["others"] = others * (2 * rounds - 1)
+        inference, steps = rounds * (1 + others), job.train.epochs
+    rows = _rows(privacy, job.model.local.hops, nodes)
+    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others)
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:

@@ -89,15 +89,24 @@ class Publisher:
         rows = self._planted(rows, clip, step)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
+        self._pay_for_others(step)
         released = self._release(rows.detach(), "embeddings", step)
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
 
-    def gradients(self, rows: Tensor, step: int) -> Tensor:
-        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype."""
+    def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
+        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
+
+        Args:
+            rows: to be released.
+            step: of the training.
+            deep: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
+        """
         clip = self.plan.settings.gradient_clip
         rows = self._planted(rows, clip, step)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
+        if not deep:
+            self._pay_for_others(step)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
     def cell(self, channel: Channel) -> float:
@@ -163,6 +172,11 @@ class Publisher:
         if self._canaries is None:
             return rows
         return self._canaries.plant(rows, clip, step, self._order, self.plan.settings.relation)
+
+    def _pay_for_others(self, step: int) -> None:
+        """For what the other holders release beside it; nothing where that does not depend on this holder's data."""
+        if self.plan.others and self._ledger is not None and self._event is not None:
+            self._ledger.spend(self._event, "others", step, self.plan.others)
 
     def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
         mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)

@@ -80,6 +80,10 @@ def budget_notes(job: JobSettings) -> list[str]:
             f"model.initial.method={job.model.initial.method}: h0 goes to the other holders without noise; against "
             f"them {_PER_RELEASE} and {_TOTAL} are infinite"
         )
+        notes.append(
+            f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
+            "releases of each holder's data (others); the server knows no less if one of them adds no noise"
+        )
     if privacy.unit != "row":
         notes.append(
             f"rows that one {privacy.unit} changes: no more than there are common nodes, whose number is not known "

@@ -90,7 +90,7 @@ class HolderCut:
 
     def publish_deep_gradient(self, step: int, gradient: Tensor) -> None:
         """Sends ∂L/∂z_L, at the label holder only: without noise its rows and their directions tell of the labels."""
-        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self._noised(gradient, step).contiguous())
+        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self._noised(gradient, step, deep=True).contiguous())
 
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives h^r for the next round; at the label holder, after the last, z_L."""
@@ -100,9 +100,9 @@ class HolderCut:
         """Receives the gradient of what was published in ``round_``."""
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
-    def _noised(self, gradient: Tensor, step: int) -> Tensor:
+    def _noised(self, gradient: Tensor, step: int, *, deep: bool = False) -> Tensor:
         gradient = gradient.cpu()
-        return gradient if self._publisher is None else self._publisher.gradients(gradient, step)
+        return gradient if self._publisher is None else self._publisher.gradients(gradient, step, deep=deep)
 
     def _off_grid(self, released: Tensor, cell: float) -> Tensor:
         """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""

@@ -63,7 +63,8 @@ class DataHolder(Role):
         has_own = graph.common < graph.num_nodes
         joint, shared = settings.is_joint, settings.method == "collaborative"
         common = rows_between(graph.features, 0, graph.common)
-        bits = fractional_bits(common) if settings.feature_bits is None else settings.feature_bits
+        stated = session.settings.feature_bits
+        bits = fractional_bits(common) if stated is None else stated
         steps, refuses = self._afford(begins=self._learns and not held)
         mine = Hello(
             job=session.settings.hash(),

@@ -11,8 +11,8 @@ from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ProtocolError
+from veilgraph.core.model_settings import MAX_DETECTED_BITS
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.roles.agreement import Hello, agree
 from veilgraph.roles.role import Session
 from veilgraph.roles.unread import unread_bytes
@@ -99,7 +99,7 @@ def _allowed(job: JobSettings, party: PartyId, *, releases: bool) -> dict[str, R
     elif job.model.initial.is_joint and not once:
         fields["features"] = (1, MAX_FEATURES)
         if job.model.initial.method == "collaborative":
-            bits = job.model.initial.feature_bits
+            bits = job.feature_bits
             fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
     return fields
 
