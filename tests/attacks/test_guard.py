@@ -32,7 +32,7 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from tests.attacks.test_engine import KNOWN
 from veilgraph.deploy import engine
-from veilgraph.deploy.guard import commands, ingress
+from veilgraph.deploy.guard import commands, hooks
 from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import NOTICE, OURS, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
@@ -400,7 +400,7 @@ def test_the_server_hands_no_token_to_a_holder(monkeypatch: pytest.MonkeyPatch) 
 
     holders = ("A", f"A.{JOB}")
     assert all(given("server", to) for to in holders)
-    ingress.install()
+    hooks.install()
     assert not any(given("server", to) for to in holders)
     assert given("server", ADMIN)
     assert given("server", f"server.{JOB}")
@@ -412,9 +412,9 @@ def test_an_administrators_cells_are_guarded_and_no_others(monkeypatch: pytest.M
     monkeypatch.setattr(CoreCell, "process_message", lambda cell, *rest: reached.append(cell.name))
     for flag in ("veilgraph_guarded", "veilgraph_administrators_guarded"):
         monkeypatch.setattr(CoreCell, flag, False, raising=False)
-    ingress.install_for_administrators()
+    hooks.install_for_administrators()
     once = CoreCell.process_message
-    ingress.install_for_administrators()
+    hooks.install_for_administrators()
     assert CoreCell.process_message is once
     for name in (ADMIN, "A"):
         said = headers("_net_manager", "stop", "server", name)

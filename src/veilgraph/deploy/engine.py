@@ -27,7 +27,7 @@ from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.guard.ingress import installed
+from veilgraph.deploy.guard.hooks import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.link.channel import Session

@@ -88,7 +88,7 @@ if TRACES:
     changes = {"nvflare.fuel.f3.cellnet.core_cell": note_cells, "nvflare.fuel.sec.authn": note_tokens}
     if os.environ.get("ATTACK_UNGUARDED"):
         changes |= {
-            "veilgraph.deploy.guard.ingress": no_guard,
+            "veilgraph.deploy.guard.hooks": no_guard,
             "veilgraph.deploy.guard.commands": all_commands,
             "veilgraph.deploy.kit": loopback,
         }

@@ -8,9 +8,7 @@ a message carries.
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,25 +36,18 @@ from veilgraph.deploy.guard.policy import (
     is_sent,
     streams_between,
 )
+from veilgraph.deploy.guard.refusals import Refusals, shown
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.link.flare import FROM_HEADER
 
 log = logging.getLogger("veilgraph")
 
-_CREDENTIALS: Final = (CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
 _NEVER: Final = (MessageHeaderKey.SECURE, MessageHeaderKey.CONN_URL, MessageHeaderKey.PASS_THROUGH)
 """Headers that have FLARE exchange certificates, connect where the sender says, or leave data encoded."""
 
 _MAX_CONTROL_BYTES: Final = MAX_FRAME_BYTES
-_MAX_NOTICE_BYTES: Final = 4096
-"""More than the longest notice has: one that was cut could not be read, and the attacked site would hear of nothing."""
-_REMEMBERED: Final = 10_000
-_SHOWN: Final = 120
 _ADMINISTRATOR_MARK: Final = "@"
 _SERVER: Final = "server"
-_GUARDED: Final = "veilgraph_guarded"
-_ADMINISTRATORS_GUARDED: Final = "veilgraph_administrators_guarded"
-"""Attributes of FLARE's class of cells, set where it has been replaced in part."""
 
 
 class Refused(Exception):
@@ -95,7 +86,7 @@ class Guard:
         if name is None:
             raise ValueError(f"a cell called {cell.get_fqcn()!r} has no rules")
         self._cell, self._me, self._revoked = cell, name, revoked
-        self._refusals = _Refusals()
+        self._refusals = Refusals(cell, name)
 
     def admits(self, endpoint: Endpoint, connection: Connection | None, message: Message) -> bool:
         """Whether the message may go on into FLARE; if not, it has been dropped and noted."""
@@ -108,9 +99,9 @@ class Guard:
         except _Late:
             log.debug("an answer that nobody waits for any more was dropped")
         except Refused as refused:
-            self._note(certified, message, str(refused))
+            self._refusals.note(certified, message, str(refused))
         except Exception as error:  # noqa: BLE001  (whatever a stranger's bytes do here, they do not get in)
-            self._note(certified, message, f"it cannot be read ({type(error).__name__})")
+            self._refusals.note(certified, message, f"it cannot be read ({type(error).__name__})")
         return False
 
     # Who is at the other end
@@ -122,13 +113,13 @@ class Guard:
         if isinstance(connection, LocalConnection):
             return self._me.site
         if self._me.who == "server":
-            return _shown(connection.get_conn_properties().get("peer_cn") or "nobody")
+            return shown(connection.get_conn_properties().get("peer_cn") or "nobody")
         return _SERVER
 
     def _arrival(self, endpoint: Endpoint, connection: Connection, certified: str) -> Arrival:
         cell = CellName.read(endpoint.name)
         if cell is None:
-            raise Refused(f"no cell is called {_shown(endpoint.name)}")
+            raise Refused(f"no cell is called {shown(endpoint.name)}")
         if isinstance(connection, LocalConnection):
             return Arrival(cell, certified, local=True)
         if self._me.who == "server":
@@ -146,11 +137,11 @@ class Guard:
         else:
             belongs = cell.who in ("holder", "holder job") and cell.site == certified
         if not belongs:
-            raise Refused(f"{_shown(certified)} is not {cell.whole}")
+            raise Refused(f"{shown(certified)} is not {cell.whole}")
         if self._revoked is None:
             return
-        shown = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
-        if (fault := self._revoked(shown)) is not None:
+        certificate = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
+        if (fault := self._revoked(certificate)) is not None:
             connection.close()
             raise Refused(f"the certificate {fault}")
 
@@ -177,9 +168,9 @@ class Guard:
         elif kind in (MessageType.REPLY, MessageType.RETURN):
             self._check_reply(headers, kind, origin, destination)
         else:
-            raise Refused(f"it is a {_shown(kind)}")
+            raise Refused(f"it is a {shown(kind)}")
         if (headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)) == (OURS, NOTICE):
-            self._take_notice(message)
+            self._refusals.take(message)
             return False
         return True
 
@@ -202,7 +193,7 @@ class Guard:
         if self._me.who == "server" and not arrival.local:
             named = headers.get(CellMessageHeaderKeys.CLIENT_NAME)
             if named is not None and named != arrival.certified:
-                raise Refused(f"it shows credentials of {_shown(named)}")
+                raise Refused(f"it shows credentials of {shown(named)}")
 
     def _stamp(self, headers: dict[str, Any], arrival: Arrival) -> None:
         """Notes whose certificate a message came with; the server's note is kept by who is connected with it alone."""
@@ -239,7 +230,7 @@ class Guard:
                 raise Refused("its stream has no channel and topic")
             size = headers.get(StreamHeaderKey.SIZE, 0)
             if not isinstance(size, int) or size > _MAX_CONTROL_BYTES:
-                raise Refused(f"its stream has {_shown(size)} bytes, the limit is {_MAX_CONTROL_BYTES}")
+                raise Refused(f"its stream has {shown(size)} bytes, the limit is {_MAX_CONTROL_BYTES}")
             if inner == RETURN_ONLY:  # what was asked may be answered
                 asked, _, what = of.partition(":")
                 fits = allowed(origin, asked, what, destination, streamed=True)
@@ -268,7 +259,7 @@ class Guard:
             asked = str(headers.get(MessageHeaderKey.ORIGINAL_HEADERS, {}).get(MessageHeaderKey.DESTINATION))
             name = CellName.read(asked)
             if name is None or origin.site not in ("server", self._me.site, name.site):
-                raise Refused(f"it returns what was sent to {_shown(asked)}")
+                raise Refused(f"it returns what was sent to {shown(asked)}")
         if not isinstance(identifiers, str | list) or not identifiers:
             raise Refused("it does not say what it answers")
         for identifier in [identifiers] if isinstance(identifiers, str) else identifiers:
@@ -293,107 +284,3 @@ class Guard:
         )
         if not isinstance(channel, str) or not isinstance(topic, str) or not is_sent(channel, topic):
             raise Refused("it returns what nobody here sends")
-
-    # What is told of it
-
-    def _note(self, certified: str, message: Message, why: str) -> None:
-        headers = message.headers if isinstance(message.headers, dict) else {}
-        origin, to = headers.get(MessageHeaderKey.ORIGIN), headers.get(MessageHeaderKey.DESTINATION)
-        channel, topic = headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)
-        if channel == STREAM and topic == STREAM_DATA:
-            channel, topic = headers.get(StreamHeaderKey.CHANNEL), headers.get(StreamHeaderKey.TOPIC)
-        count = self._refusals.count((certified, _shown(origin), _shown(to), _shown(channel), _shown(topic)))
-        if count is None:
-            return
-        what = f"{_shown(channel)}/{_shown(topic)} from {certified}, which claims to be {_shown(origin)}"
-        log.warning("refused %s, for %s: %s (%d so far)", what, _shown(to), _shown(why), count)
-        attacked = CellName.read(to)
-        if self._me.who == "server" and attacked is not None and attacked.who in ("holder", "holder job"):
-            self._tell(attacked.site, f"{what}: {_shown(why)} ({count} so far)")
-
-    def _tell(self, site: str, what: str) -> None:
-        """Lets the attacked site know; in the background, for this is a thread that FLARE receives with."""
-        payload = json.dumps({"refused": what}, ensure_ascii=False).encode()
-
-        def send() -> None:
-            self._cell.fire_and_forget(OURS, NOTICE, site, Message({}, payload), optional=True)
-
-        threading.Thread(target=send, name="notice", daemon=True).start()
-
-    def _take_notice(self, message: Message) -> None:
-        content = bytes(message.payload or b"")[:_MAX_NOTICE_BYTES]
-        said = json.loads(content)["refused"]
-        if self._refusals.count((_SERVER, _shown(said, _MAX_NOTICE_BYTES))) is not None:
-            log.warning("the server refused what was meant for here: %s", _shown(said, _MAX_NOTICE_BYTES))
-
-
-class _Refusals:
-    """Counts what is refused, by who it was first; told of at 1, 10, 100, ... so that logs stay small."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, ...], int] = {}
-        self._lock = threading.Lock()
-
-    def count(self, attempt: tuple[str, ...]) -> int | None:
-        """The number of such attempts, if it is one to be told of."""
-        with self._lock:
-            if attempt not in self._counts and len(self._counts) >= _REMEMBERED:
-                attempt = attempt[:1]  # too many kinds: counted by who it was
-            number = self._counts[attempt] = self._counts.get(attempt, 0) + 1
-        return number if str(number).strip("0") == "1" else None
-
-
-def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
-    """Puts a guard in front of every cell of this process, from now on; once.
-
-    Args:
-        revoked: as for ``Guard``.
-    """
-    if installed():
-        return
-    _guard(lambda name: True, revoked)
-    send = CoreCell._send_to_endpoint
-
-    def send_to_endpoint(cell: CoreCell, to_endpoint: Endpoint, message: Message) -> str:
-        receiver = CellName.read(to_endpoint.name)
-        if cell.get_fqcn() == _SERVER and receiver is not None and receiver.who in ("holder", "holder job"):
-            for header in _CREDENTIALS:  # the server alone checks bearers' tokens, and no holder is given any
-                message.remove_header(header)
-        return str(send(cell, to_endpoint, message))
-
-    CoreCell._send_to_endpoint = send_to_endpoint
-    setattr(CoreCell, _GUARDED, True)
-
-
-def install_for_administrators() -> None:
-    """Puts a guard in front of every administrator's cell of this process, from now on; once. Other cells have none."""
-    if installed() or getattr(CoreCell, _ADMINISTRATORS_GUARDED, False):
-        return
-    _guard(lambda name: name is not None and name.who == "administrator", None)
-    setattr(CoreCell, _ADMINISTRATORS_GUARDED, True)
-
-
-def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None) -> None:
-    dispatch = CoreCell.process_message
-    guards: dict[CoreCell, Guard] = {}
-
-    def process_message(
-        cell: CoreCell, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
-    ) -> None:
-        guard = guards.get(cell)
-        if guard is None and which(CellName.read(cell.get_fqcn())):
-            guard = guards.setdefault(cell, Guard(cell, revoked))
-        if guard is None or guard.admits(endpoint, connection, message):
-            dispatch(cell, endpoint, connection, app_id, message)
-
-    CoreCell.process_message = process_message
-
-
-def installed() -> bool:
-    """Whether this process's cells are guarded."""
-    return bool(getattr(CoreCell, _GUARDED, False))
-
-
-def _shown(text: object, characters: int = _SHOWN) -> str:
-    """A stranger's text for a log: one line, printable, short."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text)[:characters])

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from veilgraph.deploy.guard import ingress, sockets
+from veilgraph.deploy.guard import hooks, sockets
 
 PROGRAMS: Final = {
     "server": "nvflare.private.fed.app.server.server_train",
@@ -36,13 +36,13 @@ def main() -> None:
         from veilgraph.deploy.guard import commands  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
-        ingress.install(partial(refuses, kit))
+        hooks.install(partial(refuses, kit))
         if role == "server":
             commands.limit_server()
         else:
             commands.limit_site()
     else:
-        ingress.install()
+        hooks.install()
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
 
 
