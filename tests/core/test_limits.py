@@ -9,6 +9,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import (
     REASON_CHARACTERS,
     LimitSettings,
+    delta_too_large,
     refusal,
     revelations,
     too_few,
@@ -374,3 +375,56 @@ def test_wrong_limits(wrong: dict[str, Any]) -> None:
 def test_limits_are_read_from_text() -> None:
     read = LimitSettings.model_validate({"may_reveal": ["training-rows"], "max_rounds": "2", "max_epsilon": "1.5"})
     assert read == LimitSettings(may_reveal=("training-rows",), max_rounds=2, max_epsilon=1.5)
+
+
+def released(delta: float = 1e-5, **privacy: Any) -> JobSettings:
+    once = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+    return parse_job({"model": once, "privacy": {"schedule": "once", "epsilon_total": 1, "delta": delta, **privacy}})
+
+
+EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "reason"),
+    [
+        ({}, released(), None),
+        ({}, released(1e-4), None),
+        ({}, released(0.9999), "limits.max_delta=0.0001 and privacy.delta=0.9999: lower it or raise the limit"),
+        ({"max_delta": 1e-6}, released(), "limits.max_delta=1e-06 and privacy.delta=1e-05: "),
+        ({"epsilon_unit": "edge"}, released(), "limits.epsilon_unit=edge and the job's ε is about row: "),
+        ({"epsilon_unit": "row"}, released(**EDGE), "limits.epsilon_unit=row and the job's ε is about edge: "),
+        ({"epsilon_unit": "edge"}, released(**EDGE), None),
+        ({"epsilon_neighbours": "replacement"}, released(), "limits.epsilon_neighbours=replacement and the job's ε"),
+        ({"epsilon_neighbours": "zero-out"}, released(), None),
+    ],
+)
+def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
+    limits: dict[str, Any], settings: JobSettings, reason: str | None
+) -> None:
+    """A small ε at a δ near 1 bounds nothing, and stands for no name in ``may_reveal``."""
+    said = refusal(LimitSettings(may_reveal=(), max_epsilon=1, **limits), settings, "B", epsilon=1.0)
+    if reason is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert said.startswith(reason)
+        assert "limits.may_reveal=[]" in said
+    assert refusal(LimitSettings(may_reveal=tuple(STATEMENTS), **limits), settings, "B", epsilon=1.0) is None, (
+        "without max_epsilon nothing is asked"
+    )
+
+
+def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
+    assert delta_too_large(released(1e-3), 999) == ""
+    said = delta_too_large(released(1e-3), 1000)
+    assert said.startswith(
+        "privacy.delta=0.001 with 1000 common nodes: where δ is 1/N or more, a node can be published"
+    )
+    assert said.endswith("set privacy.delta well below 0.001")
+    assert delta_too_large(JobSettings(), 10**9) == ""
+    release = {"mechanism": "gaussian", "epsilon": 1, "delta": 0.5}
+    local = parse_job({"paradigm": "local", "local": {"features": release}})
+    assert delta_too_large(local, 2).startswith("local.features.delta=0.5")
+    perturbed = parse_job({"model": {"initial": {"method": "perturbed", "release": release}}})
+    assert delta_too_large(perturbed, 2).startswith("model.initial.release.delta=0.5")

@@ -44,7 +44,7 @@ INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
 
 
 def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
-    return saved_job(folder, LAST, INDIVIDUAL, {"privacy": {"delta": DELTA, **privacy}}, *changes, holders=holders)
+    return saved_job(folder, LAST, INDIVIDUAL, {"privacy": {"delta": DELTA} | privacy}, *changes, holders=holders)
 
 
 def planned(settings: JobSettings, party: PartyId) -> Plan:
@@ -150,6 +150,18 @@ def refused_by_all(do: Callable[[], object], message: str) -> str:
     assert all(str(error) == refusal or isinstance(error, PeerFailed) for error in errors.values())
     assert "\n" not in refusal
     return refusal
+
+
+@pytest.mark.parametrize("schedule", ["every-step", "once"])
+def test_a_delta_of_one_node_in_n_is_refused_by_all(tmp_path: Path, schedule: str) -> None:
+    """Before anything is released: at δ = 0.9999 the noise of ε = 1 is an eighth of the clip."""
+    once: Settings = {"model": {"local": {"model": "appnp"}}, "privacy": {"schedule": "once"}}
+    settings = private_job(tmp_path / "data", once if schedule == "once" else {}, epsilon_total=1, delta=0.9999)
+    refused_by_all(
+        lambda: train(settings, tmp_path / "run"), r"refuses the job: privacy\.delta=0\.9999 with \d+ common"
+    )
+    for party in settings.data.names:
+        assert paid(tmp_path / "run", party) == Counter()
 
 
 # What is paid is what is sent

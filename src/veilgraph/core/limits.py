@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.privacy_settings import Neighbours
 from veilgraph.core.revelations import STATEMENTS, Revelation
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
@@ -50,6 +51,18 @@ class LimitSettings(Settings):
         gt=0,
         description="largest accepted total ε of what this party publishes in a job, predictions included; what "
         "it bounds needs no name in may_reveal; null: no bound is asked for",
+    )
+    max_delta: float = Field(
+        1e-4,
+        gt=0,
+        lt=1,
+        description="largest accepted δ of that ε; a job whose δ is 1/N or more, of N common nodes, is refused by all",
+    )
+    epsilon_unit: Literal["row", "edge", "node"] | None = Field(
+        None, description="what max_epsilon has to be about; null: whatever the job's is"
+    )
+    epsilon_neighbours: Neighbours | None = Field(
+        None, description="the relation between neighbouring data that it has to be about; null: the job's"
     )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
@@ -166,9 +179,52 @@ def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
     )
 
 
+def delta_too_large(job: JobSettings, nodes: int) -> str:
+    """Why no party takes part at the job's δ: that a node in N may be published whole is no protection; empty if not.
+
+    Args:
+        job: the job.
+        nodes: N, common to all holders.
+    """
+    name, delta = _delta(job)
+    if delta is None or delta * nodes < 1:
+        return ""
+    return (
+        f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is within "
+        f"any ε; set {name} well below {1 / nodes:.3g}"
+    )
+
+
+def _delta(job: JobSettings) -> tuple[str, float | None]:
+    """The setting of a job's δ, and its value; None where every ε is pure, or there is none."""
+    if job.privacy is not None:
+        return "privacy.delta", job.privacy.delta
+    release = job.feature_release
+    name = "local.features.delta" if job.paradigm == "local" else "model.initial.release.delta"
+    return name, None if release is None else release.delta
+
+
+def _about(limits: LimitSettings, job: JobSettings) -> str | None:
+    """Why a job's ε, whatever it is, is not what a party's limit on ε is about; None where it is."""
+    name, delta = _delta(job)
+    if delta is not None and delta > limits.max_delta:
+        return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
+    unit: str = "node" if job.privacy is None else job.privacy.unit
+    relation: str = "replacement" if job.privacy is None else job.privacy.relation
+    for limit, wanted, found in (
+        ("epsilon_unit", limits.epsilon_unit, unit),
+        ("epsilon_neighbours", limits.epsilon_neighbours, relation),
+    ):
+        if wanted is not None and wanted != found:
+            return f"limits.{limit}={wanted} and the job's ε is about {found}: change the job, or the limit"
+    return None
+
+
 def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
-    if limits.max_epsilon is None or epsilon <= limits.max_epsilon:
+    if limits.max_epsilon is None:
         return None
+    if epsilon <= limits.max_epsilon:
+        return _about(limits, job) if epsilon > 0 else None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
@@ -188,7 +244,7 @@ def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
 def _unaccepted(
     limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, besides: Mapping[Revelation, str]
 ) -> str | None:
-    bounded = limits.max_epsilon is not None and epsilon <= limits.max_epsilon
+    bounded = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon) is None
     accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
     new = [
         f"{name} ({cause})"

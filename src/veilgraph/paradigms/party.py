@@ -9,8 +9,9 @@ from contextlib import closing
 from types import MappingProxyType
 from typing import Final, Literal
 
+from veilgraph.core.config import JobSettings
 from veilgraph.core.files import write_whole
-from veilgraph.core.limits import LimitSettings
+from veilgraph.core.limits import LimitSettings, delta_too_large
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -176,6 +177,11 @@ def run_simulated(
     )
 
 
+def _refuses(settings: JobSettings, aligned: Aligned) -> str:
+    """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
+    return aligned.refuses or ("" if aligned.graph is None else delta_too_large(settings, aligned.graph.common))
+
+
 def _compute(
     run: RunDirectory,
     party: PartyId,
@@ -194,7 +200,7 @@ def _compute(
     streams = LearningStreams(store.seed(), party)
     noise = publisher if isinstance(publisher, Publisher) else None
     session = Session(
-        settings, link, streams, system_secrets, aligned.identity, aligned.refuses, noise, trace, restarts
+        settings, link, streams, system_secrets, aligned.identity, _refuses(settings, aligned), noise, trace, restarts
     )
     cast = Cast(session, store, aligned, custom, publisher if isinstance(publisher, LocalPublisher) else None)
     role = cast.role
