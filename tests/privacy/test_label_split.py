@@ -26,6 +26,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.party_settings import SplitFractions, read_party_settings
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.core.types import SERVER
+from veilgraph.graph.datasets import load_whole
 from veilgraph.paradigms.jobs import predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_nodes
@@ -175,5 +176,10 @@ def test_a_data_sets_labels_are_not_released_with_a_split_by_classes(tmp_path: P
     assert not (tmp_path / "run").exists()
     by_node = local_job(2, PRIVATE_LABELS, {"data": BY_NODE, "train": {"epochs": 2}})
     assert kept(train(by_node, tmp_path / "run").path)["labels"].shape[1] == 2
+    whole = load_whole(by_node.data, "B", by_node.seed)
+    fractions = SplitFractions(**FRACTIONS, stratify=False, seed=by_node.seed)
+    drawn = draw_splits(np.zeros(len(whole.features), np.int32), fractions, "synthetic")
+    assert whole.train_mask is not None
+    assert whole.train_mask.tolist() == (drawn == 0).tolist(), "of its place alone, whatever its label"
     with pytest.raises(ConfigError, match=r"stratify=false is about split, and split is null"):
         local_job(2, {"data": {"stratify": False}})
