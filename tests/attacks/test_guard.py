@@ -12,6 +12,7 @@ import logging
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,6 +319,23 @@ def test_what_is_forwarded(at: str) -> None:
     for of in strange:
         said = headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="return", cn__original_headers=of)
         assert not forwards(said)
+
+
+def test_without_the_guard_flare_keeps_what_a_stranger_writes() -> None:
+    """A statistic for each name of a route, and an exception for each answer to nothing."""
+    kept: list[str] = []
+    cell = CoreCell.__new__(CoreCell)
+    cell.my_info, cell.logger = SimpleNamespace(fqcn=f"A.{JOB}"), logging.getLogger("a cell alone")
+    cell.msg_travel_stats_pool = SimpleNamespace(record_value=lambda category, value: kept.append(category))
+    cell.received_msg_counter_pool = SimpleNamespace(increment=lambda category, counter_name: kept.append(category))
+    for number in range(3):
+        said = headers(OURS, f"topic {number}", f"C.{JOB}", f"A.{JOB}", cn__route=[[f"name {number}", 0.0]])
+        with suppress(Exception):
+            cell._process_received_msg(SimpleNamespace(name="server"), None, Message(said, b""))
+    assert {f"name {number}#req:{OURS}:topic {number}" for number in range(3)} <= set(kept)
+    answer = Message(headers(OURS, "frame", f"C.{JOB}", f"A.{JOB}", cn__msg_type="reply"), b"")
+    with pytest.raises(RuntimeError, match="reply does not have REQ_ID header"):
+        cell._process_reply(f"C.{JOB}", answer, "reply")
 
 
 def test_the_way_that_a_message_claims_to_have_come_is_taken_off() -> None:
