@@ -56,7 +56,7 @@ class LimitSettings(Settings):
         1e-4,
         gt=0,
         lt=1,
-        description="largest accepted δ of that ε; a job whose δ is 1/N or more, of N common nodes, every holder refuses",
+        description="largest accepted δ of that ε; every holder refuses a job whose δ is 1/N or more, of N nodes",
     )
     epsilon_unit: Literal["row", "edge", "node"] | None = Field(
         None, description="what max_epsilon has to be about; null: whatever the job's is"
