@@ -6,14 +6,12 @@ A submitted job is settings: no code, no data. Every site checks it against its 
 from __future__ import annotations
 
 import json
-import logging
 import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +36,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
+from veilgraph.deploy.quiet import no_logs, no_prints
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0
@@ -212,15 +211,17 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
     install_for_administrators()
     settings = kit.startup_settings()["admin"]
     address = f"{settings['host']}:{settings['port']}"
-    quiet = StringIO()
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     session = None
     try:
-        with view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
-            with redirect_stdout(quiet), redirect_stderr(quiet):
-                session = new_secure_session(kit.name, str(view), timeout=connect_s)
-            yield session
+        with no_logs(), view_with_key(kit.path, kit.key_file, kit.passphrase) as view:
+            try:
+                with no_prints():
+                    session = new_secure_session(kit.name, str(view), timeout=connect_s)
+                yield session
+            finally:
+                if session is not None:
+                    with no_prints():
+                        session.close()
     except (NoConnection, FLCommunicationError, TimeoutError, ConnectionError) as error:
         raise LinkTimeout(f"{kit.name} cannot reach the server at {address}: is it running? ({error})") from error
     except (AuthenticationError, AuthorizationError) as error:
@@ -229,11 +230,6 @@ def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
         raise RunError(str(error)) from error
     except InternalError as error:
         raise RunError(f"the server at {address} reports: {error}") from error
-    finally:
-        if session is not None:
-            with redirect_stdout(quiet), redirect_stderr(quiet):
-                session.close()
-        logging.disable(level)
 
 
 def _connected(session: Session) -> tuple[PartyId, ...]:

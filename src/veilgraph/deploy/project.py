@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -23,6 +21,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.quiet import no_prints
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
@@ -167,7 +166,7 @@ def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
         ],
     }
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # its progress is not for users
+        with no_prints():  # its progress is not for users
             flare_project = prepare_project(definition)
             context = Provisioner(str(workspace), prepare_builders(definition), None).provision(flare_project)
     except (ValueError, RuntimeError, TypeError) as error:

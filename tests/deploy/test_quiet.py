@@ -1,0 +1,43 @@
+"""What is kept from the terminal while the engine is called, and nothing more or longer."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from veilgraph.deploy.quiet import no_logs, no_prints
+
+
+def test_threads_that_overlap_leave_everything_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = sys.stdout, sys.stderr
+    level = logging.getLogger("nvflare").level
+    for quiet in (no_logs, no_prints):
+        first, second = quiet(), quiet()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert (sys.stdout, sys.stderr, logging.getLogger("nvflare").level) != (*terminal, level), "ended too early"
+        second.__exit__(None, None, None)
+        assert (sys.stdout, sys.stderr, logging.getLogger("nvflare").level) == (*terminal, level)
+    sys.stdout.write("seen\n")
+    assert capsys.readouterr().out == "seen\n"
+
+
+def test_an_error_inside_leaves_everything_as_it_was() -> None:
+    terminal = sys.stdout
+    for quiet in (no_logs, no_prints):
+        with pytest.raises(ValueError, match="inside"), quiet():
+            raise ValueError("inside")
+        assert sys.stdout is terminal
+        assert logging.getLogger("nvflare.private").isEnabledFor(logging.ERROR)
+
+
+def test_only_the_engines_own_log_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    with no_logs():
+        logging.getLogger("nvflare.fuel").error("of the engine")
+        logging.getLogger("veilgraph").warning("ours")
+        logging.getLogger("of.the.user").warning("a user's")
+    logging.getLogger("nvflare.fuel").error("of the engine, afterwards")
+    assert caplog.messages == ["ours", "a user's", "of the engine, afterwards"]
