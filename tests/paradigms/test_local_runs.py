@@ -31,7 +31,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.kprop import AffineFeatures
 from veilgraph.paradigms.jobs import TrainResult, predict, resume, train
-from veilgraph.paradigms.releases import KeptRelease
+from veilgraph.paradigms.releases import OWN_RELEASE, KeptRelease
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.roles.disclosures import DisclosureRecord
@@ -75,6 +75,10 @@ def sent(run: Path, party: str) -> Counter[str]:
 
 def spent(run: Path, party: str) -> float:
     return float(json.loads((run / "parties" / party / "ledger.json").read_text())["epsilon_total"])
+
+
+def spent_by(run: Path, party: str) -> list[object]:
+    return [json.loads(line)["total"] for line in ledger(run, party).read_text().splitlines()[1:]]
 
 
 def assert_same(one: TrainResult, other: TrainResult) -> None:
@@ -217,37 +221,56 @@ def killed(kind: str, party: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kind", "party"), [("before it sends", "B"), ("before it keeps", "B"), ("before it keeps", LEARNER)]
 )
-def test_killed_around_the_release_the_ledger_counts_no_less_than_was_sent(
-    tmp_path: Path, kind: str, party: str
-) -> None:
+def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str, party: str) -> None:
     settings, run = saved(tmp_path / "data"), tmp_path / "run"
     with killed(kind, party), pytest.raises(CutError):
         train(settings, run)
     assert paid(run, "B") == ONE
     assert sent(run, "B") == (Counter() if kind == "before it sends" else ONE)
     result = resume(run, restart=True)  # the learner may have learnt from it meanwhile
-    assert paid(run, "B") == TWO
-    assert sent(run, "B") == (ONE if kind == "before it sends" else TWO)
-    assert paid(run, "C") >= sent(run, "C")
-    assert spent(run, "B") == 8.0
+    assert paid(run, "B") == paid(run, "C") == ONE
+    assert sent(run, "B") == (ONE if kind == "before it sends" else TWO), "the same bytes"
+    assert spent(run, "B") == 4.0
     assert torch.equal(predict(run).probabilities, result.predictions.probabilities)
-    assert paid(run, "B") == TWO
+    assert paid(run, "B") == ONE
 
 
+@pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("loser", [LEARNER, "B", "C"])
-def test_a_lost_release_is_made_anew_and_training_begins_anew(tmp_path: Path, loser: str) -> None:
-    run = cut_run(saved(tmp_path / "data"), tmp_path / "run", 5)
+def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str, private: bool) -> None:
+    """The one who learns may lose its file as often as it likes, and is told nothing new."""
+    run = cut_run(saved(tmp_path / "data", PRIVATE_LABELS if private else {}), tmp_path / "run", 5)
     before = kept(run)
     lose(run, loser)
     with pytest.raises(RunError, match=f"{loser}: without the release that was learnt from"):
         resume(run)
-    result = resume(run, restart=True)
-    assert result.summary["started_at"] == 0
-    assert [record["epoch"] for record in result.metrics] == list(range(1, 7))
+    costs = [spent_by(run, party) for party in ("B", "C")]
+    for times in (2, 3):
+        result = resume(run, restart=True)
+        assert result.summary["started_at"] == 0
+        assert [record["epoch"] for record in result.metrics] == list(range(1, 7))
+        after = kept(run)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert [spent_by(run, party) for party in ("B", "C")] == costs
+        assert sent(run, "C") == Counter(features=times)
+        assert paid(run, "C") == ONE
+        (run / "summary.json").unlink()
+        lose(run, loser)
+
+
+@pytest.mark.parametrize("sampled", [1, 8])
+def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path, sampled: int) -> None:
+    """A matrix is kept sparse, or dense, as it was released."""
+    run = cut_run(saved(tmp_path / "data", sampled=sampled), tmp_path / "run", 5)
+    before = kept(run)
+    assert before["features/B"].dtype == (torch.int64 if sampled == 1 else torch.uint8)
+    lose(run, "B")
+    (run / "parties" / "B" / OWN_RELEASE).unlink()
+    resume(run, restart=True)
     assert not torch.equal(kept(run)["features/B"], before["features/B"])
-    for party in ("B", "C"):
-        assert paid(run, party) == sent(run, party) == TWO
-        assert spent(run, party) == 8.0
+    assert torch.equal(kept(run)["features/C"], before["features/C"])
+    assert (paid(run, "B"), paid(run, "C")) == (TWO, ONE)
 
 
 def test_changed_features_are_released_anew_and_predicted_with_what_was_trained(tmp_path: Path) -> None:
@@ -259,9 +282,9 @@ def test_changed_features_are_released_anew_and_predicted_with_what_was_trained(
     assert not torch.equal(changed, before)
     assert torch.equal(predict(run).probabilities, changed)
     assert RunDirectory.open(run).party(LEARNER).model_path.read_bytes() == model
-    for party in ("B", "C"):
-        assert paid(run, party) == sent(run, party) == TWO
-        assert spent(run, party) == 8.0
+    assert (paid(run, "B"), paid(run, "C")) == (TWO, ONE)
+    assert (spent(run, "B"), spent(run, "C")) == (8.0, 4.0)
+    assert sent(run, "B") == sent(run, "C") == TWO
 
 
 @pytest.mark.parametrize("part", ["labels", "split", "test labels"])
@@ -283,7 +306,8 @@ def test_changed_private_labels_are_released_anew(tmp_path: Path, part: str) -> 
     predict(run)
     times = 1 if part == "test labels" else 2
     assert paid(run, "B") == sent(run, "B") == Counter(features=times, labels=times)
-    assert paid(run, "C") == Counter(features=times)
+    assert paid(run, "C") == ONE
+    assert sent(run, "C") == Counter(features=times)
 
 
 def test_nodes_that_others_do_not_know_may_change_for_nothing(tmp_path: Path) -> None:
@@ -368,7 +392,7 @@ def test_a_malformed_release_is_kept_by_nobody_who_learns(tmp_path: Path, kind: 
             train(settings, run)
     assert not (run / "parties" / LEARNER / "release.safetensors").exists()
     assert len(resume(run).metrics) == 6
-    assert paid(run, "B") == Counter(features=2, labels=2)
+    assert paid(run, "B") == Counter(features=1, labels=1)
 
 
 # What is refused

@@ -24,7 +24,6 @@ from tests.paradigms.test_private_runs import (
     kinds_sent,
     ledger,
     paid,
-    planned,
     refused_by_all,
     sent,
     spent_total,
@@ -37,9 +36,13 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
 from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms import releases
 from veilgraph.paradigms.jobs import predict, resume, train
+from veilgraph.paradigms.releases import OWN_RELEASE
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.privacy import ledger_file
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.roles.cut import HolderCut
 
 ONE = Counter(embeddings=1)
 PREDICTED = "prediction_traffic.json"
@@ -163,35 +166,88 @@ def test_cut_many_times_there_is_one_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER, "C"])
-def test_a_lost_release_is_made_anew_and_paid_for(tmp_path: Path, loser: str) -> None:
-    """All holders release again: what is kept must be of one release, and the sum of several holders' is."""
-    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, holders=3, epsilon_total=4, predictions=1)
+def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str) -> None:
+    """Four times, by who learns or who releases, with a budget that has room for one release alone."""
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, holders=3, epsilon_total=4)
     run = cut_run(settings, tmp_path / "run", 3)
     rows = released(run)
     lose(run, loser)
     with pytest.raises(RunError, match=f"{loser}: without the release that was learnt from"):
         resume(run)
-    resumed = resume(run, restart=True)
-    assert not torch.equal(released(run), rows)
-    for party in (OTHER, "C"):
-        assert paid(run, party) == Counter(embeddings=2)
-        assert planned(settings, party).releases == 2
-        assert sent(run, party) == ONE
-        assert 4 - 1e-6 < spent_total(run, party) <= 4
-    assert len(resumed.metrics) == 5
+    for _ in range(4):
+        (run / "summary.json").unlink(missing_ok=True)
+        resumed = resume(run, restart=True)
+        assert torch.equal(released(run), rows)
+        for party in (OTHER, "C"):
+            assert sent(run, party) == paid(run, party) == ONE
+            assert 4 - 1e-6 < spent_total(run, party) <= 4
+        assert len(resumed.metrics) == 5
+        lose(run, loser)
     predict(run)
-    assert paid(run, OTHER) == Counter(embeddings=2)
+    assert paid(run, OTHER) == paid(run, "C") == ONE
 
 
-@pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER])
-def test_a_lost_release_without_room_is_one_clear_refusal(tmp_path: Path, loser: str) -> None:
-    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, epsilon_total=4)
+def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, holders=3, epsilon_total=4, predictions=1)
     run = cut_run(settings, tmp_path / "run", 3)
-    lose(run, loser)
-    for _ in range(2):
-        refused_by_all(lambda: resume(run, restart=True), "the budget of B has no room for one")
-        assert paid(run, OTHER) == ONE
-        assert not sent(run, OTHER)
+    rows = released(run)
+    for again in (2, 3):
+        lose(run, OTHER)
+        (run / "parties" / OTHER / OWN_RELEASE).unlink()
+        if again == 2:
+            resume(run, restart=True)
+            assert not torch.equal(released(run), rows)
+            assert (paid(run, OTHER), paid(run, "C")) == (Counter(embeddings=2), ONE)
+        else:
+            refused_by_all(lambda: predict(run), "the budget of B has no room for one")
+            assert paid(run, OTHER) == Counter(embeddings=2)
+
+
+@pytest.mark.parametrize("moment", ["before it keeps", "before it pays", "before it sends"])
+def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> None:
+    settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
+
+    def cut(*_: Any) -> None:
+        raise CutError
+
+    with pytest.MonkeyPatch.context() as patch:
+        if moment == "before it keeps":
+            patch.setattr(releases, "save_tensors", cut)
+        elif moment == "before it pays":
+            patch.setattr(Ledger, "spend", lambda *_, **__: cut())
+        else:
+            patch.setattr(HolderCut, "publish", cut)
+        with pytest.raises(CutError):
+            train(settings, run)
+    assert not sent(run, OTHER)
+    assert paid(run, OTHER) == (ONE if moment == "before it sends" else Counter())
+    own = run / "parties" / OTHER / OWN_RELEASE
+    before = None if moment == "before it keeps" else own.read_bytes()
+    assert own.exists() == (before is not None)
+    resume(run)
+    assert sent(run, OTHER) == paid(run, OTHER) == ONE
+    assert before in (None, own.read_bytes())
+
+
+def test_a_copy_of_older_bytes_is_not_sent_unpaid(tmp_path: Path) -> None:
+    """Bytes that were kept and never paid for, put back after another release was: the ledger names what it is for."""
+    settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise CutError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "spend", cut)
+        with pytest.raises(CutError):
+            train(settings, run)
+    own = run / "parties" / OTHER / OWN_RELEASE
+    unpaid = own.read_bytes()
+    own.unlink()
+    resume(run)
+    own.write_bytes(unpaid)
+    lose(run, LABEL_HOLDER)
+    refused_by_all(lambda: predict(run), "the budget of B has no room for one")
+    assert not sent(run, OTHER, PREDICTED)
 
 
 def test_a_damaged_release_is_one_clear_error(tmp_path: Path) -> None:
@@ -241,8 +297,8 @@ def test_changed_data_of_a_releasing_holder_is_a_new_release(tmp_path: Path) -> 
     rows = released(run.path)
     change_features(run.path, OTHER)
     changed = predict(run.path)
-    for party in (OTHER, "C"):
-        assert paid(run.path, party) == Counter(embeddings=2)
+    for party, times in ((OTHER, 2), ("C", 1)):  # C sends the same bytes again
+        assert paid(run.path, party) == Counter(embeddings=times)
         assert sent(run.path, party, PREDICTED) == ONE
         assert spent_total(run.path, party) <= 4
     assert_nothing_left(run.path, LABEL_HOLDER, PREDICTED)
@@ -251,7 +307,10 @@ def test_changed_data_of_a_releasing_holder_is_a_new_release(tmp_path: Path) -> 
     assert torch.equal(again.probabilities, changed.probabilities)
     assert paid(run.path, OTHER) == Counter(embeddings=2)
     change_features(run.path, "C")
-    refused_by_all(lambda: predict(run.path), "the budget of .*has no room for one")
+    predict(run.path)
+    assert paid(run.path, OTHER) == paid(run.path, "C") == Counter(embeddings=2)
+    change_features(run.path, "C")
+    refused_by_all(lambda: predict(run.path), "the budget of C has no room for one")
     assert paid(run.path, OTHER) == paid(run.path, "C") == Counter(embeddings=2)
 
 

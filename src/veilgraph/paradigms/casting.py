@@ -63,8 +63,7 @@ class Cast:
         elif graph is None:
             self.role = ReleaseServer(session)
         else:
-            data = () if labelled else (graph.features, graph.edge_index, graph.edge_weight)
-            self._kept = KeptRelease(store, session.alignment, graph.common, data)
+            self._kept = KeptRelease(store, session.settings, session.alignment, graph)
             held, rows = self._kept.number, self._kept.tensors.get(_ROWS)
             self.role = (
                 LearningHolder(session, graph, held, rows) if labelled else ReleasingHolder(session, graph, held)

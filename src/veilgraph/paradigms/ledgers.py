@@ -11,7 +11,7 @@ from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.releases import RELEASE
+from veilgraph.paradigms.releases import RELEASE, OwnRelease
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
@@ -30,7 +30,13 @@ _NO_DELTA: Final = 1e-12
 
 @contextmanager
 def publisher_of(
-    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, *, begun: bool
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    *,
+    begun: bool,
+    alignment: str = "",
 ) -> Iterator[AnyPublisher | None]:
     """A holder's publisher with its ledger open; None where it publishes nothing with a price, and at the server.
 
@@ -40,13 +46,14 @@ def publisher_of(
         graph: the party's; None at the server.
         limit: the largest total ε that the party itself accepts, beside the job's budget.
         begun: whether the run has begun before, so that a ledger must be there if anything was kept of it.
+        alignment: identity of the alignment that gave the rows their order; empty where there was none.
 
     Raises:
         RunError: the ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
         ConfigError: the job wants more canaries than there are rows.
     """
     if settings.feature_release is not None:
-        with _local_publisher_of(store, settings, graph, limit) as local:
+        with _local_publisher_of(store, settings, graph, limit, alignment) as local:
             yield local
         return
     plan_ = None if graph is None else plan(settings, graph.party, graph.common)
@@ -54,13 +61,14 @@ def publisher_of(
         yield None
         return
     trained = begun and bool(store.epochs() or store.model_path.is_file())
-    released = (store.path / RELEASE).is_file()  # all that a holder keeps that releases once
+    released = _has_released(store)
     canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
     if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
         with Publisher(plan_, None, system_secrets, canaries) as publisher:
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
+        kept = OwnRelease(store, settings, alignment, graph) if plan_.settings.once else None
         with (
             Ledger.open(
                 store.path / LEDGER,
@@ -69,7 +77,7 @@ def publisher_of(
                 job=settings.hash(),
                 expected=trained or released,
             ) as ledger,
-            Publisher(plan_, ledger, system_secrets, canaries) as publisher,
+            Publisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
         ):
             yield publisher
 
@@ -89,7 +97,7 @@ def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> 
 
 @contextmanager
 def _local_publisher_of(
-    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None
+    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, alignment: str
 ) -> Iterator[LocalPublisher | None]:
     """Of a holder whose nodes perturb their values; None at all other parties.
 
@@ -109,9 +117,17 @@ def _local_publisher_of(
         _NO_DELTA if release.delta is None else release.delta,
         limit,
         job=settings.hash(),
-        expected=(store.path / RELEASE).is_file(),
+        expected=_has_released(store),
     ) as ledger:
-        yield LocalPublisher(mechanism, response, ledger, system_secrets)
+        yield LocalPublisher(mechanism, response, ledger, system_secrets, OwnRelease(store, settings, alignment, graph))
+
+
+def _has_released(store: PartyStore) -> bool:
+    """Whether a holder that releases once, and so has no checkpoints, has kept anything of it.
+
+    Its own bytes alone do not say so: they are kept before they are paid for.
+    """
+    return (store.path / RELEASE).is_file()
 
 
 def spent(publisher: AnyPublisher) -> Record:

@@ -6,7 +6,6 @@ trained on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -42,9 +41,7 @@ def local_role(session: Session, store: PartyStore, graph: PartyGraph | None, pu
         exchange_releases(session, None, 0, {}, None)
         return Bystander(session)
     learns = session.link.party == session.settings.data.label_party
-    common = graph.common_part()
-    of_labels = (common.labels, common.train_mask, common.val_mask) if publisher and publisher.response else ()
-    releases = _agreed(session, store, graph, publisher, () if learns else (common.features, *of_labels))
+    releases = _agreed(session, store, graph, publisher)
     if not learns:
         return Bystander(session)
     try:
@@ -79,7 +76,7 @@ def with_released_features(
     """
     if graph is None:
         return None, exchange_releases(session, None, 0, {}, None).is_new
-    releases = _agreed(session, store, graph, publisher, (graph.features,))
+    releases = _agreed(session, store, graph, publisher)
     try:
         blocks = released_features(session, releases, graph.common, graph.num_nodes)
     except (KeyError, ProtocolError) as error:
@@ -88,15 +85,9 @@ def with_released_features(
     return replace(graph, features=AffineFeatures.joined(whole, session.dtype).values), releases.is_new
 
 
-def _agreed(
-    session: Session,
-    store: PartyStore,
-    graph: PartyGraph,
-    publisher: LocalPublisher | None,
-    data: Sequence[Tensor | None],
-) -> Releases:
-    """The release that all have, kept for later sessions; ``data`` is what this party's part of it depends on."""
-    kept = KeptRelease(store, session.alignment, graph.common, data)
+def _agreed(session: Session, store: PartyStore, graph: PartyGraph, publisher: LocalPublisher | None) -> Releases:
+    """The release that all have, kept for later sessions."""
+    kept = KeptRelease(store, session.settings, session.alignment, graph)
     releases = exchange_releases(session, graph, kept.number, kept.tensors, publisher)
     if releases.is_new:
         kept.replace(releases.number, releases.tensors)

@@ -129,7 +129,9 @@ def run_party(
             tell()
         else:
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
-            with publisher_of(store, settings, aligned.graph, limit, begun=work != "train") as publisher:
+            with publisher_of(
+                store, settings, aligned.graph, limit, begun=work != "train", alignment=aligned.identity
+            ) as publisher:
                 _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts, tell)
     finally:
         link.close()

@@ -13,7 +13,8 @@ parties/<name>/                private to that party
     graph.safetensors          its data
     nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
                                they have changed since, alignment.json the common nodes; horizontal: ids alone
-    release.safetensors        the newest single release, where a job has one
+    release.safetensors        the newest single release, where a job has one; own_release.safetensors what this party
+                               released, sent again for as long as its data have not changed
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     canaries.safetensors       where a job has any: what tells which rows they replace, and what an audit is to guess
     disclosures.jsonl          what it sent to whom, and why that may leave it

@@ -65,6 +65,7 @@ class Ledger:
         self._reserved: Counter[tuple[str, Event]] = Counter()
         self._released: dict[tuple[str, Protected], Counter[Event]] = {}
         self._known: dict[Protected, float] = {}
+        self._paid = {(entry.channel, entry.content) for entry in file.entries if entry.content}
         for entry in file.entries:
             self._count(entry.channel, entry.release, entry.count)
 
@@ -102,7 +103,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spend(self, event: Event, channel: str, step: int, count: int = 1) -> None:
+    def spend(self, event: Event, channel: str, step: int, count: int = 1, *, content: str = "") -> None:
         """Pays for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
         Args:
@@ -110,6 +111,7 @@ class Ledger:
             channel: what is released to whom, for example ``embeddings to server``.
             step: of the training, or of the prediction.
             count: of such releases that are made together.
+            content: SHA-256 of what is released, where it is kept: ``has_paid`` knows it from then on.
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
@@ -121,10 +123,10 @@ class Ledger:
             if missing > 0:
                 if not self._fits(total := self._total_with(event, missing)):
                     raise self._refusal(event, channel, step, total)
-                self.reserve(event, channel, step, missing)
+                self.reserve(event, channel, step, missing, content=content)
             self._reserved[channel, event] -= count
 
-    def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
+    def reserve(self, event: Event, channel: str, step: int, count: int, *, content: str = "") -> int:
         """Pays for several releases with one entry, since every entry waits for the disk.
 
         They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
@@ -135,6 +137,7 @@ class Ledger:
             channel: as for ``spend``.
             step: of the first of these releases.
             count: at least 1, and no more than the run still needs.
+            content: as for ``spend``.
 
         Returns:
             How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
@@ -156,11 +159,18 @@ class Ledger:
                 total = self._total_with(event, max(count, 1))
             if count == 0:
                 raise self._refusal(event, channel, step, total)
-            self._file.append(step, channel, event, count, total)
+            self._file.append(step, channel, event, count, total, content)
+            if content:
+                self._paid.add((channel, content))
             self._count(channel, event, count)
             self._known[_protected(event)] = total
             self._reserved[channel, event] += count
             return count
+
+    def has_paid(self, channel: str, content: str) -> bool:
+        """Whether that very release, named by its SHA-256, was paid for: it may be sent again."""
+        with self._lock:
+            return (channel, content) in self._paid
 
     def room(self, event: Event) -> int | None:
         """How many more such releases the budget allows, beyond those reserved; None without a budget.

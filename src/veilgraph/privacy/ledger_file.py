@@ -51,6 +51,7 @@ class LedgerEntry(_Line):
         count: number of releases, at least 1.
         total: ε of all releases about the same unit and neighbours up to and with these; None if it is infinite.
         previous: SHA-256 of the line before.
+        content: SHA-256 of what is released, where it is kept and sent again for nothing; else empty.
     """
 
     time: str
@@ -60,6 +61,7 @@ class LedgerEntry(_Line):
     count: int = Field(ge=1)
     total: float | None = Field(ge=0)
     previous: str
+    content: str = ""
 
     @property
     def release(self) -> Event:
@@ -112,7 +114,7 @@ class LedgerFile:
                     "readable and writable"
                 ) from error
 
-    def append(self, step: int, channel: str, event: Event, count: int, total: float) -> None:
+    def append(self, step: int, channel: str, event: Event, count: int, total: float, content: str = "") -> None:
         """Writes an entry; when this returns, it is on the disk. The arguments are ``LedgerEntry``'s.
 
         Raises:
@@ -128,6 +130,7 @@ class LedgerFile:
             count=count,
             total=total if isfinite(total) else None,
             previous=self._head,
+            content=content,
         )
         line = _encoded(entry)
         try:
@@ -218,7 +221,7 @@ def _parse(schema: type[_Schema], line: bytes, where: str) -> _Schema:
 
 
 def _encoded(line: _Line) -> bytes:
-    return json.dumps(line.model_dump(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return json.dumps(line.model_dump(exclude_defaults=True), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _write(file: FileIO, content: bytes) -> None:

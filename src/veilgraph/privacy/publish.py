@@ -24,6 +24,7 @@ from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
+from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,19 @@ class Publisher:
         ledger: of the holder; None where nothing is kept, as in a plaintext simulation.
         source: of the noise.
         canaries: of the holder, where its job has any.
+        kept: what the holder has released of its data as they are now, where the job releases once.
 
     Raises:
         ConfigError: the job has canaries and none are given.
     """
 
     def __init__(
-        self, plan: Plan, ledger: Ledger | None, source: SecretSource, canaries: Canaries | None = None
+        self,
+        plan: Plan,
+        ledger: Ledger | None,
+        source: SecretSource,
+        canaries: Canaries | None = None,
+        kept: SentRelease | None = None,
     ) -> None:
         if canaries is None and plan.canaries:
             raise ConfigError(
@@ -63,7 +70,7 @@ class Publisher:
                 "here they would not be kept; leave them out"
             )
         self.plan = plan
-        self._canaries = canaries
+        self._canaries, self._kept = canaries, kept
         self._ledger, self._source = ledger, source
         self._event = plan.event
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
@@ -134,7 +141,9 @@ class Publisher:
         return None if room is None else self.plan.affordable_steps(room)
 
     def affordable_releases(self) -> int | None:
-        """Inferences that the budget still allows; None without a budget."""
+        """Inferences that the budget still allows; None without a budget, or where what was paid for is sent again."""
+        if is_paid(self._kept, self._ledger, "embeddings"):
+            return None
         room = self._room()
         return None if room is None else room // max(1, self.plan.inference)
 
@@ -180,6 +189,9 @@ class Publisher:
 
     def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
         mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)
+        if self._kept is not None and self._event is not None:
+            noised = lambda: mechanism.apply(rows, mechanism.draw(shape, self._source))  # noqa: E731
+            return release_once(self._kept, self._ledger, self._event, channel, noised)
         if self._ledger is not None and self._event is not None:
             self._ledger.spend(self._event, channel, step)
         coming = self._coming.pop((channel, shape), None) or self._draw(mechanism, shape)

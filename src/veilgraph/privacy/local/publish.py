@@ -16,6 +16,7 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 FEATURES: Final = "features"
 LABELS: Final = "labels"
@@ -32,6 +33,7 @@ class LocalPublisher:
         response: for its labels; None where these are not released.
         ledger: of the holder, open; None in a plaintext simulation.
         source: of the randomness.
+        kept: what the holder has released of its data as they are now; None in a plaintext simulation.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class LocalPublisher:
         response: LabelResponse | None,
         ledger: Ledger | None,
         source: SecretSource,
+        kept: SentRelease | None = None,
     ) -> None:
         self.mechanism, self.response = mechanism, response
-        self._ledger, self._source = ledger, source
+        self._ledger, self._source, self._kept = ledger, source, kept
         self._event = mechanism.event()
 
     def features(self, x: Tensor) -> Tensor:
@@ -59,9 +62,8 @@ class LocalPublisher:
             DataError: a value lies outside the declared range; nothing was released or paid for.
         """
         self.mechanism.check(x)
-        if self._ledger is not None:
-            self._ledger.spend(self._event, FEATURES, 0)
-        return self.mechanism.release(x, self._source)
+        perturbed = lambda: self.mechanism.release(x, self._source)  # noqa: E731
+        return release_once(self._kept, self._ledger, self._event, FEATURES, perturbed)
 
     def labels(self, labels: Tensor) -> Tensor:
         """Releases labels.
@@ -76,19 +78,23 @@ class LocalPublisher:
             BudgetSpent: the budget does not allow it; nothing was released.
             ConfigError: this holder releases none.
         """
-        if self.response is None:
+        response = self.response
+        if response is None:
             raise ConfigError("local.labels: this holder is not the one that releases labels; name it")
-        if self._ledger is not None:
-            self._ledger.spend(self.response.event(), LABELS, 0)
-        return self.response.release(labels, self._source)
+        perturbed = lambda: response.release(labels, self._source)  # noqa: E731
+        return release_once(self._kept, self._ledger, response.event(), LABELS, perturbed)
 
     def room(self) -> int | None:
         """How many more releases the budget allows, counted no further than 2^32; None without a budget.
 
-        It bounds what features and labels cost a node together, and the ledger, which has the last word, either.
+        None as well where all that was paid for is sent again. It bounds what features and labels cost a node together,
+        and the ledger, which has the last word, either.
         """
         ledger = self._ledger
         if ledger is None or ledger.budget is None:
+            return None
+        channels = [FEATURES] if self.response is None else [FEATURES, LABELS]
+        if all(is_paid(self._kept, ledger, channel) for channel in channels):
             return None
         each = sum(accountant.per_step(event, ledger.delta) for event in self._events)
         left = ledger.budget - self.spent().epsilon_total
