@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 from torch import Tensor
 
-from veilgraph.audit.passes import Passes, numbers, together
+from veilgraph.audit.passes import Passes, matched, mean, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import View
 from veilgraph.core.randomness import expand
@@ -26,6 +26,7 @@ Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation",
 
 _MOST_UPDATES: Final = 10
 _MOST_HOPS: Final = 80
+_MOST_NOISY_HOPS: Final = 400
 _HIDDEN: Final = frozenset({"mask", "share"})
 
 
@@ -39,8 +40,8 @@ class Evidence:
         about: the holders whose secrets may be in it. Rows are the common nodes or, in paradigm horizontal, those of
             the one holder.
         permitted: whether the adversary is meant to have it; if not, it must tell nothing.
-        rows: [N, d] the newest; None where it is its steps that count.
-        steps: the passes.
+        rows: [N, d] the newest, or made of all; None where it is its steps that count.
+        steps: the passes, or one made of all.
         updates: with ``initial``: the adversary's own share of what changed between the first of them.
         outputs: with ``propagation``: what the hop made of each step.
         messages: where it was taken from.
@@ -51,9 +52,9 @@ class Evidence:
     about: tuple[PartyId, ...]
     permitted: bool = True
     rows: Floats | None = None
-    steps: Passes = field(default_factory=Passes)
+    steps: Sequence[Floats] = field(default_factory=Passes)
     updates: tuple[Floats, ...] = ()
-    outputs: Passes = field(default_factory=Passes)
+    outputs: Sequence[Floats] = field(default_factory=Passes)
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
 
@@ -165,7 +166,7 @@ def _combined(view: View) -> Iterator[Evidence]:
 
     last = view.settings.model.rounds - (view.settings.model.server.layers > 0)
     combined = {round_: together(view, Kind.COMBINED, round_, [SERVER]) for round_ in range(1, last + 1)}
-    yield from _hops(combined, combined, view.others, "inputs and outputs of the exchange rounds")
+    yield from _hops(combined, combined, view.others, "inputs and outputs of the exchange rounds", _most(view))
 
 
 def _hops_at_server(view: View) -> Iterator[Evidence]:
@@ -175,17 +176,21 @@ def _hops_at_server(view: View) -> Iterator[Evidence]:
     sent = {round_: Passes([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds}
     if settings.is_masked:
         sums = {round_: together(view, Kind.MASKED, round_, holders) for round_ in rounds}
-        yield from _hops(sent, sums, holders, "what went into the exchange rounds and the sums that came out")
+        yield from _hops(
+            sent, sums, holders, "what went into the exchange rounds and the sums that came out", _most(view)
+        )
         return
     for holder in holders:
         own = {round_: together(view, Kind.EMBEDDING, round_, [holder]) for round_ in rounds}
-        yield from _hops(sent, own, [holder], f"what went into the exchange rounds and came out at {holder}")
+        yield from _hops(
+            sent, own, [holder], f"what went into the exchange rounds and came out at {holder}", _most(view)
+        )
 
 
 def _hops(
-    inputs: Mapping[int, Passes], outputs: Mapping[int, Passes], about: Sequence[PartyId], words: str
+    inputs: Mapping[int, Passes], outputs: Mapping[int, Passes], about: Sequence[PartyId], words: str, most: int
 ) -> Iterator[Evidence]:
-    """Pairs of what went into a round and what the next made of it, of the same pass; the newest.
+    """Pairs of what went into a round and what the next made of it, of the same pass; so many, the newest.
 
     After the last round there may be an activation and more, so it is used where there is no other alone.
     """
@@ -195,11 +200,16 @@ def _hops(
             break
         made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Passes()).pieces}
         pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
-    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-_MOST_HOPS:]
+    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-most:]
     if newest:
         steps, made_of_them = (Passes([pair[side] for pair in newest]) for side in (0, 1))
         messages = (*_all(steps), *_all(made_of_them))
         yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
+
+
+def _most(view: View) -> int:
+    """Hops that are looked at: without noise a few say all."""
+    return _MOST_HOPS if view.settings.privacy is None else _MOST_NOISY_HOPS
 
 
 def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
@@ -262,20 +272,39 @@ def _perturbed(view: View) -> Iterator[Evidence]:
 def _embedding(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
 ) -> Iterator[Evidence]:
-    """The newest rows of one round: sums of masked ones, and those in the clear side by side."""
+    """The rows of one round: sums of masked ones, and those in the clear side by side; with noise out of all passes."""
     passes = together(view, kind, round_, senders)
-    if passes:
-        newest = [passes[-1]] if kind is Kind.MASKED else [Passes([(seen,)])[0] for seen in passes.pieces[-1]]
-        rows = np.concatenate(newest, axis=1)
-        yield Evidence("embedding", words, about or tuple(senders), rows=rows, messages=_all(passes))
+    if not passes:
+        return
+    parts = [passes]
+    if kind is not Kind.MASKED:
+        parts = [Passes([(pieces[place],) for pieces in passes.pieces]) for place in range(len(senders))]
+    for how, of_all in _ways(view, len(passes)).items():
+        rows = np.concatenate([of_all(part) for part in parts], axis=1)
+        yield Evidence("embedding", f"{words}{how}", about or tuple(senders), rows=rows, messages=_all(passes))
 
 
 def _gradients(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
 ) -> Iterator[Evidence]:
+    """What is attacked is the mean of the first steps; with noise that of all, and weighed, as well."""
     steps = together(view, kind, round_, senders)
     if steps:
-        yield Evidence("gradients", f"{words} in {len(steps)} steps", about, steps=steps, messages=_all(steps))
+        words, messages = f"{words} in {len(steps)} steps", _all(steps)
+        yield Evidence("gradients", words, about, steps=steps, messages=messages)
+        for how, of_all in list(_ways(view, len(steps)).items())[1:]:
+            yield Evidence("gradients", f"{words}{how}", about, steps=(of_all(steps),), messages=messages)
+
+
+def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floats]]:
+    """What one may make of so many passes of the same rows: the newest alone or, where each has noise of its own, all.
+
+    Nobody is told which is best, so each of them is attacked.
+    """
+    newest = {"": lambda passes: passes[-1]}
+    if view.settings.privacy is None or count < 2:
+        return newest
+    return newest | {f", the mean of {count} passes": mean, f", {count} passes weighed by what they share": matched}
 
 
 def _rounds(view: View, kind: Kind, sender: PartyId) -> list[int]:

@@ -17,6 +17,9 @@ from veilgraph.link.view import Seen
 _UNIT: Final = 2.0**40
 """Of opened sums; how many of their bits are fractional does not matter to an attack."""
 
+_MOST_NUMBERS: Final = 1 << 26
+"""That weights are computed from, as float32 a quarter of a gigabyte."""
+
 
 class Passes(Sequence[Floats]):
     """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
@@ -59,6 +62,38 @@ def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) ->
         for sender in senders
     ]
     return Passes([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
+
+
+def mean(passes: Sequence[Floats]) -> Floats:
+    """Of all passes: what is the same in them stays, and noise drawn anew for each cancels."""
+    total = np.array(passes[0])
+    for place in range(1, len(passes)):
+        total += passes[place]
+    return np.asarray(total / len(passes))
+
+
+def matched(passes: Sequence[Floats]) -> Floats:
+    """All passes, each weighed by how much of it the others share: a matched filter.
+
+    Noise of two passes has nothing in common, so that the inner products of different passes are those of what is
+    behind the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes
+    that are weak, or of another beginning, count for little.
+
+    Args:
+        passes: [N, d] each, at least 2; read one at a time, from many nodes a part of the rows for the weights.
+    """
+    rows = len(passes[0])
+    kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))
+    chosen = np.sort(np.random.default_rng(0).choice(rows, size=kept, replace=False))
+    flat = np.stack([passes[place][chosen].ravel().astype(np.float32) for place in range(len(passes))])
+    shared = flat @ flat.T
+    np.fill_diagonal(shared, 0)
+    weights = np.linalg.eigh(shared.astype(np.float64))[1][:, -1]
+    weights *= np.sign(weights.sum()) or 1.0
+    total = weights[0] * passes[0]
+    for place in range(1, len(passes)):
+        total += weights[place] * passes[place]
+    return np.asarray(total)
 
 
 def numbers(values: Tensor) -> Floats:

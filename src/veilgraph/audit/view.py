@@ -44,9 +44,10 @@ class View:
         """The part in which row v is that of the party's data.
 
         Predictions from tables, and sessions before the tables were last read anew, may have other nodes, in another
-        order.
+        order. Predictions of graphs are of the same rows, and what is released for them counts.
         """
-        trained = {number for number, work in enumerate(self.works) if work != "predict"}
+        anew = self.settings.data.from_tables
+        trained = {number for number, work in enumerate(self.works) if not (anew and work == "predict")}
         read = {seen.session for seen in self.messages if (seen.tag.kind, seen.tag.round) in _READ_ANEW} & trained
         kept = {number for number in trained if number >= max(read, default=0)}
         return replace(self, messages=tuple(seen for seen in self.messages if seen.session in kept))

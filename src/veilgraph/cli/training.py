@@ -68,7 +68,10 @@ def train_command(
     ] = False,
     view_passes: Annotated[
         int | None,
-        typer.Option(min=0, help="With --record-views: of how many passes, and the newest; 0: all. Default: 50."),
+        typer.Option(
+            min=0,
+            help="With --record-views: of how many passes, and the newest; 0: all. Default: 50; all with privacy.",
+        ),
     ] = None,
     profile: Annotated[
         bool,
@@ -375,7 +378,7 @@ def _train(
     profile: bool,
     machines: dict[str, int],
 ) -> None:
-    from veilgraph.paradigms.jobs import VIEW_PASSES, train  # noqa: PLC0415
+    from veilgraph.paradigms.jobs import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
@@ -385,7 +388,7 @@ def _train(
             processes=processes,
             private_seeds=private_seeds,
             record_views=record_views,
-            view_passes=VIEW_PASSES if view_passes is None else view_passes or None,
+            view_passes=view_passes,
             profile=profile,
             machines=machines,
             progress=progress,

@@ -65,7 +65,7 @@ def train(
     processes: bool = False,
     private_seeds: bool = False,
     record_views: bool = False,
-    view_passes: int | None = VIEW_PASSES,
+    view_passes: int | None = None,
     profile: bool = False,
     machines: Mapping[PartyId, int] = _ONE_EACH,
     progress: Progress = lambda records: None,
@@ -87,7 +87,8 @@ def train(
             can compute every party's initial weights, and from them and the first h^0 another's features.
         record_views: every party keeps what it sends and receives in its part of the run, for the audit: about the
             bytes of the traffic of the passes that are kept, once at either end.
-        view_passes: of how many passes, beside the newest; None: of all.
+        view_passes: of how many passes, beside the newest; 0: of all. Default: 50, and all where holders publish with
+            noise, since that cancels over passes.
         profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
             chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
         machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
@@ -97,8 +98,8 @@ def train(
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    if view_passes is not None and view_passes < 1:
-        raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or None for all passes")
+    if view_passes is not None and view_passes < 0:
+        raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
     inputs = gather_inputs(settings, parties, ids, out)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
@@ -108,10 +109,16 @@ def train(
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
-            run.party(party).record_views(view_passes)
+            run.party(party).record_views(_recorded(settings, view_passes) or None)
         if profile:
             run.party(party).keep_trace()
     return _train(run, settings, "train", custom, processes=processes, machines=machines, progress=progress)
+
+
+def _recorded(settings: JobSettings, passes: int | None) -> int:
+    if passes is not None:
+        return passes
+    return VIEW_PASSES if settings.privacy is None else 0
 
 
 def resume(

@@ -52,14 +52,14 @@ def attribute(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
 
 def from_release(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
-    released = evidence.messages[-1].tensor()
+    releases = [seen.tensor() for seen in evidence.messages]
     edges = case.graph(adversary).edge_index.numpy()
-    count = released.shape[0]
+    count = releases[-1].shape[0]
     mean = sp.csr_matrix((np.ones(edges.shape[1]), (edges[1], edges[0])), shape=(count, count))
     mean = sp.diags(1 / np.maximum(np.asarray(mean.sum(axis=1))[:, 0], 1)) @ mean
 
     def rows(column: int) -> Floats:
-        own = _released_column(released, column)
+        own = np.mean([_released_column(each, column) for each in releases if len(each) == count], axis=0)
         return np.stack([own, mean @ own, mean @ (mean @ own)], axis=1)
 
     return _infer_all(rows, case, adversary, target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +12,7 @@ from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scor
 from veilgraph.audit.case import Case, Nodes
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.passes import Passes
+from veilgraph.audit.passes import mean
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
@@ -27,7 +26,7 @@ def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: P
     """Rows of a gradient are larger where the loss is: at training nodes."""
     members = np.zeros(case.graph(target).num_nodes, dtype=np.bool_)
     members[case.labels(target)[1]] = True
-    scores = membership_scores(_mean(evidence.steps[:_STEPS])[None])
+    scores = membership_scores(mean(evidence.steps[:_STEPS])[None])
     return Outcome(scores, members, note="Members: training nodes; all others are not.")
 
 
@@ -86,11 +85,6 @@ def _compared(
         threshold=threshold,
         note=f"Training against test nodes.{note} Pooled: the same on a network trained on everybody's plaintext.",
     )
-
-
-def _mean(steps: Passes) -> Floats:
-    """One at a time: all of them together may be larger than memory."""
-    return functools.reduce(np.add, steps) / len(steps)
 
 
 def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:
