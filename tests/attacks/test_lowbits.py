@@ -107,7 +107,9 @@ def test_whatever_the_bits_the_precision_and_the_size(bits: int, dtype: torch.dt
 @pytest.mark.parametrize("holders", [2, 3])
 def test_noisy_rows_are_no_exception(holders: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiples of the noise's grid, through the cut and the mean; without the step off the grid they tell."""
-    settings = small_job(holders, {"privacy": {"noise_multiplier": 0.5}, "train": {"select_by": "last"}})
+    settings = small_job(
+        holders, {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
+    )
     names = [chr(ord("A") + index) for index in range(holders)]
     masks = agreed_masks(names, "lowbits")
     share = torch.tensor(1 / holders)
@@ -269,7 +271,9 @@ def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> 
 
 
 def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = small_job(2, {"privacy": {"noise_multiplier": 0.5}, "train": {"select_by": "last"}})
+    settings = small_job(
+        2, {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
+    )
     planned = plan(settings, "B")
     assert planned is not None
     cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))

@@ -10,7 +10,7 @@ name: private
 data: {dataset: synthetic}
 model: {dim: 8, initial: {method: individual}}
 train: {epochs: 4, patience: null, select_by: last, checkpoint_every: 2}
-privacy: {noise_multiplier: 5, epsilon_total: 3}
+privacy: {schedule: every-step, noise_multiplier: 5, epsilon_total: 3}
 """
 
 
@@ -83,7 +83,7 @@ def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_
         assert spent["A"] == ["embeddings 5, gradients 4", "0.6016", "2.094"]
         assert spent["B"] == ["embeddings 5", "0.6016", "1.495"]
         text = words(result.stdout)
-        assert "δ = 0.0001, unit row, zero-out. Holds against the server and all other holders." in text
+        assert "unit row (not a person, not an edge), zero-out. Holds against the server and all other holders." in text
 
 
 def test_training_ends_where_the_budget_was_said_to_end_it(private: Path, tmp_path: Path) -> None:

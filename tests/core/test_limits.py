@@ -106,7 +106,9 @@ def private(privacy: dict[str, Any], holders: int = 2, **model: Any) -> JobSetti
     once = privacy.get("schedule") == "once"
     base: dict[str, Any] = {"initial": {"method": "individual"}} | ({"local": {"model": "appnp"}} if once else {})
     train = {} if once else {"train": {"select_by": "last", "patience": None}}
-    return parse_job({"data": {"holders": holders}, "model": base | model, "privacy": privacy, **train})
+    return parse_job(
+        {"data": {"holders": holders}, "model": base | model, "privacy": {"schedule": "every-step"} | privacy, **train}
+    )
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_protected_key_is_on_no_disk_and_its_passphrase_with_join_alone(consor
 PRIVATE: Final = {
     "model": {"dim": 8, "initial": {"method": "individual"}},
     "train": {"epochs": 4, "select_by": "last", "patience": None},
-    "privacy": {"epsilon_total": 3, "predictions": 1},
+    "privacy": {"schedule": "every-step", "epsilon_total": 3, "predictions": 1},
 }
 
 

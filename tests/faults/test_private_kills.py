@@ -33,7 +33,7 @@ REFUSAL = r"more releases fit the budget|no training step|and was not made"
 
 
 def private(**privacy: Any) -> Settings:
-    return {"privacy": {"epsilon_total": BUDGET, "delta": DELTA, **privacy}}
+    return {"privacy": {"schedule": "every-step", "epsilon_total": BUDGET, "delta": DELTA, **privacy}}
 
 
 def every_step_job(folder: Path) -> JobSettings:

@@ -42,6 +42,7 @@ from veilgraph.paradigms.releases import OWN_RELEASE
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.privacy import ledger_file
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.report.budget import worth
 from veilgraph.roles.cut import HolderCut
 
 ONE = Counter(embeddings=1)
@@ -123,6 +124,38 @@ def test_no_noise_has_no_ledger_and_can_be_repeated(tmp_path: Path) -> None:
     assert float(released(one.path).norm(dim=1).max()) <= 0.5 * (1 + 1e-6)
     predict(one.path)
     assert_nothing_left(one.path, OTHER, PREDICTED)
+
+
+def test_a_run_says_what_the_releases_were_worth(tmp_path: Path) -> None:
+    """Beside the accuracy stands that without them; where noise left no evidence they are the same, and it is said."""
+    said = {}
+    for name, epsilon in (("nothing", 1e-4), ("something", 400.0)):
+        settings = once_job(tmp_path / name, {"train": {"epochs": 20}}, epsilon_total=epsilon)
+        summary = train(settings, tmp_path / f"{name} run").summary
+        alone = summary["without_releases"]
+        said[name] = worth(summary, settings)
+        if name == "nothing":
+            assert (alone["changed"], alone["test_accuracy"]) == (0, summary["test_accuracy"])
+        else:
+            assert alone["changed"] > 0
+    assert "The release changed nothing: A is alone" in said["nothing"]
+    assert "changed" in said["something"]
+    assert "of 60 predictions of A" in said["something"]
+
+
+def test_an_epsilon_close_to_0_predicts_what_was_said_to_be_without(tmp_path: Path) -> None:
+    """The control is not a claim: the same job with nothing but noise has those very figures."""
+    with_rows = once_job(
+        tmp_path / "with", {"train": {"epochs": 8, "select_by": "last", "patience": None}}, epsilon_total=64
+    )
+    without = once_job(
+        tmp_path / "without", {"train": {"epochs": 8, "select_by": "last", "patience": None}}, epsilon_total=1e-4
+    )
+    ours, control = (
+        train(settings, tmp_path / f"{number}").summary for number, settings in enumerate((with_rows, without))
+    )
+    for name in ("val_accuracy", "test_accuracy"):
+        assert ours["without_releases"][name] == control["without_releases"][name] == control[name]
 
 
 def test_noise_is_not_of_the_jobs_seed_and_reaches_the_predictions(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path],
 def private_job(parties: dict[str, Path], noise: float, **privacy) -> JobSettings:
     model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}}
     train_ = {} if privacy else {"train": {"epochs": 4, "checkpoint_every": 2, "select_by": "last", "patience": None}}
-    return job(parties, model=model, privacy={"noise_multiplier": noise, **privacy}, **train_)
+    return job(parties, model=model, privacy={"schedule": "every-step", "noise_multiplier": noise, **privacy}, **train_)
 
 
 def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[str, Path], tmp_path: Path) -> None:

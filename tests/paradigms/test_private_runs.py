@@ -44,7 +44,14 @@ INDIVIDUAL: Settings = {"model": {"initial": {"method": "individual"}}}
 
 
 def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
-    return saved_job(folder, LAST, INDIVIDUAL, {"privacy": {"delta": DELTA} | privacy}, *changes, holders=holders)
+    return saved_job(
+        folder,
+        LAST,
+        INDIVIDUAL,
+        {"privacy": {"schedule": "every-step", "delta": DELTA} | privacy},
+        *changes,
+        holders=holders,
+    )
 
 
 def planned(settings: JobSettings, party: PartyId) -> Plan:
@@ -523,7 +530,7 @@ def bounded_job(parties: dict[str, Path], most: float, epochs: int) -> JobSettin
     parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"may_reveal": [], "max_epsilon": most}}))
     train_ = {"epochs": epochs, "checkpoint_every": 2, "select_by": "last", "patience": None}
     model = {"dim": 4, "initial": {"method": "individual"}}
-    privacy = {"noise_multiplier": NOISE, "delta": DELTA}
+    privacy = {"schedule": "every-step", "noise_multiplier": NOISE, "delta": DELTA}
     data = {"parties": {name: str(path) for name, path in parties.items()}}
     return parse_job({"data": data, "model": model, "train": train_, "privacy": privacy})
 

@@ -107,7 +107,7 @@ def private_job(holders: int, privacy: dict[str, Any], **model: Any) -> JobSetti
             "data": {"holders": holders},
             "model": {"dim": DIM, "initial": {"method": "individual"}, **model},
             "train": {"epochs": 3, "patience": None, "select_by": "accuracy" if once else "last"},
-            "privacy": privacy,
+            "privacy": {"schedule": "every-step"} | privacy,
         }
     )
 

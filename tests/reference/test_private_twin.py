@@ -41,7 +41,13 @@ def test_every_weight_equals_the_twins(mechanism: str, rounds: int) -> None:
                 "combine": {"strategy": ["mean", "regression"][number % 2], "masked": number % 3 == 0},
                 "initial": {"method": ["collaborative", "individual", "secure-sum"][number % 3]},
             },
-            "privacy": {"mechanism": mechanism, "noise_multiplier": 0.3, "clip": 0.8, "gradient_clip": 0.02},
+            "privacy": {
+                "schedule": "every-step",
+                "mechanism": mechanism,
+                "noise_multiplier": 0.3,
+                "clip": 0.8,
+                "gradient_clip": 0.02,
+            },
         },
     )
     assert_twins(settings, small_parties(len(settings.data.names)), steps=8)
@@ -50,7 +56,10 @@ def test_every_weight_equals_the_twins(mechanism: str, rounds: int) -> None:
 def test_with_nodes_that_only_one_holder_knows_and_concat() -> None:
     settings = job(
         3,
-        {"model": {"combine": {"strategy": "concat"}}, "privacy": {"noise_multiplier": 0.2, "gradient_clip": 0.05}},
+        {
+            "model": {"combine": {"strategy": "concat"}},
+            "privacy": {"schedule": "every-step", "noise_multiplier": 0.2, "gradient_clip": 0.05},
+        },
     )
     assert_twins(settings, with_own_nodes(small_parties(3), (5, 0, 4)), steps=6)
 
@@ -65,7 +74,7 @@ def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool)
         2,
         dropout_everywhere("float32"),
         model,
-        {"privacy": {"noise_multiplier": 0, "clip": 100, "gradient_clip": 100}},
+        {"privacy": {"schedule": "every-step", "noise_multiplier": 0, "clip": 100, "gradient_clip": 100}},
         precision="float32",
     )
     graphs = small_parties(2)
@@ -93,7 +102,11 @@ def test_clipping_alone_changes_the_run() -> None:
     model: Settings = {"model": {"initial": {"method": "individual"}}}
     open_door = federate(job(2, model), graphs, 3)
     clipped = federate(
-        job(2, model, {"privacy": {"noise_multiplier": 0, "clip": 0.1, "gradient_clip": 1e-4}}), graphs, 3
+        job(
+            2, model, {"privacy": {"schedule": "every-step", "noise_multiplier": 0, "clip": 0.1, "gradient_clip": 1e-4}}
+        ),
+        graphs,
+        3,
     )
     assert not torch.equal(open_door.label_holder.logits, clipped.label_holder.logits)
 
@@ -102,7 +115,9 @@ def test_all_rows_of_a_gradient_are_noised_and_embeddings_are_within_reach_of_th
     """Without noise the server sees from the zero rows who is not trained on; with noise no row is zero."""
     graphs = small_parties(2)
     model: Settings = {"model": {"combine": {"masked": False}, "initial": {"method": "individual"}}}
-    privacy: Settings = {"privacy": {"noise_multiplier": 0.5, "clip": 0.25, "gradient_clip": 0.001}}
+    privacy: Settings = {
+        "privacy": {"schedule": "every-step", "noise_multiplier": 0.5, "clip": 0.25, "gradient_clip": 0.001}
+    }
     plain, private = federate(job(2, model), graphs, 2), federate(job(2, model, privacy), graphs, 2)
     train = graphs[0].train_mask
     assert train is not None

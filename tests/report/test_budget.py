@@ -30,7 +30,7 @@ def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = N
             "data": {"holders": holders},
             "model": {"initial": {"method": "individual"}, **(model or {})},
             "train": {"epochs": epochs, "select_by": "last", "patience": None},
-            "privacy": privacy or None,
+            "privacy": {"schedule": "every-step", **privacy} if privacy else None,
         }
     )
 
@@ -266,7 +266,9 @@ def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
         ("B", "none", "0", "0"),
         ("[red]C", "not counted", "infinite", "infinite"),
     ]
-    assert table.caption == "δ = 0.0001, unit row, zero-out. Holds against the server and all other holders."
+    assert table.caption == (
+        "δ = 0.0001, unit row (not a person, not an edge), zero-out. Holds against the server and all other holders."
+    )
 
 
 def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> None:

@@ -54,7 +54,11 @@ def test_what_nothing_protects_stands_out_and_the_table_fits_a_terminal(tmp_path
 def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
     path = tmp_path / "disclosures.jsonl"
     settings = parse_job(
-        {"privacy": {"noise_multiplier": 5.0}, "train": {"select_by": "last", "patience": None}, "model": {}}
+        {
+            "privacy": {"schedule": "every-step", "noise_multiplier": 5.0},
+            "train": {"select_by": "last", "patience": None},
+            "model": {},
+        }
     )
     entries = [TrafficEntry("B", SERVER, "sent", kind, 1, 9) for kind in (Kind.MASKED, Kind.HELLO)]
     for total in (12.25, 18.2074):

@@ -27,7 +27,7 @@ PRIVATE = small_job(
     {
         "model": {"initial": {"method": "individual"}},
         "train": {"select_by": "last"},
-        "privacy": {"epsilon_total": 4, "noise_multiplier": 5.0},
+        "privacy": {"schedule": "every-step", "epsilon_total": 4, "noise_multiplier": 5.0},
     },
 )
 HORIZONTAL = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}})

@@ -17,14 +17,15 @@ from torch import Tensor
 
 from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
+from veilgraph.audit.coalition import joined_evidence
 from veilgraph.audit.evidence import Evidence, evidence_of, posteriors, unused
-from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, measured
+from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.masks import told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.view import load_view
 from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
-from veilgraph.core.config import first_problem
+from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
@@ -49,7 +50,8 @@ class Plan:
     """What an audit is asked for.
 
     Attributes:
-        adversaries: parties, or ``CLIENT``; None: all.
+        adversaries: parties, ``CLIENT``, or parties that put their views together, such as ``server+B``; None: each
+            party by itself, and the client.
         attacks: by name; None: all.
         limits: attack → what it may find, over the job's own; a number is the highest AUC that passes.
         seed: of everything drawn; the same seed gives the same audit.
@@ -86,8 +88,7 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
             "an audit needs another name for it"
         )
     _check_readable(run)
-    everybody = (SERVER, *settings.data.names, CLIENT)
-    adversaries = _chosen("adversaries", asked.adversaries, everybody)
+    adversaries = _adversaries(settings, asked.adversaries)
     attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
@@ -136,13 +137,14 @@ def _check_readable(run: RunDirectory) -> None:
 
 
 def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
-    """What an adversary has: a party its view, a client the predictions.
+    """What an adversary has: a party its view, several their views together, a client the predictions.
 
     Raises:
         RunError: it was not recorded.
     """
     if adversary != CLIENT:
-        return evidence_of(load_view(run, adversary))
+        views = [load_view(run, member) for member in members_of(adversary)]
+        return evidence_of(views[0]) if len(views) == 1 else joined_evidence(views)
     settings = run.settings
     aligned = settings.paradigm != "horizontal"
     return [
@@ -202,7 +204,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     )
                 except DataError as error:
                     yield Skipped(adversary, f"{name} on {target}", str(error), name)
-    if adversary != CLIENT:
+    if adversary != CLIENT and len(members_of(adversary)) == 1:
         for names, what in unused(load_view(case.run, adversary), found):
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
     if "epsilon" in attacks:
@@ -251,6 +253,30 @@ def _held(skipped: Skipped, limits: Mapping[AttackName, AttackLimit], tried: Col
 
 def _judged(finding: Finding, limits: Mapping[AttackName, AttackLimit], level: float) -> Finding:
     return finding.judged(limits.get(finding.attack), FALSE_ALARM_RATE if finding.permitted else level)
+
+
+def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Those that are asked for, the parties of a coalition in one order.
+
+    Raises:
+        ConfigError: one is unknown, or a coalition leaves nobody to attack.
+    """
+    parties = (SERVER, *settings.data.names)
+    if asked is None:
+        return (*parties, CLIENT)
+    found: list[str] = []
+    for each in asked:
+        members = members_of(each)
+        if len(members) == 1:
+            found += _chosen("adversaries", members, (*parties, CLIENT))
+            continue
+        _chosen("adversaries", members, parties)
+        if len(set(members)) < len(members) or set(members) >= set(settings.data.names):
+            raise ConfigError(
+                f"adversaries={each!r}: name different parties, and leave a holder out, whose secrets they are after"
+            )
+        found.append(coalition_of([party for party in parties if party in members]))
+    return tuple(dict.fromkeys(found))
 
 
 def _chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
@@ -84,9 +85,9 @@ class Case:
         Raises:
             DataError: the target has too few links.
         """
-        edges, others = self.graph(target).edge_index.numpy(), np.empty((2, 0), dtype=np.int64)
-        if self.is_aligned and adversary in self.settings.data.names:
-            others, count = self.graph(adversary).edge_index.numpy(), self.graph(target).num_nodes
+        edges, others = self.graph(target).edge_index.numpy(), self.own_edges(adversary)
+        if others.shape[1]:
+            count = self.graph(target).num_nodes
             known = np.concatenate([others[0] * count + others[1], others[1] * count + others[0]])
             edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
         distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
@@ -100,9 +101,24 @@ class Case:
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
         """What the adversary has of the target's nodes without any message; None where that is nothing."""
-        if adversary not in self.settings.data.names or (not self.is_aligned and adversary != target):
+        holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
+        if not holders:
             return None
-        return self.once(("own", adversary), lambda: narrowed(self.graph(adversary).features, self.seed))
+        return self.once(
+            ("own", adversary),
+            lambda: np.concatenate([narrowed(self.graph(each).features, self.seed) for each in holders], axis=1),
+        )
+
+    def own_edges(self, adversary: PartyId) -> Nodes:
+        """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
+        holders = self.holders_of(adversary) if self.is_aligned else ()
+        found = [self.graph(each).edge_index.numpy() for each in holders]
+        return np.concatenate([np.empty((2, 0), dtype=np.int64), *found], axis=1)
+
+    def holders_of(self, adversary: PartyId) -> tuple[PartyId, ...]:
+        """The holders among those whose views an adversary has."""
+        members = members_of(adversary)
+        return tuple(name for name in self.settings.data.names if name in members)
 
     def pooled_rows(self, target: PartyId, without: Sequence[int] = ()) -> Floats | None:
         """All holders' features of the target's nodes, less some columns of the target; None where nothing is left."""

@@ -272,23 +272,31 @@ def _perturbed(view: View) -> Iterator[Evidence]:
 def _embedding(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
 ) -> Iterator[Evidence]:
-    """The rows of one round: sums of masked ones, and those in the clear side by side; with noise out of all passes."""
     passes = together(view, kind, round_, senders)
-    if not passes:
-        return
     parts = [passes]
     if kind is not Kind.MASKED:
         parts = [Passes([(pieces[place],) for pieces in passes.pieces]) for place in range(len(senders))]
-    for how, of_all in _ways(view, len(passes)).items():
+    yield from embeddings(view, parts, words, about or tuple(senders))
+
+
+def embeddings(view: View, parts: Sequence[Passes], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+    """The rows of one round, parts of them side by side; with noise out of all passes as well."""
+    if not parts[0]:
+        return
+    messages = tuple(seen for part in parts for seen in _all(part))
+    for how, of_all in _ways(view, len(parts[0])).items():
         rows = np.concatenate([of_all(part) for part in parts], axis=1)
-        yield Evidence("embedding", f"{words}{how}", about or tuple(senders), rows=rows, messages=_all(passes))
+        yield Evidence("embedding", f"{words}{how}", about, rows=rows, messages=messages)
 
 
 def _gradients(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
 ) -> Iterator[Evidence]:
+    yield from gradients(view, together(view, kind, round_, senders), words, about)
+
+
+def gradients(view: View, steps: Passes, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
     """What is attacked is the mean of the first steps; with noise that of all, and weighed, as well."""
-    steps = together(view, kind, round_, senders)
     if steps:
         words, messages = f"{words} in {len(steps)} steps", _all(steps)
         yield Evidence("gradients", words, about, steps=steps, messages=messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
@@ -16,6 +16,8 @@ from veilgraph.core.types import PartyId
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]
 CLIENT: Final = "client"
 """The adversary who takes no part and may ask for predictions; no party can be called that in an audit."""
+
+_AND: Final = "+"
 
 _TURNED: Final = "Read the other way round: low scores are those that it finds."
 _SAMPLES: Final = 400
@@ -47,6 +49,16 @@ class Outcome:
     note: str = ""
 
 
+def members_of(adversary: str) -> tuple[PartyId, ...]:
+    """The parties whose views an adversary has: ``server+B`` is two that put theirs together."""
+    return tuple(adversary.split(_AND))
+
+
+def coalition_of(parties: Sequence[PartyId]) -> str:
+    """The name of the adversary that these parties are together."""
+    return _AND.join(parties)
+
+
 @dataclass(frozen=True)
 class Curve:
     """Points of a ROC, both axes rising."""
@@ -60,7 +72,7 @@ class Finding:
     """One attack of one adversary on one holder's secret.
 
     Attributes:
-        adversary: a party, or ``CLIENT``.
+        adversary: a party, several as ``members_of`` says, or ``CLIENT``.
         target: whose secret.
         secret: what the attack is after.
         attack: its name.

@@ -26,10 +26,12 @@ class Passes(Sequence[Floats]):
 
     Args:
         pieces: the messages of each pass; those of several parties are added up, int64 mod 2^64.
+        less: of each pass, what is taken off again; none by default.
     """
 
-    def __init__(self, pieces: Sequence[tuple[Seen, ...]] = ()) -> None:
+    def __init__(self, pieces: Sequence[tuple[Seen, ...]] = (), less: Sequence[tuple[Seen, ...]] = ()) -> None:
         self.pieces = tuple(pieces)
+        self._less = tuple(less) or ((),) * len(self.pieces)
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -40,10 +42,12 @@ class Passes(Sequence[Floats]):
     def __getitem__(self, place: slice) -> Passes: ...
     def __getitem__(self, place: int | slice) -> Floats | Passes:
         if isinstance(place, slice):
-            return Passes(self.pieces[place])
+            return Passes(self.pieces[place], self._less[place])
         first, *others = (seen.tensor() for seen in self.pieces[place])
         for other in others:
             first += other
+        for seen in self._less[place]:
+            first -= seen.tensor()
         return numbers(first / _UNIT if first.dtype == torch.int64 else first)
 
 
@@ -62,6 +66,21 @@ def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) ->
         for sender in senders
     ]
     return Passes([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
+
+
+def less_own(passes: Passes, views: Sequence[View]) -> Passes:
+    """What is left of opened sums once some parties have taken off what they put in themselves.
+
+    Args:
+        passes: as ``together`` found them.
+        views: of these parties; passes of which one has not noted its own part are left out.
+    """
+    own = [{(seen.session, seen.tag): seen for seen in view.own} for view in views]
+    keys = [(pieces[0].session, pieces[0].tag) for pieces in passes.pieces]
+    there = [place for place, key in enumerate(keys) if all(key in notes for notes in own)]
+    return Passes(
+        [passes.pieces[place] for place in there], [tuple(notes[keys[place]] for notes in own) for place in there]
+    )
 
 
 def mean(passes: Sequence[Floats]) -> Floats:

@@ -30,12 +30,14 @@ class View:
         settings: of the job, which all parties know.
         messages: in the order in which it sent or received them, over all sessions of the run.
         graph: its own data; None at the server.
+        own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
         works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
     """
 
     party: PartyId
     settings: JobSettings
     messages: tuple[Seen, ...]
+    own: tuple[Seen, ...]
     graph: PartyGraph | None
     works: tuple[str, ...]
 
@@ -50,7 +52,8 @@ class View:
         trained = {number for number, work in enumerate(self.works) if not (anew and work == "predict")}
         read = {seen.session for seen in self.messages if (seen.tag.kind, seen.tag.round) in _READ_ANEW} & trained
         kept = {number for number in trained if number >= max(read, default=0)}
-        return replace(self, messages=tuple(seen for seen in self.messages if seen.session in kept))
+        messages, own = (tuple(each for each in some if each.session in kept) for some in (self.messages, self.own))
+        return replace(self, messages=messages, own=own)
 
     @cached_property
     def others(self) -> tuple[PartyId, ...]:
@@ -85,9 +88,11 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
             f"{run.path} has no recorded view of {party}; train the job again with: veilgraph train JOB.yaml "
             "--record-views"
         )
-    messages = tuple(seen for number, path in enumerate(files) for seen in read_view(path, number))
+    everything = [seen for number, path in enumerate(files) for seen in read_view(path, number)]
+    own = tuple(seen for seen in everything if seen.sender == seen.receiver)
+    messages = tuple(seen for seen in everything if seen.sender != seen.receiver)
     if not messages:
         raise RunError(f"{run.path}: the view of {party} has no message; record it again")
     graph = None if party == SERVER else load_party(run.party(party).graph_path)
     works = tuple(path.stem.partition("-")[2] for path in files)
-    return View(party, run.settings, messages, graph, works)
+    return View(party, run.settings, messages, own, graph, works)

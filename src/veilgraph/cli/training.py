@@ -409,13 +409,16 @@ def _resume(path: Path, *, restart: bool, processes: bool, machines: dict[str, i
 
 def _show(result: TrainResult) -> None:
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
-    from veilgraph.report.budget import spent_table  # noqa: PLC0415
+    from veilgraph.report.budget import spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
 
     _draw(result, {})
     results().print(run_table(result.summary))
     if "privacy" in result.summary:
-        results().print(spent_table(result.summary["privacy"], RunDirectory.open(result.path).settings))
+        settings = RunDirectory.open(result.path).settings
+        results().print(spent_table(result.summary["privacy"], settings))
+        if said := worth(result.summary, settings):
+            typer.echo(said)
     _say_where(result.path)
 
 

@@ -25,9 +25,9 @@ class PrivacySettings(Settings):
     """
 
     schedule: Literal["every-step", "once"] = Field(
-        "every-step",
-        description="publish in every step (VFGNN), or once: fixed propagation, one release, and the label holder "
-        "trains on it alone",
+        "once",
+        description="fixed propagation, one release, and the label holder trains on it alone; or publish in every step "
+        "(VFGNN), whose ε is about one published row and protects neither a person nor an edge",
     )
     mechanism: Literal["gaussian", "james-stein", "james-stein-plus", "laplace"] = "gaussian"
     clip: float = Field(1.0, gt=0, description="C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)")

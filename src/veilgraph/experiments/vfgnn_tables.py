@@ -34,6 +34,7 @@ _TABLE_5: Final = {
 }
 _STEP_EPSILONS: Final = (4, 8, 16, 32, 64)
 _TOTAL_EPSILONS: Final = (1, 2, 4, 8, 16, 32, 64)
+_UNIT_EPSILONS: Final = (1e-4, 4, 16, 64, 256)
 _AT_A_TOTAL: Final[Mapping[str, object]] = {
     "privacy.epsilon_step": None,
     "privacy.calibration": "analytic",
@@ -154,12 +155,34 @@ def _private_totals() -> Table:
     )
 
 
+def _private_units() -> Table:
+    released: Mapping[str, Mapping[str, object]] = {
+        "row": {"privacy.unit": "row"},
+        "edge, D = 10": {"privacy.unit": "edge", "privacy.degree_bound": 10},
+        "node, D = 3": {"privacy.unit": "node", "privacy.degree_bound": 3},
+    }
+    entries = [
+        Entry(f"once, unit {row}", f"total ε {total:g}", "cora", "cora-private-once", "federated", changes, None)
+        for row, unit in released.items()
+        for total in _UNIT_EPSILONS
+        for changes in ({"model.local.hops": 1, **unit, "privacy.epsilon_total": total},)
+    ]
+    return Table(
+        "Cora with one release, whose total ε is about a row, an edge or a node",
+        "training",
+        tuple(entries),
+        note="K = 1 hop. The first column is the control: with so much noise the release says nothing, and the label "
+        "holder is alone. The columns' ε is of everything that a holder publishes in a run.",
+    )
+
+
 VFGNN_TABLES: Final[dict[str, Table]] = {
     "table2": _table_2(),
     "table3": _table_3(),
     "table4": _table_4(),
     "table5": _table_5(),
     "private-totals": _private_totals(),
+    "private-units": _private_units(),
     "rounds": _rounds(),
     "acm": _acm(),
 }

@@ -65,6 +65,18 @@ class RecordedLink:
         self._record("received", sender, Message(sender, self.party, tag, tensor))
         return tensor
 
+    def note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
+        """Keeps what this party computed and hid before it sent it, as a message to itself, where a view is kept.
+
+        Args:
+            tag: of the message that it went into.
+            make: gives it; called only then.
+        """
+        if self._keep is not None:
+            message = Message(self.party, self.party, tag, make())
+            with self._lock:
+                self._keep(message)
+
     def expect(self, unread_bytes: int) -> None:
         """As the wrapped link."""
         self._link.expect(unread_bytes)

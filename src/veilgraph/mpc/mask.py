@@ -19,6 +19,7 @@ from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.secret_rounding import SecretRounding
 
@@ -114,6 +115,13 @@ class PairwiseMasks:
         self.rounding.move(encoded, values, bits)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
+    def hidden_for(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
+        """As ``hide``, for a message; where the party's view is recorded, what is under the mask is noted there."""
+        hidden = self.hide(values, bits, purpose, tag.step, remedy)
+        if isinstance(link, RecordedLink):
+            link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
+        return hidden
+
 
 def sum_among(
     link: Link,
@@ -145,7 +153,7 @@ def sum_among(
         RangeOverflow: the values or their sum do not fit.
         LinkError: as ``exchange``.
     """
-    hidden = masks.hide(values, bits, purpose, tag.step, remedy)
+    hidden = masks.hidden_for(link, tag, values, bits, purpose, remedy)
     pieces = exchange(link, others, tag, hidden)
     return open_sum([hidden, *pieces.values()], bits, values.dtype, purpose, remedy)
 

@@ -260,9 +260,11 @@ def _compute(
 def _result(role: Role, fitted: Fitted) -> Record:
     if not isinstance(role, Judge):
         return {"started_at": fitted.started_at}
+    alone = role.without_releases()
     return {
         "nodes": role.graph.common,
         "best_epoch": fitted.judgement.best_epoch,
         **role.scores(everything=True).summary(),
+        **({} if alone is None else {"without_releases": alone}),
         "started_at": fitted.started_at,
     }

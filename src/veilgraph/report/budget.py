@@ -29,6 +29,8 @@ _PER_RELEASE: Final = "per-release ε"
 _TOTAL: Final = "total ε"
 _NOTHING: Final = "–"
 _DIGITS: Final = 4
+NO_PERSON: Final = " (not a person, not an edge)"
+"""Said wherever an ε is shown that is about one published row."""
 _ROUNDING: Final = 1 - 1e-9
 """What calibration adds to be safe is not rounded up to another digit."""
 
@@ -67,10 +69,13 @@ def budget_notes(job: JobSettings) -> list[str]:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
             "are infinite",
-            "to have it, add to the job, for example, privacy: {epsilon_total: 4, delta: 1.0e-5}",
+            "to have it, add to the job, for example, privacy: {epsilon_total: 4, delta: 1.0e-5}, which needs "
+            "model.initial.method=individual and model.local.model=appnp",
         ]
     plans = _plans(job)
     notes = ["each holder's ε is about its own data and counts its own noise alone"]
+    if privacy.unit == "row":
+        notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
     if any(planned.multiplier == 0 and planned.releases for planned in plans.values()):
         notes.append(
             "privacy.noise_multiplier=0: rows are clipped and nothing is added, so there is no differential privacy"
@@ -160,6 +165,24 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         about = "" if delta is None else f"δ = {delta:g}, "
         table.caption = f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
     return table
+
+
+def worth(summary: Record, job: JobSettings) -> str:
+    """Whether what was released, once, has changed a prediction; empty where a run cannot tell.
+
+    Args:
+        summary: of the run.
+        job: of the run.
+    """
+    alone, holder = summary.get("without_releases"), job.data.label_party
+    if alone is None:
+        return ""
+    if alone["changed"]:
+        return f"The releases changed {alone['changed']:,} of {summary['nodes']:,} predictions of {holder}."
+    return (
+        f"The release changed nothing: {holder} is alone, and predicts of every node what it would without the others; "
+        "noise has left no evidence in their rows. Allow a larger ε, or a unit that changes fewer rows"
+    )
 
 
 def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
@@ -285,7 +308,8 @@ def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
 
 def _about(privacy: PrivacySettings) -> str:
     """What an ε is about."""
-    return f"δ = {privacy.delta:g}, unit {privacy.unit}, {privacy.relation}"
+    what = NO_PERSON if privacy.unit == "row" else ""
+    return f"δ = {privacy.delta:g}, unit {privacy.unit}{what}, {privacy.relation}"
 
 
 def _counts(releases: Mapping[Any, int]) -> str:

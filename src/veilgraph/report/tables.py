@@ -44,6 +44,8 @@ def run_table(summary: Record) -> Table:
     table.add_row("best epoch", str(summary["best_epoch"]))
     table.add_row("validation accuracy", percent(summary["val_accuracy"]))
     table.add_row("test accuracy", percent(summary["test_accuracy"]))
+    if alone := summary.get("without_releases"):
+        table.add_row("without what was released (ε → 0)", percent(alone["test_accuracy"]))
     for name, heading in _FIGURES.items():
         if summary.get(name) is not None:  # AUC is undefined where the test nodes lack a class
             table.add_row(heading, f"{summary[name]:.3f}")

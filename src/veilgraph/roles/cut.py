@@ -114,7 +114,8 @@ class HolderCut:
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            self._link.send(SERVER, masked, self._masks.hide(values, bits, purpose, masked.step, _REMEDY))
+            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY)
+            self._link.send(SERVER, masked, hidden)
 
 
 class ServerCut:

@@ -56,6 +56,10 @@ class Judge(Role, ABC):
         """Of the logits just computed."""
         return self._objective.training_loss(self.logits)
 
+    def without_releases(self) -> dict[str, float | int | None] | None:
+        """How it would do with nothing of the others' data; None where that is not known from this training alone."""
+        return None
+
     def scores(self, *, everything: bool = False) -> Scores:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(self.logits.detach(), everything=everything)

@@ -211,12 +211,23 @@ class LearningHolder(OnceRole, Judge):
         self.logits = self._head(deep, self._common_adjacency, of_head)
         if epoch is None and self.released is not None:
             log_probabilities, opinion = self._objective.opinion(self.logits)
+            self._alone = log_probabilities
             self.logits = log_probabilities + class_evidence(self.released, opinion, self._noise_variance)
 
     @override
     def backward(self, step: int) -> None:
         backward(self.training_loss("train.learning_rate or model.local.learning_rate"))
         self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
+
+    @override
+    def without_releases(self) -> dict[str, float | int | None]:
+        """What its own network says of the same epoch: what an ε close to 0 would leave it with."""
+        scores = self._objective.score(self._alone)
+        return {
+            "val_accuracy": scores.val_accuracy,
+            "test_accuracy": scores.test_accuracy,
+            "changed": int((self._alone.argmax(dim=1) != self.logits.argmax(dim=1)).sum()),
+        }
 
     @override
     def audience(self) -> list[PartyId]:

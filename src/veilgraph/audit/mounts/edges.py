@@ -72,7 +72,7 @@ def _compared(
 ) -> Outcome:
     evidence, case, adversary, target = of
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
-    holder = adversary if adversary in case.settings.data.names else ""  # pairs are the same for all others
+    holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
     return Outcome(
         score(_rows(evidence)),
         asked.truth,

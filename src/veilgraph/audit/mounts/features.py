@@ -53,7 +53,7 @@ def attribute(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
 def from_release(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
     releases = [seen.tensor() for seen in evidence.messages]
-    edges = case.graph(adversary).edge_index.numpy()
+    edges = case.own_edges(adversary)
     count = releases[-1].shape[0]
     mean = sp.csr_matrix((np.ones(edges.shape[1]), (edges[1], edges[0])), shape=(count, count))
     mean = sp.diags(1 / np.maximum(np.asarray(mean.sum(axis=1))[:, 0], 1)) @ mean

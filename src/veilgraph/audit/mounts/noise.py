@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from veilgraph.audit.attacks.epsilon import canary_scores, one_run_epsilon
 from veilgraph.audit.case import Case
-from veilgraph.audit.finding import Finding, Skipped
+from veilgraph.audit.finding import Finding, Skipped, members_of
 from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -30,35 +30,38 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
         adversary: nothing is found but of the server, which gets all releases.
     """
     privacy = case.settings.privacy
-    if adversary != SERVER or privacy is None:
+    members = members_of(adversary)
+    if SERVER not in members or privacy is None:
         return
     if not privacy.canaries:
-        yield Skipped(SERVER, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")
+        yield Skipped(adversary, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")
         return
-    view = load_view(case.run, SERVER)
+    view, friends = load_view(case.run, SERVER), [load_view(case.run, name) for name in case.holders_of(adversary)]
     for holder in case.settings.publishing:
+        if holder in members:
+            continue
         canaries = case.run.party(holder).canaries()
         if canaries is None:
-            yield Skipped(SERVER, f"epsilon of {holder}", "its canaries are not here", "epsilon")
+            yield Skipped(adversary, f"epsilon of {holder}", "its canaries are not here", "epsilon")
             continue
         if not (case.run.party_path(holder) / LEDGER_SUMMARY).is_file():
-            yield Skipped(SERVER, f"epsilon of {holder}", "its ledger is not here", "epsilon")
+            yield Skipped(adversary, f"epsilon of {holder}", "its ledger is not here", "epsilon")
             continue
         released, directions = [], []
-        for step, matrix in _released(view, holder):
+        for step, matrix in _released(view, friends, holder):
             if len(matrix) != canaries.nodes:  # of other nodes: a prediction from changed tables
                 continue
             released.append(matrix.double().numpy())
             directions.append(canaries.directions(matrix.shape[1], step, privacy.order).numpy())
         if not released:
-            yield Skipped(SERVER, f"epsilon of {holder}", "the server's view has none of its releases", "epsilon")
+            yield Skipped(adversary, f"epsilon of {holder}", "the server's view has none of its releases", "epsilon")
             continue
         scores = canary_scores(released, canaries.rows.numpy(), directions)
         bound = one_run_epsilon(
             scores, canaries.coins.numpy(), privacy.delta, _CONFIDENCE, gaussian=privacy.mechanism != "laplace"
         )
         yield Finding(
-            SERVER,
+            adversary,
             holder,
             "noise",
             "epsilon",
@@ -67,24 +70,31 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             measure="epsilon",
             value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
             accuracy=bound.correct / bound.guesses,
-            limit=_claimed(case, holder),
+            limit=_claimed(case, holder) if len(members) == 1 or not case.settings.model.initial.is_joint else None,
             note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
             f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
         )
 
 
-def _released(view: View, holder: PartyId) -> Iterator[tuple[int, Tensor]]:
-    """(step, what the server has) of every release of a holder: by itself, or in the sum over all that publish."""
+def _released(view: View, friends: Sequence[View], holder: PartyId) -> Iterator[tuple[int, Tensor]]:
+    """(step, what the server has) of every release of a holder: by itself, or in the sum over all that publish.
+
+    Friends take off such a sum what they put into it, with its noise.
+    """
     publishing = view.settings.publishing
+    helping = [friend for friend in friends if friend.party in publishing]
     for masked, clear in _CLEAR_OF.items():
+        own = [_by_tag([seen for seen in friend.own if seen.tag.kind is masked]) for friend in helping]
         for seen in view.received(clear, holder):
             if clear is Kind.GRADIENT or seen.tag.round > 0:
                 yield seen.tag.step, seen.tensor()
         pieces = [_by_tag(view.received(masked, name)) for name in publishing]
-        for key, own in _by_tag(view.received(masked, holder)).items():
-            if own.tag.round > 0 and all(key in piece for piece in pieces):
+        for key, hidden in _by_tag(view.received(masked, holder)).items():
+            if hidden.tag.round > 0 and all(key in piece for piece in (*pieces, *own)):
                 total = torch.stack([piece[key].tensor() for piece in pieces]).sum(dim=0)
-                yield own.tag.step, total.double() / 2.0**40
+                for notes in own:
+                    total -= notes[key].tensor()
+                yield hidden.tag.step, total.double() / 2.0**40
 
 
 def _by_tag(messages: list[Seen]) -> dict[tuple[int, int, int], Seen]:

@@ -9,7 +9,7 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.release_settings import FeatureReleaseSettings
-from veilgraph.report.budget import holds_against
+from veilgraph.report.budget import NO_PERSON, holds_against
 from veilgraph.report.page.text import listed
 
 _UNITS: Final = MappingProxyType(
@@ -24,7 +24,7 @@ _RELATIONS: Final = MappingProxyType(
 )
 _NOT: Final = MappingProxyType(
     {
-        "row": "It is not about a person's whole record, nor about a relation between two: both reach many rows.",
+        "row": "It is not about a person, and not about an edge: what a holder has of either reaches many rows.",
         "edge": "It is not about a node's features, nor about labels.",
         "node": "It is not about edges, nor about labels.",
     }
@@ -92,7 +92,8 @@ def _published(job: JobSettings, settings: PrivacySettings) -> Guarantee:
         "Not counted: how many nodes and columns there are, which nodes are common, sizes and times of messages, "
         "choices made by looking at data, and predictions and scores that the label holder hands on.",
     ]
-    scope = f"of every holder's {settings.unit}s, at δ = {settings.delta:g}, against {against}"
+    what = NO_PERSON if settings.unit == "row" else ""
+    scope = f"of every holder's {settings.unit}s{what}, at δ = {settings.delta:g}, against {against}"
     return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else _BOUND, about, tuple(limits))
 
 

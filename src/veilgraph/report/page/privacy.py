@@ -11,7 +11,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.ledgers import LEDGER, LEDGER_SUMMARY
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.report.budget import epsilon_text
+from veilgraph.report.budget import epsilon_text, worth
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.guarantee import Guarantee, guarantee
@@ -53,7 +53,7 @@ class Privacy:
         verdict: the total in a few words, for the head of the page.
         guarantee: what it means.
         accounts: one for each ledger that is here.
-        notes: what is missing.
+        notes: what the releases were worth, and what is missing.
     """
 
     verdict: str
@@ -73,7 +73,10 @@ def privacy(found: Found) -> Privacy:
         return Privacy("none", guarantee(job))
     ledgers = _ledgers(found)
     accounts = tuple(_account(holder, ledger) for holder, ledger in ledgers.items())
-    return Privacy(_verdict(ledgers), guarantee(job), accounts, _missing(found, ledgers))
+    notes = _missing(found, ledgers)
+    if found.summary is not None and (said := worth(found.summary, job)):
+        notes = (said, *notes)
+    return Privacy(_verdict(ledgers), guarantee(job), accounts, notes)
 
 
 def _verdict(ledgers: dict[PartyId, _Ledger]) -> str:

@@ -1,0 +1,155 @@
+"""Parties that put their views together: what one of them hides from another is no longer hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import one_error, veilgraph
+from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.finding import Finding
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.privacy.publish import Publisher
+
+NAMES = ("A", "B", "C")
+
+
+def job_in(folder: Path, **model: Any) -> JobSettings:
+    folder.mkdir(parents=True)
+    for graph in split_vertically(synthetic_data(240, 18, 3, 0), names=list(NAMES), label_holder="A", seed=0):
+        save_party(graph, folder / f"{graph.party}.safetensors")
+    data = {"parties": {name: str(folder / f"{name}.safetensors") for name in NAMES}, "label_holder": "A"}
+    network = {"dim": 8, "local": {"model": "sage-mean", "hops": 2}, **model}
+    return parse_job({"data": data, "model": network, "train": {"epochs": 3, "patience": None}})
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``collaborative``, with a dealer and masks."""
+    folder = tmp_path_factory.mktemp("dealt")
+    return train(job_in(folder / "data"), folder / "run", record_views=True).path
+
+
+@pytest.fixture(scope="module")
+def summed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``secure-sum``, with two exchange rounds."""
+    folder = tmp_path_factory.mktemp("summed")
+    job = job_in(folder / "data", initial={"method": "secure-sum"}, rounds=2)
+    return train(job, folder / "run", record_views=True).path
+
+
+def of(run: Path, adversary: str, words: str) -> list[Evidence]:
+    return [each for each in evidence_for(RunDirectory.open(run), adversary) if words in each.words]
+
+
+def features(run: Path, party: str) -> np.ndarray:
+    return load_party(RunDirectory.open(run).party(party).graph_path).features.to_dense().double().numpy()
+
+
+def test_the_dealer_and_a_holder_have_the_others_features(dealt: Path) -> None:
+    for evidence in of(dealt, "server+B", "from the dealer's masks"):
+        if evidence.sort == "embedding":
+            (party,) = evidence.about
+            truth = features(dealt, party)
+            assert evidence.rows is not None
+            scale = (evidence.rows * truth).sum() / (truth**2).sum()
+            assert np.abs(evidence.rows / scale - truth).max() < 1e-3
+    found = audit(dealt, Plan(adversaries=("B+server", SERVER, "B"), attacks=("attribute", "label-gradient")))
+    strongest = {
+        name: max(
+            f.value.value for f in found.findings if (f.adversary, f.target, f.attack) == (name, "C", "attribute")
+        )
+        for name in ("server+B", SERVER, "B")
+    }
+    assert strongest["server+B"] > 0.99
+    assert max(strongest[SERVER], strongest["B"]) < 0.95
+    labels = [f for f in found.findings if f.adversary == "server+B" and "masks" in f.evidence and f.secret == "labels"]
+    assert [f.value.value > 0.75 for f in labels] == [True]
+
+
+def test_without_the_dealer_the_masks_hold(dealt: Path) -> None:
+    assert not of(dealt, "B+C", "masks")
+    assert {party for each in of(dealt, "B+C", "") for party in each.about} == {"A"}
+
+
+def test_all_holders_but_one_and_the_server_have_its_embedding(tmp_path: Path, dealt: Path) -> None:
+    """It is what the holder would have sent without masks, to their resolution."""
+    clear = train(job_in(tmp_path / "data", combine={"masked": False}), tmp_path / "run", record_views=True).path
+    (wanted,) = of(clear, SERVER, "C's embedding of round 1")
+    (found,) = of(dealt, "server+A+B", "the embeddings of C in round 1")
+    assert wanted.rows is not None
+    assert found.rows is not None
+    assert np.abs(found.rows / np.linalg.norm(found.rows) - wanted.rows / np.linalg.norm(wanted.rows)).max() < 1e-4
+    (pair,) = of(dealt, "server+B", "the embeddings of the others in round 1")
+    assert pair.about == ("A", "C")
+
+
+def test_holders_take_their_own_parts_off_h0(summed: Path) -> None:
+    """With two of three holders what is left is the third's features times its weights."""
+    (left,) = of(summed, "A+B", "the others' part of the initial embeddings")
+    assert left.about == ("C",)
+    for step in left.steps:
+        solved, *_ = np.linalg.lstsq(features(summed, "C"), step, rcond=None)
+        assert np.abs(features(summed, "C") @ solved - step).max() < 1e-3 * np.abs(step).max()
+    whole = next(each for each in of(summed, "A", "") if each.sort == "initial")
+    assert whole.rows is not None
+    solved, *_ = np.linalg.lstsq(features(summed, "C"), whole.rows, rcond=None)
+    assert np.abs(features(summed, "C") @ solved - whole.rows).max() > 0.05 * np.abs(whole.rows).max()
+
+
+def test_gradients_of_rounds_are_told_apart(summed: Path) -> None:
+    found = of(summed, "server+C", "of the combined embedding of round 1, the rest taken off")
+    assert [each.about for each in found] == [("A",)]
+    assert of(summed, "server+A", "of the combined embedding of round 1, the rest taken off") == []
+
+
+def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: Path) -> None:
+    """C adds no noise. In the sum A's and B's hide that from the server; with them it sees C's rows as they are."""
+    job = job_in(tmp_path / "data", initial={"method": "individual"})
+    content = job.model_dump(mode="json") | {
+        "privacy": {"schedule": "every-step", "epsilon_total": 2.0, "canaries": 200},
+        "train": {"epochs": 6, "patience": None, "select_by": "last"},
+    }
+    draw = Publisher._draw
+
+    def silent(self: Publisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
+        drawn = draw(self, mechanism, shape)
+        if self.plan.party != "C":
+            return drawn
+        drawn.result().zero_()
+        return drawn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Publisher, "_draw", silent)
+        run = train(parse_job(content), tmp_path / "run", record_views=True).path
+    found = audit(run, Plan(adversaries=(SERVER, "server+A+B"), attacks=("epsilon",)))
+    bounds: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in found.findings}
+    assert set(bounds) == {(SERVER, "A"), (SERVER, "B"), (SERVER, "C"), ("server+A+B", "C")}
+    assert {key for key, finding in bounds.items() if not finding.passed} == {("server+A+B", "C")}
+
+
+@pytest.mark.parametrize("who", ["server+Z", "A+A", "A+B+C", "server+client"])
+def test_a_coalition_that_is_none_is_refused(dealt: Path, who: str) -> None:
+    with pytest.raises(ConfigError, match="adversaries="):
+        audit(dealt, Plan(adversaries=(who,)))
+    assert "adversaries=" in one_error(veilgraph("audit", dealt, "--adversary", who))
+
+
+def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) -> None:
+    plain = train(job_in(tmp_path / "data"), tmp_path / "run").path
+    names = {path.relative_to(plain) for path in plain.rglob("*") if path.is_file()}
+    assert not any("view" in path.parts for path in names)
+    ours, theirs = (RunDirectory.open(run).party(SERVER).model_path.read_bytes() for run in (plain, dealt))
+    assert ours == theirs, "recording changes nothing"
