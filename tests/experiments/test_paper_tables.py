@@ -149,7 +149,11 @@ def test_a_data_set_on_request_runs_when_named(tmp_path):
 @pytest.mark.parametrize(
     ("table", "changes", "message"),
     [
-        ("table9", {}, r"'table9' does not exist; choose from table2, table3, table4, table5, private-totals"),
+        (
+            "table9",
+            {},
+            r"'table9' does not exist; choose from table2, table3, table4, table5, private-totals, private-units",
+        ),
         (
             "table2",
             {"datasets": ["cora", "karate"]},
@@ -248,3 +252,15 @@ def test_private_totals_compare_at_equal_totals():
 def test_one_value_has_no_spread():
     assert mean_and_spread([0.8]) == "0.800"
     assert mean_and_spread([0.8, 0.82]) == "0.810 ± 0.014"
+
+
+def test_private_units_start_with_a_control_and_cost_what_they_say() -> None:
+    for entry in TABLES["private-units"].entries:
+        total = float(entry.column.removeprefix("total ε "))
+        assert privacy_of(entry).once
+        assert privacy_of(entry).unit in entry.row
+        planned = plan(entry.settings, "B")
+        assert planned is not None
+        assert planned.epsilon_total == pytest.approx(total, rel=1e-3)
+    columns = [entry.column for entry in TABLES["private-units"].entries]
+    assert columns[: len(columns) // 3][0] == "total ε 0.0001"

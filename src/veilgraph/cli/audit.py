@@ -28,7 +28,11 @@ def audit_command(
     ],
     adversaries: Annotated[
         list[str] | None,
-        typer.Option("--adversary", metavar="NAME", help="server, a holder, or client. Default: all of them."),
+        typer.Option(
+            "--adversary",
+            metavar="NAME",
+            help="server, a holder, client, or several together: server+B. Default: each by itself.",
+        ),
     ] = None,
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", metavar="NAME", help=f"Of {', '.join(ATTACK_NAMES)}. Default: all.")

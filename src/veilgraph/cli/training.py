@@ -338,7 +338,7 @@ def reproduce_command(
         typer.Argument(
             metavar="TABLE",
             help="table2 … table5, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
-            "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals.",
+            "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals, private-units.",
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,

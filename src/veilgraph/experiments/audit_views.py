@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from veilgraph.audit.audit import Plan, audit
-from veilgraph.audit.finding import CLIENT
+from veilgraph.audit.finding import CLIENT, coalition_of, members_of
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
@@ -25,15 +25,21 @@ from veilgraph.paradigms.run_directory import Record
 EXPERIMENT: Final = "audit-views"
 """Its name at the command line."""
 
-DATASETS: Final = ("cora", "citeseer")
+DATASETS: Final = ("cora", "citeseer", "amazon")
+
+_OF_DATA: Final[Mapping[str, Mapping[str, object]]] = {"amazon": {"data.feature_scaling": "standard"}}
+"""Data set → what it needs in every row: columns of very different units."""
+_UNBALANCED: Final = frozenset({"amazon"})
+"""Where accuracy says little, and AUC is shown."""
 
 _ONCE: Final = "-private-once"
 _VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
-    "2 holders, collaborative, masked": ("", {}),
-    "2 holders, embeddings in the clear": ("", {"model.combine.masked": False}),
-    "2 holders, secure-sum": ("", {"model.initial.method": "secure-sum"}),
-    "2 holders, individual": ("", {"model.initial.method": "individual"}),
+    "2 holders, collaborative, masked": ("", {"data.holders": 2}),
+    "2 holders, embeddings in the clear": ("", {"data.holders": 2, "model.combine.masked": False}),
+    "2 holders, secure-sum": ("", {"data.holders": 2, "model.initial.method": "secure-sum"}),
+    "2 holders, individual": ("", {"data.holders": 2, "model.initial.method": "individual"}),
     "3 holders, collaborative, masked": ("", {"data.holders": 3}),
+    "3 holders, individual": ("", {"data.holders": 3, "model.initial.method": "individual"}),
     "3 holders, secure-sum": ("", {"data.holders": 3, "model.initial.method": "secure-sum"}),
     "4 holders, collaborative, masked": ("", {"data.holders": 4}),
     "2 holders, R = 2": ("-rounds", {"model.rounds": 2, "model.local.hops": 5}),
@@ -42,6 +48,7 @@ _VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "2 holders, DP once, total ε = 1": (_ONCE, {"privacy.epsilon_total": 1}),
     "2 holders, DP once, total ε = 8": (_ONCE, {"privacy.epsilon_total": 8}),
     "2 holders, DP once, total ε = 64": (_ONCE, {"privacy.epsilon_total": 64}),
+    "3 holders, DP once, total ε = 8": (_ONCE, {"data.holders": 3, "privacy.epsilon_total": 8}),
     "2 holders, DP every step, per-step ε = 4": ("-private", {"privacy.epsilon_step": 4}),
     "2 holders, DP every step, per-step ε = 16": ("-private", {}),
 }
@@ -65,6 +72,16 @@ def _holder(adversary: str, job: JobSettings) -> bool:
     return adversary in job.data.names
 
 
+def _server_and_holder(adversary: str, job: JobSettings) -> bool:
+    members = members_of(adversary)
+    return SERVER in members and len(members) == 2
+
+
+def _all_but_one(adversary: str, job: JobSettings) -> bool:
+    members = members_of(adversary)
+    return SERVER not in members and len(members) == len(job.data.names) - 1 > 1
+
+
 def _client(adversary: str, job: JobSettings) -> bool:
     return adversary == CLIENT
 
@@ -81,7 +98,15 @@ _COLUMNS: Final = (
     _Column("client: training nodes", ("membership-confidence", "membership-lira"), _client),
     _Column("masked messages", ("uniformity",), lambda adversary, job: True),
 )
-_ATTACKS: Final = tuple(dict.fromkeys(attack for column in _COLUMNS for attack in column.attacks))
+_TOGETHER: Final = (
+    _Column("server and a holder: edges", ("link-similarity", "link-propagation"), _server_and_holder),
+    _Column("server and a holder: features", ("attribute", "reconstruction"), _server_and_holder),
+    _Column("server and a holder: labels", ("label-gradient",), _server_and_holder),
+    _Column("all holders but one: edges", ("link-similarity", "link-propagation"), _all_but_one),
+    _Column("all holders but one: features", ("attribute", "reconstruction"), _all_but_one),
+    _Column("all holders but one: labels", ("label-gradient",), _all_but_one),
+)
+_ATTACKS: Final = tuple(dict.fromkeys(attack for column in (*_COLUMNS, *_TOGETHER) for attack in column.attacks))
 
 
 def audit_views(
@@ -128,7 +153,14 @@ def _job(dataset: str, name: str, seed: int) -> JobSettings:
     suffix, changes = _VARIANTS[name]
     name_of_job = f"{dataset}{suffix}"
     job = shipped_job(name_of_job if name_of_job in shipped_jobs() else f"cora{suffix}")
-    return with_overrides(job, {"data.dataset": dataset, **changes, "seed": seed})
+    return with_overrides(job, {"data.dataset": dataset, **_OF_DATA.get(dataset, {}), **changes, "seed": seed})
+
+
+def _adversaries(job: JobSettings) -> tuple[str, ...]:
+    """Each party by itself; the server with each holder; and all holders but the first, and but the last."""
+    names = job.data.names
+    coalitions = [(SERVER, name) for name in names] + [names[1:], names[:-1]] * (len(names) > 2)
+    return (SERVER, *names, CLIENT, *map(coalition_of, coalitions))
 
 
 def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
@@ -144,7 +176,7 @@ def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
         shutil.rmtree(run, ignore_errors=True)
         try:
             summary = train(job, run, record_views=True).summary
-            result = audit(run, Plan(attacks=_ATTACKS, seed=seed))
+            result = audit(run, Plan(_adversaries(job), _ATTACKS, seed=seed))
         finally:
             shutil.rmtree(run, ignore_errors=True)
         found = {"hash": job.hash(), "version": package_version(), "summary": summary, "audit": result.record()}
@@ -155,21 +187,29 @@ def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
 
 
 def _page(kept: Mapping[tuple[str, str], Sequence[Record]], seeds: int, command: str) -> str:
-    headings = ("data set", "setting", "test accuracy", *(column.heading for column in _COLUMNS))
-    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * 2}{'---:|' * (len(headings) - 2)}"]
-    for (dataset, name), records in kept.items():
-        job = _job(dataset, name, 0)
-        accuracy = fmean(record["summary"]["test_accuracy"] for record in records)
-        cells = [_cell(column, job, records) for column in _COLUMNS]
-        lines.append(f"| {dataset} | {name} | {accuracy:.3f} | {' | '.join(cells)} |")
+    lines = [*_table(kept, _COLUMNS, score=True), "", *_table(kept, _TOGETHER, score=False)]
     notes = [
         f"Mean over {seeds} seeds." if seeds > 1 else "One seed.",
         "A figure is the AUC of the strongest of the attacks in its column, over all adversaries of the kind and all "
-        "targets: 0.5 is guessing, 1 certainty; in brackets the same adversary without what it saw. –: it has nothing "
-        "to attack. masked messages: how well they can be told from noise.",
+        "targets: 0.5 is guessing, 1 certainty; in square brackets from the lowest to the highest end of the seeds' 95 % "
+        "intervals, in round ones the same adversary without what it saw. –: it has nothing to attack. masked messages: "
+        "how well they can be told from noise. Test score: accuracy, for amazon AUC.",
         f"Made with `{command}`.",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
+
+
+def _table(
+    kept: Mapping[tuple[str, str], Sequence[Record]], columns: Sequence[_Column], *, score: bool
+) -> Iterator[str]:
+    headings = ("data set", "setting", *(["test score"] * score), *(column.heading for column in columns))
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * 2}{'---:|' * (len(headings) - 2)}"
+    for (dataset, name), records in kept.items():
+        measure = "test_auc" if dataset in _UNBALANCED else "test_accuracy"
+        scores = [f"{fmean(record['summary'][measure] for record in records):.3f}"] * score
+        cells = [_cell(column, _job(dataset, name, 0), records) for column in columns]
+        yield f"| {' | '.join((dataset, name, *scores, *cells))} |"
 
 
 def _cell(column: _Column, job: JobSettings, records: Sequence[Record]) -> str:
@@ -177,9 +217,10 @@ def _cell(column: _Column, job: JobSettings, records: Sequence[Record]) -> str:
     found = [each for each in strongest if each is not None]
     if len(found) < len(records):
         return "–"
-    value = fmean(each["value"]["value"] for each in found)
-    without = [each["without"]["value"] for each in found if each["without"] is not None]
-    return f"{value:.3f}" + (f" ({fmean(without):.3f})" if len(without) == len(found) else "")
+    values, without = [each["value"] for each in found], [each["without"] for each in found if each["without"]]
+    text = f"{fmean(value['value'] for value in values):.3f}"
+    text += f" [{min(value['low'] for value in values):.3f}, {max(value['high'] for value in values):.3f}]"
+    return text + (f" ({fmean(value['value'] for value in without):.3f})" if len(without) == len(found) else "")
 
 
 def _strongest(column: _Column, job: JobSettings, findings: Sequence[Record]) -> Record | None:
