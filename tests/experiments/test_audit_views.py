@@ -31,7 +31,10 @@ def test_a_page_is_made_and_its_runs_are_removed(tmp_path: Path, monkeypatch: py
     row = next(line for line in text.splitlines() if line.startswith("| cora | tiny |"))
     heading = text.splitlines()[0].split(" | ")
     cells = dict(zip(heading, row.split(" | "), strict=True))
-    assert float(cells["server: training nodes"]) > 0.9
+    assert float(cells["server: training nodes"].split()[0]) > 0.9
+    together = [line for line in text.splitlines() if line.startswith("| cora | tiny |")][1]
+    assert 0.5 < float(together.split(" | ")[3].split()[0]) <= 1, "the server and a holder: features"
+    assert "[" in together
     assert cells["server: edges"] == "–"
     assert (tmp_path / "audit-views.md").read_text() == text
     assert [path.suffix for path in (tmp_path / "audit-views").iterdir()] == [".json"]

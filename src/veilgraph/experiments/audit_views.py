@@ -191,9 +191,9 @@ def _page(kept: Mapping[tuple[str, str], Sequence[Record]], seeds: int, command:
     notes = [
         f"Mean over {seeds} seeds." if seeds > 1 else "One seed.",
         "A figure is the AUC of the strongest of the attacks in its column, over all adversaries of the kind and all "
-        "targets: 0.5 is guessing, 1 certainty; in square brackets from the lowest to the highest end of the seeds' 95 % "
-        "intervals, in round ones the same adversary without what it saw. –: it has nothing to attack. masked messages: "
-        "how well they can be told from noise. Test score: accuracy, for amazon AUC.",
+        "targets: 0.5 is guessing, 1 certainty; in square brackets from the lowest to the highest end of the seeds' "
+        "95 % intervals, in round ones the same adversary without what it saw. –: it has nothing to attack. masked "
+        "messages: how well they can be told from noise. Test score: accuracy, for amazon AUC.",
         f"Made with `{command}`.",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
