@@ -58,8 +58,13 @@ class PrivacySettings(Settings):
     canaries: int = Field(
         0,
         ge=0,
-        description="rows of each holder that canaries take the place of, so that an audit can hold the run against "
-        "its ledger; what is predicted for them is worthless",
+        description="canaries of each holder that releases, so that an audit can hold the run against its ledger; what "
+        "is predicted for their nodes is worthless",
+    )
+    canaries_in: Literal["rows", "data"] = Field(
+        "rows",
+        description="rows: in place of released rows, which tests the door; data: units in the holder's data, before "
+        "anything is computed, which tests all of the pipeline",
     )
 
     @model_validator(mode="after")
@@ -80,6 +85,8 @@ class PrivacySettings(Settings):
                 f"gradient_clip={self.gradient_clip} is for schedule every-step: with once no gradient is published; "
                 "leave it out"
             )
+        if self.canaries_in == "data" and not self.canaries:
+            raise ValueError("canaries_in=data says where canaries are, and canaries=0: give how many, or leave it out")
         self._check_unit()
         return self
 
@@ -88,10 +95,10 @@ class PrivacySettings(Settings):
             if self.degree_bound is not None:
                 raise ValueError("degree_bound is for unit edge or node: rows need none; leave it out")
             return
-        if self.canaries:
+        if self.canaries and self.canaries_in == "rows":
             raise ValueError(
                 f"canaries={self.canaries} with unit={self.unit!r}: a canary is a row in place of another, and tells "
-                f"nothing of one {self.unit}; set unit to row, or leave canaries out"
+                f"nothing of one {self.unit}; set canaries_in to data"
             )
         if self.schedule != "once":
             raise ValueError(

@@ -14,6 +14,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.releases import RELEASE, OwnRelease
 from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.privacy.canaries import Canaries
+from veilgraph.privacy.inserted import Inserted
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
@@ -62,7 +63,9 @@ def publisher_of(
         return
     trained = begun and bool(store.epochs() or store.model_path.is_file())
     released = _has_released(store)
-    canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
+    canaries = None
+    if plan_.settings.canaries_in == "rows":
+        canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
     if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
         with Publisher(plan_, None, system_secrets, canaries) as publisher:
             yield publisher
@@ -93,6 +96,31 @@ def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> 
         kept = Canaries.draw(of.canaries, nodes, system_secrets)
         store.save_canaries(kept)
     return kept
+
+
+def inserted_of(store: PartyStore, settings: JobSettings, graph: PartyGraph, *, begun: bool) -> Inserted | None:
+    """A holder's canaries in its data, the same in all sessions of a run; None in a job without.
+
+    Args:
+        store: of the party.
+        settings: the job.
+        graph: the party's.
+        begun: whether the run has begun before.
+
+    Raises:
+        RunError: they are missing or damaged.
+        ConfigError: there are too few common nodes for so many.
+    """
+    privacy = settings.privacy
+    if privacy is None or privacy.canaries_in != "data":
+        return None
+    kept = store.canaries()
+    if kept is None and begun and (store.epochs() or store.model_path.is_file()):
+        raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
+    made = Inserted.of(settings, graph.party, graph.common, system_secrets, None if kept is None else kept.key)
+    if kept is None:
+        store.save_canaries(Canaries(made.count, made.nodes, made.key))
+    return made
 
 
 @contextmanager

@@ -6,8 +6,11 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal
+
+from torch import Tensor
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.files import write_whole
@@ -24,7 +27,7 @@ from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.attesting import attesting
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, publisher_of, spent
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, inserted_of, publisher_of, spent
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.preparing import prepare
@@ -129,9 +132,13 @@ def run_party(
             tell()
         else:
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
+            begun = work != "train"
+            aligned, watched = _with_canaries(store, settings, aligned, begun=begun)
             with publisher_of(
-                store, settings, aligned.graph, limit, begun=work != "train", alignment=aligned.identity
+                store, settings, aligned.graph, limit, begun=begun, alignment=aligned.identity
             ) as publisher:
+                if isinstance(publisher, Publisher):
+                    publisher.watched = watched
                 _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts, tell)
     finally:
         link.close()
@@ -142,6 +149,16 @@ def run_party(
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
         evidence.close()
+
+
+def _with_canaries(
+    store: PartyStore, settings: JobSettings, aligned: Aligned, *, begun: bool
+) -> tuple[Aligned, Tensor | None]:
+    """The party's data with canaries in them, where the job has such, and the rows that these take."""
+    inserted = None if aligned.graph is None else inserted_of(store, settings, aligned.graph, begun=begun)
+    if aligned.graph is None or inserted is None:
+        return aligned, None
+    return replace(aligned, graph=inserted.into(aligned.graph)), inserted.everywhere
 
 
 def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:

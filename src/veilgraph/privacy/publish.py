@@ -52,6 +52,10 @@ class Publisher:
         canaries: of the holder, where its job has any.
         kept: what the holder has released of its data as they are now, where the job releases once.
 
+    Attributes:
+        watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
+        clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
+
     Raises:
         ConfigError: the job has canaries and none are given.
     """
@@ -64,13 +68,15 @@ class Publisher:
         canaries: Canaries | None = None,
         kept: SentRelease | None = None,
     ) -> None:
-        if canaries is None and plan.canaries:
+        if canaries is None and plan.canaries and plan.settings.canaries_in == "rows":
             raise ConfigError(
                 f"privacy.canaries={plan.canaries} are for a federated run, which keeps them for its audit: "
                 "here they would not be kept; leave them out"
             )
         self.plan = plan
         self._canaries, self._kept = canaries, kept
+        self.watched: Tensor | None = None
+        self.clean = torch.empty(0)
         self._ledger, self._source = ledger, source
         self._event = plan.event
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
@@ -94,6 +100,8 @@ class Publisher:
         """
         clip = self.plan.settings.clip
         rows = self._planted(rows, clip, step)
+        if self.watched is not None:
+            self.clean = clip_rows(rows.detach()[self.watched], clip, self._order)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         self._pay_for_others(step)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
 from veilgraph.nn.network import Release
@@ -78,7 +79,14 @@ class HolderCut:
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
+        self._note_canaries(clear)
         self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
+
+    def _note_canaries(self, tag: Tag) -> None:
+        """In a recorded view of a run with canaries in its data: what their rows were before the noise."""
+        publisher = self._publisher
+        if publisher is not None and publisher.watched is not None and isinstance(self._link, RecordedLink):
+            self._link.note(tag, lambda: publisher.clean)
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,11 +11,13 @@ from torch import Tensor
 from veilgraph.audit.attacks.epsilon import canary_scores, one_run_epsilon
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
+from veilgraph.audit.mounts.inserted import inserted_epsilon
+from veilgraph.audit.mounts.ledgers import claimed
 from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
@@ -36,6 +37,9 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
     if not privacy.canaries:
         yield Skipped(adversary, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")
         return
+    if privacy.canaries_in == "data":
+        yield from inserted_epsilon(case, adversary)
+        return
     view, friends = load_view(case.run, SERVER), [load_view(case.run, name) for name in case.holders_of(adversary)]
     for holder in case.settings.publishing:
         if holder in members:
@@ -44,8 +48,10 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
         if canaries is None:
             yield Skipped(adversary, f"epsilon of {holder}", "its canaries are not here", "epsilon")
             continue
-        if not (case.run.party_path(holder) / LEDGER_SUMMARY).is_file():
-            yield Skipped(adversary, f"epsilon of {holder}", "its ledger is not here", "epsilon")
+        try:
+            total = claimed(case, holder)
+        except DataError as error:
+            yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
             continue
         released, directions = [], []
         for step, matrix in _released(view, friends, holder):
@@ -70,7 +76,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             measure="epsilon",
             value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
             accuracy=bound.correct / bound.guesses,
-            limit=_claimed(case, holder) if len(members) == 1 or not case.settings.model.initial.is_joint else None,
+            limit=total if len(members) == 1 or not case.settings.model.initial.is_joint else None,
             note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
             f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
         )
@@ -99,10 +105,3 @@ def _released(view: View, friends: Sequence[View], holder: PartyId) -> Iterator[
 
 def _by_tag(messages: list[Seen]) -> dict[tuple[int, int, int], Seen]:
     return {(seen.session, seen.tag.step, seen.tag.round): seen for seen in messages}
-
-
-def _claimed(case: Case, holder: PartyId) -> float | None:
-    """The ledger's total; None where that is infinite."""
-    path = case.run.party_path(holder) / LEDGER_SUMMARY
-    total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total")
-    return None if total is None else float(total)

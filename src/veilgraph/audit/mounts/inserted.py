@@ -1,0 +1,132 @@
+"""A lower bound on ε from canaries in the data: what all releases together say of each, whichever party made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from veilgraph.audit.attacks.epsilon import one_run_epsilon
+from veilgraph.audit.attacks.inserted import Released, inserted_scores
+from veilgraph.audit.case import Case
+from veilgraph.audit.finding import Finding, Skipped, members_of
+from veilgraph.audit.mounts.ledgers import claimed
+from veilgraph.audit.passes import less_own, numbers, together
+from veilgraph.audit.roc import Floats
+from veilgraph.audit.statistics import Interval
+from veilgraph.audit.view import View, load_view
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.view import Seen
+from veilgraph.privacy.inserted import Inserted
+
+_CONFIDENCE: Final = 0.95
+_ZERO: Final = 1e-6
+"""Of the clip: a row that counts as zero."""
+
+_Key = tuple[int, int, int]
+"""Session, step and round."""
+
+
+def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
+    """A lower bound on the ε of every holder outside of a coalition with the server.
+
+    The auditor knows what the canaries' rows were before the noise, as one may who trains such a model. The direction
+    in which a coin moves them is learnt from half of the canaries, whose coins it is told; the bound is of the others.
+
+    Args:
+        case: of the run.
+        adversary: the server, alone or with holders.
+    """
+    settings, members = case.settings, members_of(adversary)
+    views = {name: load_view(case.run, name) for name in (SERVER, *settings.publishing)}
+    friends = [views[name] for name in settings.publishing if name in members]
+    privacy = settings.privacy
+    if privacy is None:
+        return
+    for holder in settings.publishing:
+        if holder in members:
+            continue
+        kept, name = case.run.party(holder).canaries(), f"epsilon of {holder}"
+        if kept is None:
+            yield Skipped(adversary, name, "its canaries are not here", "epsilon")
+            continue
+        nodes = case.graph(holder).num_nodes
+        canaries = Inserted.of(settings, holder, nodes, bytes, kept.key)
+        places = canaries.places(holder).numpy()
+        at = np.searchsorted(canaries.everywhere.numpy(), places)
+        try:
+            releases = list(_releases(views, friends, places, at))
+            if not releases:
+                raise DataError("the server's view has no release")
+            coins, limit = canaries.coins.numpy(), claimed(case, holder)
+            if privacy.relation == "zero-out":
+                _check_zero(releases, coins, privacy.clip)
+            scores, judged = inserted_scores(releases, coins, seed=case.seed)
+            bound = one_run_epsilon(
+                scores, coins[judged], privacy.delta, _CONFIDENCE, gaussian=privacy.mechanism != "laplace"
+            )
+        except DataError as error:
+            yield Skipped(adversary, name, str(error), "epsilon")
+            continue
+        joint = settings.model.initial.is_joint and len(members) > 1
+        yield Finding(
+            adversary,
+            holder,
+            "noise",
+            "epsilon",
+            f"{len(releases)} releases with {canaries.count} canaries of unit {canaries.unit} in {holder}'s data",
+            permitted=True,
+            measure="epsilon",
+            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
+            accuracy=bound.correct / bound.guesses,
+            limit=None if joint else limit,
+            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
+            f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
+        )
+
+
+def _releases(
+    views: Mapping[PartyId, View], friends: Sequence[View], places: np.ndarray, at: np.ndarray
+) -> Iterator[Released]:
+    """All embeddings that the server got, by every holder, at some holder's canaries: with noise, and without."""
+    server = views[SERVER]
+    settings = server.settings
+    publishing = settings.publishing
+    notes = {name: [seen for seen in views[name].own if seen.tag.kind is Kind.EMBEDDING] for name in publishing}
+    clean = {name: {_key(seen): seen for seen in noted} for name, noted in notes.items()}
+    outside = [name for name in publishing if views[name] not in friends]
+    for round_ in range(1, settings.model.rounds + 1):
+        if settings.is_masked:
+            passes = less_own(together(server, Kind.MASKED, round_, publishing), friends)
+            for number, pieces in enumerate(passes.pieces):
+                key = _key(pieces[0])
+                if all(key in clean[name] for name in outside):
+                    before = sum(numbers(clean[name][key].tensor()) for name in outside)
+                    yield _at(passes[number], np.asarray(before), places, at)
+            continue
+        for name in outside:
+            for seen in server.received(Kind.EMBEDDING, name, round_):
+                if _key(seen) in clean[name]:
+                    before = numbers(clean[name][_key(seen)].tensor())
+                    yield _at(numbers(seen.tensor()), before, places, at)
+
+
+def _at(rows: Floats, clean: Floats, places: np.ndarray, at: np.ndarray) -> Released:
+    count = len(places)
+    return Released(rows[places].reshape(count, -1), clean[at].reshape(count, -1))
+
+
+def _check_zero(releases: Sequence[Released], coins: np.ndarray, clip: float) -> None:
+    """Zero-out is about a row that becomes zero: one that does not is no neighbour of the other."""
+    for each in releases:
+        if np.abs(each.clean[~coins]).max(initial=0.0) > _ZERO * clip:
+            raise DataError(
+                "in this job the row of a node without features is not zero, and zero-out is about rows that are; "
+                "audit it with privacy.neighbours=replacement"
+            )
+
+
+def _key(seen: Seen) -> _Key:
+    return seen.session, seen.tag.step, seen.tag.round
