@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import yaml
 
+from veilgraph.core.feature_settings import CategoricalFeatures
 from veilgraph.core.party_settings import (
-    CategoricalFeatures,
     EdgeSettings,
     NodeSettings,
     PartySettings,
