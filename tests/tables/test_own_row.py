@@ -15,10 +15,12 @@ from torch import Tensor
 
 from tests.tables.writing import party, write
 from veilgraph.core.data_settings import DataSettings
-from veilgraph.core.feature_settings import beyond_own_row
+from veilgraph.core.feature_settings import ScaleSettings, beyond_own_row
 from veilgraph.graph.build import BuiltGraph, build_graph
 from veilgraph.graph.features import is_sparse
-from veilgraph.tables.encode import FeatureEncoding, Scaling
+from veilgraph.tables.columns import column_hashes
+from veilgraph.tables.encode import FeatureEncoding, Scaling, _within
+from veilgraph.tables.nodes import FeatureColumn
 
 ROWS, CATEGORIES = 12, [f"c{place}" for place in range(60)]
 WIDE = {"columns": "kind", "categories": CATEGORIES, "missing": "category", "other": "zero"}
@@ -88,6 +90,18 @@ def test_a_nodes_features_are_the_same_bits_whatever_the_others_are(
     holds()
 
 
+@pytest.mark.parametrize("features", DECLARED.values(), ids=DECLARED)
+def test_nor_where_all_others_are_alike(folder: Path, features: Sequence[Mapping[str, Any]]) -> None:
+    """Whatever asks all rows answers otherwise there: is a value missing, is a column constant, are all zero?"""
+    known: Mapping[str, Any] = {"x": 3.0, "y": 0.25, "z": -4.0, "kind": "c1"}
+    missing: Mapping[str, Any] = dict.fromkeys(known)
+    zero: Mapping[str, Any] = {"x": 0.0, "y": 0.0, "z": 0.0, "kind": "another"}
+    large: Mapping[str, Any] = {"x": 1e30, "y": 1e30, "z": -1e30, "kind": "c0"}
+    for own in (known, missing):
+        found = [built(folder, [own, *[rest] * 5], features, "row") for rest in (own, known, missing, zero, large)]
+        assert len({tuple(bits(each.graph.features, 0)) for each in found}) == 1
+
+
 @pytest.mark.parametrize(("features", "scaling"), FITTED.values(), ids=FITTED)
 def test_of_fitted_tables_any_node_tells_what_another_has(
     folder: Path, features: Sequence[Mapping[str, Any]], scaling: Scaling
@@ -135,9 +149,6 @@ def test_values_are_cut_to_the_range_and_it_becomes_0_to_1(folder: Path) -> None
     values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=2, max_size=8),
 )
 def test_whatever_the_range_features_stay_within_0_and_1_in_order(ends: list[float], values: list[float]) -> None:
-    from veilgraph.core.feature_settings import ScaleSettings  # noqa: PLC0415
-    from veilgraph.tables.encode import _within  # noqa: PLC0415
-
     scale = ScaleSettings(low=min(ends), high=max(ends))
     found = _within(np.array(sorted(values), np.float32), scale)
     assert found.dtype == np.float32
@@ -155,6 +166,14 @@ def test_a_changed_table_is_encoded_as_before(folder: Path) -> None:
     grown = built(folder, [*rows, {"x": 1e9, "y": -1e9, "z": 4.0, "kind": "c9"}], features, encoding=kept)
     assert torch.equal(grown.graph.features[:3], first.graph.features)
     assert grown.graph.features[3].tolist() == [1.0, -1e9, 4.0]
+
+
+def test_holders_of_the_same_columns_have_the_same_ranges() -> None:
+    told = []
+    for scale in (None, {"low": 0, "high": 1}, {"low": 0, "high": 2}):
+        feature = party([{"columns": "x", "scale": scale}]).nodes.features[0]
+        told.append(column_hashes([FeatureColumn("x", feature)], None, None)[-1])
+    assert len(set(told)) == 3
 
 
 def test_the_jobs_data_settings_have_no_other_scaling() -> None:
