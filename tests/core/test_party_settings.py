@@ -5,9 +5,8 @@ import pytest
 import yaml
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.core.party_settings import (
-    CategoricalFeatures,
-    NumericFeatures,
     SplitColumn,
     SplitFractions,
     parse_party_settings,

@@ -172,7 +172,9 @@ def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
     nodes = yaml.safe_load(party_file(settings, "B").read_text())["nodes"]
     nodes["features"][0]["missing"] = "mean"
     edit(settings, "B", nodes=nodes)
-    with pytest.raises(ConfigError, match=r"B refuses the job: nodes\.features with missing=mean: .*set missing to a"):
+    with pytest.raises(
+        ConfigError, match=r"B refuses.* own row alone: nodes\.features\.0 \(column 'x1' and 2 more\): m"
+    ):
         train(settings, tmp_path / "run")
     nodes["features"][0]["missing"] = "0.5"
     edit(settings, "B", nodes=nodes)
@@ -193,3 +195,7 @@ def test_a_value_outside_the_range_and_too_few_common_nodes(tmp_path: Path) -> N
     (party_file(settings, "B").parent / "nodes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     refused_by_all(lambda: train(settings, tmp_path / "far"), "B refuses the job: it has a feature outside the range")
     assert entries(tmp_path / "far", "C") == []
+    nodes = yaml.safe_load(party_file(settings, "B").read_text())["nodes"]
+    nodes["features"][0]["scale"] = {"low": -3, "high": 3}
+    edit(settings, "B", nodes=nodes)
+    assert paid(train(settings, tmp_path / "cut").path, "B") == ONE, "a declared range holds every value"

@@ -71,6 +71,21 @@ def test_isolated_nodes_have_neither_incoming_nor_outgoing_edges(tmp_path):
     assert (found.classes, found.splits, found.unlabelled) == (None, None, 3)
 
 
+def test_what_a_range_cuts_and_what_looks_at_all_rows_is_shown(tmp_path):
+    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 5, 9], "y": [None, 5, 7]})
+    scaled = {"columns": "x", "scale": {"low": 1, "high": 8}}
+    found = describe_party(party([scaled]), tmp_path)
+    assert found.features == (NumericDescription("x", 0, 1.0, 5.0, 9.0, 1),)
+    assert found.beyond_own_row == ()
+    text = " ".join(shown(party_tables(found)).split())
+    assert "features of a node's own row alone │ yes" in text
+    assert "1 to 9, mean 5, 1 cut to the scale" in text
+    fitted = describe_party(party([scaled, {"columns": "y", "missing": "mean"}]), tmp_path)
+    text = " ".join(shown(party_tables(fitted)).split())
+    assert "features of a node's own row alone │ no" in text
+    assert "nodes.features.1 (column 'y'): missing=mean is computed from all rows" in text
+
+
 def test_sparse_features_are_counted_as_sparse(tmp_path):
     columns = {f"x{column}": [0] * 30 for column in range(9)}
     write(tmp_path / "nodes.csv", {"id": list(range(30)), **columns, "x9": [1] * 2 + [0] * 28})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from tests.tables.writing import party, write
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from tests.tables.test_encode import table_of
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums, mean_of
 from veilgraph.tables.nodes import FeatureColumn, NodeTable

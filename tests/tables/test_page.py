@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 import yaml
 
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.core.party_settings import (
-    CategoricalFeatures,
     EdgeSettings,
     NodeSettings,
     PartySettings,
@@ -33,8 +34,8 @@ def test_the_example_makes_a_graph(tmp_path):
         *("age", "income", "balance", "w_post", "w_shop"),
         *("segment=retail", "segment=private", "segment missing"),
     )
-    assert built.graph.features[1].tolist() == [42.5, 3900, 0, 0, 1, 0, 1, 0]
-    assert built.graph.features[2].tolist() == [51, 0, 20, 0, 0, 0, 0, 1]
+    assert built.graph.features[1].tolist() == pytest.approx([42.5, 0.39, 0, 0, 1, 0, 1, 0])
+    assert built.graph.features[2].tolist() == pytest.approx([51, 0, 0.002, 0, 0, 0, 0, 1])
     assert built.graph.edge_index.tolist() == [[0, 1], [1, 0]]
     assert built.graph.edge_weight is not None
     assert built.graph.edge_weight.tolist() == [1.25, 1.25]
@@ -45,4 +46,5 @@ def test_the_example_names_every_setting():
     assert set(example) == set(PartySettings.model_fields)
     assert set(example["nodes"]) == set(NodeSettings.model_fields)
     assert set(example["edges"][0]) == set(EdgeSettings.model_fields)
+    assert set(example["nodes"]["features"][1]) == set(NumericFeatures.model_fields)
     assert set(example["nodes"]["features"][-1]) == set(CategoricalFeatures.model_fields)

@@ -228,15 +228,11 @@ class JobSettings(Settings):
                 "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
                 "holders there is one alone; leave masked out"
             )
-        if (
-            self.privacy is not None
-            and self.privacy.unit == "node"
-            and (self.data.feature_scaling == "standard" or self.data.from_tables)
-        ):
+        if self.privacy is not None and self.privacy.unit == "node" and self.data.feature_scaling == "standard":
             raise ValueError(
                 "privacy.unit=node needs features that are not scaled by statistics of a whole column, as "
-                "feature_scaling=standard and the encoding of tables do: they carry one node to every row; choose unit "
-                "row or edge"
+                "data.feature_scaling=standard does: they carry one node to every row; set it to none or row (tables: "
+                "declare ranges with nodes.features, scale), or choose unit row or edge"
             )
 
     @property
@@ -251,6 +247,12 @@ class JobSettings(Settings):
         if self.paradigm == "local":
             return tuple(name for name in self.data.names if name != self.data.label_party)
         return self.data.names if self.feature_release is not None else ()
+
+    @property
+    def per_node(self) -> tuple[PartyId, ...]:
+        """The holders whose ε is of one node's features: these must be made of that node's own values alone."""
+        of_nodes = self.privacy is not None and self.privacy.unit == "node"
+        return self.publishing if of_nodes else self.releasing
 
     @property
     def learning(self) -> tuple[PartyId, ...]:

@@ -6,17 +6,17 @@ whoever reads the tables passes on as ``base``. docs/tables.md explains every ke
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from veilgraph.core.config import first_problem
 from veilgraph.core.consent import ConsentSettings
 from veilgraph.core.data_settings import PartyName
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.feature_settings import Features, Text, check_distinct
 from veilgraph.core.limits import LimitSettings
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
@@ -26,87 +26,14 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _WILDCARDS = frozenset("*?[")
 
 
-def _as_text(value: object) -> object:
-    """Values of a table are compared as text, so a number or a boolean in a setting is its text too."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else value
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str | int) else value
-
-
 def _check_suffix(path: Path) -> Path:
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
     return path
 
 
-def _check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
-    if twice is not None:
-        raise ValueError(f"{twice!r} is given twice; remove one")
-    return values
-
-
-Text = Annotated[str, Field(min_length=1), BeforeValidator(_as_text)]
 TablePath = Annotated[Path, Field(description="relative to the party file's folder")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-MissingNumber = Literal["error", "zero", "mean"]
-_MISSING_NUMBERS: tuple[MissingNumber, ...] = get_args(MissingNumber)
-
-
-class NumericFeatures(Settings):
-    """Columns of numbers, each one column of the features."""
-
-    columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
-    missing: MissingNumber | float = Field(
-        "error",
-        description="a missing value stops, or becomes 0, the mean of the training table (horizontal: of all holders' "
-        "training tables), or this number",
-    )
-
-    @field_validator("missing", mode="plain")
-    @classmethod
-    def _check_missing(cls, value: object) -> MissingNumber | float:
-        for word in _MISSING_NUMBERS:
-            if value == word:
-                return word
-        try:
-            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError("must be error, zero, mean or a finite number (category: only with categories)")
-        return number
-
-
-class CategoricalFeatures(Settings):
-    """Columns of categories, each one column of 0 and 1 per category."""
-
-    columns: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
-    categories: Annotated[tuple[Text, ...], Field(min_length=1)]
-    missing: Literal["error", "zero", "category"] = Field(
-        "error", description="a missing value stops, or becomes all zeros, or a category of its own"
-    )
-    other: Literal["error", "zero"] = Field("error", description="a value outside categories stops or is all zeros")
-
-    @field_validator("categories")
-    @classmethod
-    def _check_categories(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return _check_distinct(values)
-
-
-def _feature_kind(value: object) -> str:
-    categorical = "categories" in value if isinstance(value, dict) else isinstance(value, CategoricalFeatures)
-    return "(categorical)" if categorical else "(numeric)"
-
-
-Features = Annotated[
-    Annotated[NumericFeatures, Tag("(numeric)")] | Annotated[CategoricalFeatures, Tag("(categorical)")],
-    Discriminator(_feature_kind),
-]
 
 
 class LabelSettings(Settings):
@@ -118,7 +45,7 @@ class LabelSettings(Settings):
     @field_validator("classes")
     @classmethod
     def _check_classes(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return _check_distinct(values)
+        return check_distinct(values)
 
 
 class SplitColumn(Settings):
@@ -131,7 +58,7 @@ class SplitColumn(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_distinct((self.train, self.val, self.test))
+        check_distinct((self.train, self.val, self.test))
         return self
 
 

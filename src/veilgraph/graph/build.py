@@ -48,6 +48,8 @@ def build_graph(
     total: Total = list,
     order: Order | None = None,
     streams: LearningStreams | None = None,
+    *,
+    per_node: bool = False,
 ) -> BuiltGraph:
     """Reads a party's tables and makes its graph.
 
@@ -63,6 +65,7 @@ def build_graph(
         total: of an encoding that several holders fit together, as for ``fit_encoding``.
         order: without ``common_ids``, ids → the rows of the table in another order than its own.
         streams: of a run, by which a split without ``stratify`` is drawn.
+        per_node: as for ``encode``.
 
     Raises:
         DataError: a rule that the tables break, an id of ``common_ids`` that the node table lacks, or an encoding of
@@ -81,7 +84,7 @@ def build_graph(
     label = settings.nodes.label
     graph = PartyGraph(
         party=settings.party,
-        features=encode(table, encoding),
+        features=encode(table, encoding, per_node=per_node),
         edge_index=edge_index,
         edge_weight=edge_weight,
         labels=None if table.labels is None else torch.from_numpy(table.labels.astype(np.int64)),

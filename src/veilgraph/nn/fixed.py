@@ -7,6 +7,7 @@ from torch import Tensor
 
 from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.nn.local import build_local
 from veilgraph.nn.propagate import Adjacency
 
@@ -25,6 +26,20 @@ def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: t
     basis, _ = torch.linalg.qr(tall)
     projection: Tensor = basis if columns >= dim else basis.T
     return projection.to(dtype)
+
+
+def project(features: Tensor, projection: Tensor) -> Tensor:
+    """features·projection, Tensor[N, d], in the layout that the features have.
+
+    Not in the faster one for their density, which hangs on the values of all nodes: layouts round differently, and one
+    node's values would be in the last bits of every row.
+
+    Args:
+        features: Tensor[N, F], dense or sparse_csr.
+        projection: Tensor[F, d], in whose dtype it is computed.
+    """
+    features = features.to(projection.dtype)
+    return torch.from_numpy(to_scipy(features) @ projection.numpy()) if is_sparse(features) else features @ projection
 
 
 def fixed_embedding(

@@ -56,6 +56,7 @@ def align(
         encoding,
         settings.data.feature_scaling,
         streams=streams,
+        per_node=link.party in settings.per_node,
     )
     facts = {"common_nodes": len(alignment.rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)

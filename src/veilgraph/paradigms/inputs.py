@@ -200,7 +200,7 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     paths = {name: path.absolute() for name, path in parties.items() if path}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
     for name, path in paths.items():
-        reason = Organisation.read(path, name).refusal(settings)
+        reason = Organisation.read(path, name).refusal(settings, named=True)
         if reason is not None:
             raise ConfigError(f"{name} refuses the job: {reason}")
     return settings

@@ -11,7 +11,8 @@ from typing import Final
 
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.limits import refusal
+from veilgraph.core.feature_settings import beyond_own_row, scaled_twice
+from veilgraph.core.limits import REASON_CHARACTERS, refusal
 from veilgraph.core.party_settings import MachineSettings, PartySettings, read_party_settings
 from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
@@ -76,16 +77,22 @@ class Organisation:
                 raise DataError(f"{path}: cannot be read ({error}); give the path of a table") from error
         return found.hexdigest()
 
-    def refusal(self, job: JobSettings) -> str | None:
-        """Why it does not accept a job, by its limits; None when it does."""
+    def refusal(self, job: JobSettings, *, named: bool = False) -> str | None:
+        """Why it does not accept a job, by its limits or by how its tables become features; None when it does.
+
+        Args:
+            job: validated.
+            named: with the names of its columns, which are not for others to see.
+        """
         party = self.settings.party
         if self.settings.machines is not None and (reason := unspreadable(job)) is not None:
             return reason
-        if party in job.releasing and self._fills_with_means:
-            return (
-                "nodes.features with missing=mean: the mean is of all nodes, and in this job each perturbs its own "
-                "values alone; set missing to a number"
-            )
+        features, scaling = self.settings.nodes.features, job.data.feature_scaling
+        if twice := scaled_twice(features, scaling, named=named):
+            return twice
+        if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
+            why = "ε is of one node's features, which must be made of that node's own row alone: "
+            return (why + "; ".join(reasons))[:REASON_CHARACTERS]
         return refusal(
             self.settings.limits, job, party, epsilon=largest_epsilon(job, party), besides=self._revealed(job)
         )

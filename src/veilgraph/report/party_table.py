@@ -43,6 +43,10 @@ def _overview(description: PartyDescription) -> Table:
     table.add_row("features", f"{description.num_features:,}")
     layout = "sparse" if description.sparse else "dense"
     table.add_row("features in memory", f"{human_bytes(description.feature_bytes)}, {layout}")
+    alone = len(description.beyond_own_row) == 0
+    table.add_row("features of a node's own row alone", "yes" if alone else "no")
+    if not alone:
+        table.caption, table.caption_justify = escape("; ".join(description.beyond_own_row)), "left"
     return table
 
 
@@ -89,7 +93,8 @@ def _values(column: NumericDescription | CategoricalDescription) -> str:
         return _counts(column.counts | ({"(other)": column.other} if column.other else {}))
     if column.minimum is None:
         return "none"
-    return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}"
+    cut = f", {column.cut:,} cut to the scale" if column.cut else ""
+    return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}{cut}"
 
 
 def _labels(classes: Mapping[str, int], splits: Mapping[str, int], unlabelled: int) -> Table:

@@ -23,7 +23,7 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.evidence import class_evidence
-from veilgraph.nn.fixed import fixed_embedding, random_projection
+from veilgraph.nn.fixed import fixed_embedding, project, random_projection
 from veilgraph.nn.head import build_head
 from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
@@ -255,8 +255,8 @@ def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
         kept = bound_degrees(edges, graph.num_nodes, bound)
         edges, weight = edges[:, kept], None if weight is None else weight[kept]
     adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
-    operand = ring.static_operand(graph.features, lambda values: values.to(session.dtype))
-    projected = operand.times(random_projection(graph.num_features, job.model.dim, session.streams, session.dtype))
+    projection = random_projection(graph.num_features, job.model.dim, session.streams, session.dtype)
+    projected = project(graph.features, projection)
     return fixed_embedding(projected, adjacency, job.model, session.streams)[: graph.common]
 
 

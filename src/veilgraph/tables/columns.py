@@ -64,8 +64,8 @@ def check_same_columns(
         if mine[_FIRST_COLUMN + place] != theirs[_FIRST_COLUMN + place]:
             raise DataError(
                 f"{other}'s feature column {place + 1} is not {party}'s {column.name!r} with the same settings "
-                "(missing, categories, other); in paradigm horizontal all holders have the same columns, in the same "
-                "order: mend nodes.features at one of them"
+                "(missing, scale, categories, other); in paradigm horizontal all holders have the same columns, in the "
+                "same order: mend nodes.features at one of them"
             )
     if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
         raise DataError(

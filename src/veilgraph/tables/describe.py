@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from veilgraph.core.party_settings import NumericFeatures, PartySettings
+from veilgraph.core.feature_settings import NumericFeatures, beyond_own_row
+from veilgraph.core.party_settings import PartySettings
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
@@ -57,13 +58,14 @@ class EdgeDescription:
 
 @dataclass(frozen=True)
 class NumericDescription:
-    """A column of numbers; minimum, mean and maximum are None where it has no value."""
+    """A column of numbers; minimum, mean and maximum are None where it has no value; ``cut``: beyond its scale."""
 
     column: str
     missing: int
     minimum: float | None
     mean: float | None
     maximum: float | None
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class PartyDescription:
         num_features: F.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
+        beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
     """
 
     party: PartyId
@@ -107,6 +110,7 @@ class PartyDescription:
     num_features: int
     sparse: bool
     feature_bytes: int
+    beyond_own_row: tuple[str, ...]
 
 
 def describe_party(settings: PartySettings, base: Path) -> PartyDescription:
@@ -144,6 +148,7 @@ def describe_party(settings: PartySettings, base: Path) -> PartyDescription:
         num_features=encoding.num_features,
         sparse=sparse,
         feature_bytes=12 * nonzeros + 8 * (table.num_nodes + 1) if sparse else 4 * shape[0] * shape[1],
+        beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
     )
 
 
@@ -195,8 +200,10 @@ def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDe
     missing = len(values) - len(known)
     if len(known) == 0:
         return NumericDescription(column.name, missing, None, None, None)
+    scale = column.feature.scale
+    cut = 0 if scale is None else int(((known < scale.low) | (known > scale.high)).sum())
     return NumericDescription(
-        column.name, missing, float(known.min()), float(known.mean(dtype=np.float64)), float(known.max())
+        column.name, missing, float(known.min()), float(known.mean(dtype=np.float64)), float(known.max()), cut
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures, ScaleSettings
 from veilgraph.tables.convert import MISSING, Floats
 from veilgraph.tables.exact import exact, exact_sums, mean_of
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
@@ -135,19 +135,23 @@ def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> Fea
     return replace(encoding, deviations=tuple(math.sqrt(mean_of(each, nodes)) for each in squares))
 
 
-def encode(table: NodeTable, encoding: FeatureEncoding) -> Tensor:
+def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = False) -> Tensor:
     """The table's features.
 
     Args:
         table: read with the encoding's columns.
         encoding: fitted on this or an earlier table.
+        per_node: for an ε of one node, whose features must change nothing of the others', not their last bits or
+            layout either: sparse where no row of any table can have more non-zeros. What is fitted is up to the caller.
 
     Returns:
         Tensor[N, F] float32, scaled as ``graph.features.scale_features`` does with the fitted statistics;
         ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps zeros.
     """
     shape = table.num_nodes, encoding.num_features
-    if encoding.scaling != "standard" and is_sparse(count_nonzeros(table, encoding), shape):
+    # A column of the table gives a row one non-zero at most, whatever it holds.
+    nonzeros = shape[0] * len(encoding.columns) if per_node else count_nonzeros(table, encoding)
+    if encoding.scaling != "standard" and is_sparse(nonzeros, shape):
         return _sparse(table, encoding, shape)
     features = torch.zeros(shape)
     wide = features.numpy()
@@ -213,6 +217,8 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
         width = len(_names(column))
         if isinstance(column.feature, NumericFeatures):
             filled = np.where(np.isnan(values), np.float32(fill), values)
+            if column.feature.scale is not None:
+                filled = _within(filled, column.feature.scale)
             rows = np.flatnonzero(filled)
             yield (rows, _zeros(rows), filled[rows]), width
         else:
@@ -221,6 +227,12 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
                 place = np.where(values == MISSING, width - 1, values)
             rows = np.flatnonzero(place >= 0)
             yield (rows, place[rows].astype(np.int64), np.ones(len(rows), np.float32)), width
+
+
+def _within(values: Floats, scale: ScaleSettings) -> Floats:
+    """Values cut to a declared range, which becomes [0, 1]; each by itself: [n]."""
+    wide = np.clip(values.astype(np.float64), scale.low, scale.high)
+    return ((wide - scale.low) / (scale.high - scale.low)).astype(np.float32)
 
 
 def _squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:

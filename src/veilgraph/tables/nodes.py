@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.core.party_settings import (
-    CategoricalFeatures,
     NodeSettings,
-    NumericFeatures,
     PartySettings,
     SplitColumn,
     SplitFractions,

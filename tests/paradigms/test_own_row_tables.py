@@ -1,0 +1,134 @@
+"""ε of one node from tables: accepted where features are of a node's own row, refused with the column where not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from tests.paradigms.test_private_runs import entries, paid, spent_total
+from tests.roles.federation import Settings, merge
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
+from veilgraph.core.errors import ConfigError
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.party import load_party
+from veilgraph.paradigms.jobs import align, predict, train
+from veilgraph.paradigms.organisation import Organisation
+
+RANGE = {"low": 0, "high": 2}
+NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}
+PERTURBED: Settings = {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 8.0}}}}
+LIMITS = {"may_reveal": [], "max_epsilon": 8, "epsilon_unit": "node"}
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> dict[str, Path]:
+    """Two holders; B, which is not the label holder, accepts nothing but a bounded ε of one node."""
+    paths = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
+    ours = yaml.safe_load(paths["A"].read_text(encoding="utf-8"))
+    names = ["initial-embeddings", "embedding-sums", "output-embeddings", "training-rows", "perturbed-features"]
+    paths["A"].write_text(yaml.safe_dump(ours | {"limits": {"may_reveal": names}}), encoding="utf-8")
+    declare(paths["B"], scale=RANGE)
+    return paths
+
+
+def declare(party_file: Path, limits: dict[str, Any] | None = LIMITS, **feature: Any) -> None:
+    content = yaml.safe_load(party_file.read_text(encoding="utf-8"))
+    content["nodes"]["features"] = [{"columns": "x*", **feature}]
+    party_file.write_text(yaml.safe_dump(content | ({} if limits is None else {"limits": limits})), encoding="utf-8")
+
+
+def job(parties: dict[str, Path], *changes: Settings, **privacy: Any) -> JobSettings:
+    """One release with ``unit: node``."""
+    model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}
+    data = {"parties": {name: str(path) for name, path in parties.items()}}
+    train_ = {"epochs": 3, "checkpoint_every": 2}
+    return parse_job(merge({"data": data, "model": model, "train": train_, "privacy": {**NODE, **privacy}}, *changes))
+
+
+def perturbed(parties: dict[str, Path], *changes: Settings) -> JobSettings:
+    content = {"data": {"parties": {name: str(path) for name, path in parties.items()}}, "train": {"epochs": 2}}
+    return parse_job(merge(content, PERTURBED, {"model": {"dim": 4}}, *changes))
+
+
+def change_row(party_file: Path, value: str) -> None:
+    """Another first value in the first row of a table, of any node."""
+    path = party_file.parent / "nodes.csv"
+    header, first, *rest = path.read_text(encoding="utf-8").splitlines()
+    cells = first.split(",")
+    path.write_text("\n".join([header, ",".join([cells[0], value, *cells[2:]]), *rest]) + "\n", encoding="utf-8")
+
+
+def test_trained_and_predicted_with_an_epsilon_of_one_node(parties: dict[str, Path], tmp_path: Path) -> None:
+    settings = job(parties, {"data": {"feature_scaling": "row"}})
+    run = train(settings, tmp_path / "run")
+    assert paid(run.path, "B") == Counter(embeddings=1)
+    assert (entries(run.path, "B")[0]["event"]["unit"], entries(run.path, "A")) == ("node", [])
+    assert 8 - 1e-6 < spent_total(run.path, "B") <= 8
+    features = load_party(run.path / "parties" / "B" / "graph.safetensors").features
+    assert float(features.min()) >= 0
+    assert float(features.sum(dim=1).max()) == pytest.approx(1)
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert paid(run.path, "B") == Counter(embeddings=1)
+
+
+def test_a_changed_row_changes_no_other_nodes_features(parties: dict[str, Path], tmp_path: Path) -> None:
+    """Through alignment and files as well. The range makes nearly all values 0, and the layout does not tell."""
+    declare(parties["B"], scale={"low": 1.8, "high": 100})
+    found = []
+    for value in ("0.5", "1e30"):
+        change_row(parties["B"], value)
+        align(job(parties), tmp_path / value)
+        graph = load_party(tmp_path / value / "parties" / "B" / "graph.safetensors")
+        assert graph.features.layout == torch.strided
+        found.append(Counter(tuple(row) for row in graph.features.view(torch.int32).tolist()))
+    assert (found[0] - found[1]).total() == (found[1] - found[0]).total() == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", ["node", "perturbed"])
+def test_a_column_filled_with_a_mean_is_refused_with_its_name(
+    parties: dict[str, Path], tmp_path: Path, kind: str, named: bool
+) -> None:
+    declare(parties["B"], missing="mean", scale=RANGE)
+    settings = job(parties) if kind == "node" else perturbed(parties)
+    says = r"own row alone: nodes\.features\.0 \(column 'x\*'\): missing=mean is computed from all rows; set missing to"
+    if named:
+        with pytest.raises(ConfigError, match=f"B refuses the job: .*{says} a number"):
+            train(settings, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    else:  # as every other party is told
+        told = Organisation.read(parties["B"], "B").refusal(settings) or ""
+        assert "own row alone: nodes.features.0: missing=mean is computed" in told
+
+
+def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
+    """The label holder of one release publishes nothing; units row and edge say nothing of a node's features."""
+    declare(parties["A"], limits=None, missing="mean")
+    declare(parties["B"], limits={"may_reveal": [], "max_epsilon": 8}, missing="mean")
+    ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
+    assert ours.refusal(job(parties)) is None
+    assert "missing=mean" in (theirs.refusal(job(parties)) or "")
+    assert theirs.refusal(job(parties, unit="edge")) is None
+    assert theirs.refusal(job(parties, unit="row", degree_bound=None)) is None
+    both = perturbed(parties)
+    assert both.per_node == ("A", "B")
+    assert "missing=mean" in (ours.refusal(both) or "")
+
+
+def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
+    standard: Settings = {"data": {"feature_scaling": "standard"}}
+    with pytest.raises(ConfigError, match=r"privacy\.unit=node needs .*feature_scaling=standard .*ranges .*or edge"):
+        job(parties, standard)
+    says = r"B refuses the job: nodes\.features\.0 \(column 'x\*'\): scale declares .*feature_scaling=standard .*leave"
+    with pytest.raises(ConfigError, match=says):
+        train(job(parties, standard, unit="edge"), tmp_path / "run")
+    declare(parties["B"], limits={"may_reveal": [], "max_epsilon": 8})
+    assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None
