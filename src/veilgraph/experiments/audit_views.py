@@ -29,6 +29,8 @@ DATASETS: Final = ("cora", "citeseer", "amazon")
 
 _OF_DATA: Final[Mapping[str, Mapping[str, object]]] = {"amazon": {"data.feature_scaling": "standard"}}
 """Data set → what it needs in every row: columns of very different units."""
+_WITH_NOISE: Final[Mapping[str, Mapping[str, object]]] = {"amazon": {"privacy.delta": 1e-5}}
+"""The same, of rows with differential privacy: more nodes."""
 _UNBALANCED: Final = frozenset({"amazon"})
 """Where accuracy says little, and AUC is shown."""
 
@@ -153,7 +155,10 @@ def _job(dataset: str, name: str, seed: int) -> JobSettings:
     suffix, changes = _VARIANTS[name]
     name_of_job = f"{dataset}{suffix}"
     job = shipped_job(name_of_job if name_of_job in shipped_jobs() else f"cora{suffix}")
-    return with_overrides(job, {"data.dataset": dataset, **_OF_DATA.get(dataset, {}), **changes, "seed": seed})
+    of_data = dict(_OF_DATA.get(dataset, {}))
+    if job.privacy is not None:
+        of_data |= _WITH_NOISE.get(dataset, {})
+    return with_overrides(job, {"data.dataset": dataset, **of_data, **changes, "seed": seed})
 
 
 def _adversaries(job: JobSettings) -> tuple[str, ...]:

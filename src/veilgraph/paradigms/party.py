@@ -32,6 +32,7 @@ from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.preparing import prepare
 from veilgraph.paradigms.run_directory import (
+    PartyStore,
     Record,
     RunDirectory,
     load_tensors,

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.core.errors import DataError
 
-_TOLD: Final = 0.2
-"""Of the canaries, from whose coins directions are learnt: without noise a few say all."""
-_FEWEST: Final = 4
+_TOLD: Final = 16
+"""Canaries from whose coins directions are learnt: all are alike, and without noise a few say all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +56,8 @@ def inserted_scores(releases: Sequence[Released], coins: NDArray[Any], *, seed: 
     if not releases or any(each.rows.shape != each.clean.shape or len(each.rows) != len(are_in) for each in releases):
         raise DataError(f"releases must be [m, w] with and without noise, of {len(are_in)} canaries; give one at least")
     told = np.zeros(len(are_in), dtype=np.bool_)
-    count = max(2 * _FEWEST, round(_TOLD * len(are_in)))
-    told[np.random.default_rng(seed).permutation(len(are_in))[:count]] = True
-    if not _FEWEST <= count < len(are_in) or not 0 < np.count_nonzero(are_in[told]) < np.count_nonzero(told):
+    told[np.random.default_rng(seed).permutation(len(are_in))[:_TOLD]] = True
+    if told.all() or not 0 < np.count_nonzero(are_in[told]) < _TOLD:
         raise DataError(f"{len(are_in)} canaries are too few to learn from some and judge the others; take 100 or more")
     judged = ~told
     return np.asarray(np.sum([_score(each, are_in, told)[judged] for each in releases], axis=0)), judged

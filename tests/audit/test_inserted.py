@@ -1,0 +1,244 @@
+"""Canaries in the data: what an audit proves of the whole pipeline, and not of the last door alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cli.commands import veilgraph
+from tests.paradigms.test_resume import CutError, cut_at
+from veilgraph.audit.attacks.inserted import Released, inserted_scores
+from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.finding import AuditResult
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.randomness import system_secrets
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.paradigms import ledgers
+from veilgraph.paradigms.jobs import resume, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy import plan as plans
+from veilgraph.privacy.inserted import Inserted
+from veilgraph.privacy.mechanism import Gaussian
+
+EVERY_STEP = {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}}
+ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
+UNITS: Mapping[str, Mapping[str, Any]] = {
+    "row": {"unit": "row"},
+    "row, replaced": {"unit": "row", "neighbours": "replacement"},
+    "edge": {"unit": "edge", "degree_bound": 4},
+    "node": {"unit": "node", "degree_bound": 2},
+}
+
+
+def graphs_of(names: list[str], nodes: int) -> list[PartyGraph]:
+    return split_vertically(synthetic_data(nodes, 8 * len(names), 3, 0), names=names, label_holder="A", seed=0)
+
+
+def job_in(folder: Path, holders: int, nodes: int, model: Mapping[str, Any], **privacy: Any) -> JobSettings:
+    names = list("ABCDEFGH"[:holders])
+    folder.mkdir(parents=True)
+    for graph in graphs_of(names, nodes):
+        save_party(graph, folder / f"{graph.party}.safetensors")
+    return parse_job(
+        {
+            "data": {"parties": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+            "model": {"dim": 8, "server": {"layers": 0}, "combine": {"masked": False}, **model},
+            "train": {"epochs": 3, "patience": None, "select_by": "last", "checkpoint_every": 1},
+            "privacy": {"epsilon_total": 2.0, "delta": 1e-5, "canaries_in": "data", **privacy},
+        }
+    )
+
+
+def bounds(run: Path) -> AuditResult:
+    found = audit(run, Plan((SERVER,), ("epsilon",)))
+    assert found.findings, [each.why for each in found.skipped]
+    return found
+
+
+# Where they are
+
+
+def inserted(unit: str, party: PartyId, count: int = 20, nodes: int = 300) -> tuple[Inserted, PartyGraph]:
+    model = EVERY_STEP if unit == "row" else ONCE
+    privacy = {**UNITS[unit], "epsilon_total": 4.0, "canaries": count, "canaries_in": "data"}
+    schedule = "every-step" if unit == "row" else "once"
+    job = parse_job(
+        {
+            "data": {"holders": 3, "label_holder": "A"},
+            "model": model,
+            "train": {"select_by": "last", "patience": None},
+            "privacy": {"schedule": schedule, **privacy},
+        }
+    )
+    graph = next(graph for graph in graphs_of(["A", "B", "C"], nodes) if graph.party == party)
+    return Inserted.of(job, party, nodes, system_secrets), graph
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_canaries_touch_nobody_and_differ_by_their_coin_alone(unit: str, sparse: bool) -> None:
+    canaries, graph = inserted(unit, "B")
+    if sparse:
+        graph = replace(graph, features=graph.features.to_sparse_csr())
+    planted = canaries.into(graph)
+    planted.validate()
+    mine = canaries.places("B")
+    everywhere = {int(node) for owner in canaries.owners for node in canaries.places(owner).flatten()}
+    assert len(everywhere) == 20 * canaries.size * len(canaries.owners), "all different"
+    assert everywhere == set(canaries.everywhere.tolist())
+    own = {frozenset((int(row[0]), int(leaf))) for row in mine for leaf in row[1:]}
+    edges = {frozenset(pair) for pair in planted.edge_index.T.tolist() if everywhere & set(pair)}
+    assert edges <= own
+    features = planted.features.to_dense()
+    centres = features[mine[:, 0]]
+    largest = float(graph.features.to_dense().abs().max())
+    others = torch.tensor(sorted(everywhere - set(mine[:, 0].tolist())))
+    assert not features[others].any()
+    if unit == "edge":
+        assert (centres == largest).all()
+        assert edges == {frozenset(row.tolist()) for row in mine[canaries.coins]}
+    else:
+        out = 0.0 if unit == "row" else -largest
+        assert (centres[canaries.coins] == largest).all()
+        assert (centres[~canaries.coins] == out).all()
+        assert edges == own
+    rest = torch.tensor(sorted(set(range(300)) - everywhere))
+    assert torch.equal(features[rest], graph.features.to_dense()[rest])
+
+
+def test_others_keep_them_apart_and_have_coins_of_their_own() -> None:
+    ours, _ = inserted("node", "B")
+    theirs, other = inserted("node", "C")
+    assert torch.equal(ours.everywhere, theirs.everywhere)
+    assert torch.equal(ours.places("C"), theirs.places("C"))
+    assert not torch.equal(ours.coins, theirs.coins)
+    planted = theirs.into(other)
+    assert not planted.features[ours.places("B").flatten()].any()
+    inside = torch.isin(planted.edge_index, ours.places("B").flatten()).any(dim=0)
+    assert not inside.any()
+    learner, labelled = inserted("node", "A")
+    assert learner.owners == ("B", "C"), "the label holder publishes nothing"
+    kept = learner.into(labelled)
+    assert kept.train_mask is not None
+    assert not kept.train_mask[learner.everywhere].any()
+    assert 6 < int(ours.coins.sum()) < 14 or int(inserted("node", "B")[0].coins.sum()) != int(ours.coins.sum())
+
+
+def test_too_many_or_other_nodes_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"privacy.canaries=200 of unit node at each of 2 holders take 1200 nodes"):
+        inserted("node", "B", count=200)
+    canaries, graph = inserted("row", "B")
+    with pytest.raises(RunError, match="drawn for 300 common nodes, and now there are 299"):
+        canaries.into(graphs_of(["A", "B", "C"], 299)[1])
+    with pytest.raises(ConfigError, match="canaries=0: give how many"):
+        job_in(tmp_path / "none", 2, 50, ONCE)
+    with pytest.raises(ConfigError, match="set canaries_in to data"):
+        job_in(tmp_path / "rows", 2, 50, ONCE, canaries=5, canaries_in="rows", **UNITS["node"])
+    assert graph.num_nodes == 300
+
+
+def test_they_are_the_same_in_all_sessions(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "data", 2, 300, EVERY_STEP, schedule="every-step", canaries=60)
+    with cut_at(2), pytest.raises(CutError):
+        train(job, tmp_path / "run", record_views=True)
+    store = RunDirectory.open(tmp_path / "run").party("B")
+    content = store.canaries_path.read_bytes()
+    lost = shutil.copytree(tmp_path / "run", tmp_path / "lost")
+    resume(tmp_path / "run")
+    assert store.canaries_path.read_bytes() == content
+    assert {f.target for f in bounds(tmp_path / "run").findings} == {"A", "B"}
+    RunDirectory.open(lost).party("B").canaries_path.unlink()
+    with pytest.raises(RunError, match=r"canaries\.safetensors: missing, though the run has begun"):
+        resume(lost)
+
+
+# What they prove
+
+
+def test_scores_find_a_signal_and_no_more_than_there_is() -> None:
+    random = np.random.default_rng(0)
+    coins = random.random(400) < 0.5
+    direction = random.normal(size=12)
+    clean = coins[:, None] * direction
+    releases = [Released(clean + 8 * random.normal(size=clean.shape), clean) for _ in range(20)]
+    scores, judged = inserted_scores(releases, coins, seed=0)
+    assert np.count_nonzero(~judged) == 16
+    right = (scores > np.median(scores)) == coins[judged]
+    assert right.mean() > 0.75
+    nothing = [Released(8 * random.normal(size=clean.shape), clean) for _ in range(20)]
+    scores, judged = inserted_scores(nothing, coins, seed=0)
+    assert 0.4 < ((scores > np.median(scores)) == coins[judged]).mean() < 0.6
+    with pytest.raises(DataError, match="too few to learn from some"):
+        inserted_scores([Released(clean[:16], clean[:16])], coins[:16], seed=0)
+    with pytest.raises(DataError, match="with and without noise"):
+        inserted_scores([Released(clean, clean[:, 1:])], coins, seed=0)
+
+
+@contextmanager
+def less_noise(share: float) -> Iterator[None]:
+    draw = Gaussian.draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Gaussian, "draw", lambda self, shape, source: share * draw(self, shape, source))
+        yield
+
+
+@pytest.mark.parametrize(("unit", "share"), [("row, replaced", 0.3), ("edge", 0.1), ("node", 0.1)])
+def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, share: float) -> None:
+    """An edge or a node reaches fewer rows here than it might at worst, so that more has to be missing."""
+    job = job_in(tmp_path / "data", 2, 1200, ONCE, canaries=300, **UNITS[unit])
+    assert [f.passed for f in bounds(train(job, tmp_path / "honest", record_views=True).path).findings] == [True]
+    with less_noise(share):
+        run = train(job, tmp_path / "mutant", record_views=True).path
+    assert [f.passed for f in bounds(run).findings] == [False]
+    assert veilgraph("audit", run, "--adversary", SERVER, "--attack", "epsilon").exit_code == 3
+
+
+def old_plan(real: Callable[..., plans.Plan | None]) -> Callable[..., plans.Plan | None]:
+    """A holder's own releases alone, as they were counted before what others publish was."""
+
+    def planned(*arguments: Any) -> plans.Plan | None:
+        found = real(*arguments)
+        if found is None or not found.others:
+            return found
+        own = MappingProxyType({**found.step, "others": 0})
+        return replace(found, others=0, step=own, inference=found.inference // (1 + found.others))
+
+    return planned
+
+
+def test_what_others_publish_of_a_holders_data_is_found_where_it_is_not_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """h0 has every holder's features in it: canaries in rows, planted after it, cannot see that."""
+    joint = {**EVERY_STEP, "initial": {"method": "collaborative", "learning_rate": 0.01}}
+    job = job_in(tmp_path / "data", 8, 3600, joint, schedule="every-step", canaries=300)
+    honest = bounds(train(job, tmp_path / "honest", record_views=True).path)
+    assert [finding.passed for finding in honest.findings] == [True] * 8
+    monkeypatch.setattr(ledgers, "plan", old_plan(plans.plan))
+    found = bounds(train(job, tmp_path / "old", record_views=True).path)
+    assert sum(not finding.passed for finding in found.findings) >= 5
+
+
+def test_a_model_whose_empty_rows_are_not_zero_is_not_held_to_zero_out(tmp_path: Path) -> None:
+    model = {
+        **EVERY_STEP,
+        "local": {"model": "gcn", "hops": 1},
+        "initial": {"method": "individual", "activation": "sigmoid"},
+    }
+    job = job_in(tmp_path / "data", 2, 300, model, schedule="every-step", canaries=60)
+    found = audit(train(job, tmp_path / "run", record_views=True).path, Plan((SERVER,), ("epsilon",)))
+    assert not found.findings
+    assert all("audit it with privacy.neighbours=replacement" in each.why for each in found.skipped)
