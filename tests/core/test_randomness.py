@@ -32,7 +32,7 @@ def keystream(seed, purpose, first_block, length):
     return encryptor.update(bytes(length)) + encryptor.finalize()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     seed=st.binary(min_size=32, max_size=32),
     purpose=purposes,
@@ -65,7 +65,7 @@ def test_expand_is_deterministic_and_large_masks_have_no_seams():
     assert whole.numpy().tobytes() == keystream(SEED, "U", 0, 8 * elements)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(blocks=st.lists(st.integers(0, 20).map(lambda half: 2 * half), min_size=1, max_size=6), tail=st.integers(0, 9))
 def test_blocks_put_together_are_the_whole(blocks, tail):
     total = sum(blocks) + tail
@@ -113,7 +113,7 @@ def test_the_callers_generators_are_not_touched_by_protective_randomness():
 # Learning streams
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**63 - 1), party=purposes, purpose=purposes, counters=st.lists(st.integers(0), max_size=3))
 def test_a_stream_seed_depends_on_nothing_but_its_name(seed, party, purpose, counters):
     first = LearningStreams(seed, party).seed(purpose, *counters)

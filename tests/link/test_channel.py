@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.link.certificates import Project
@@ -128,14 +128,12 @@ def test_an_unknown_kind_of_frame_is_the_peers_fault() -> None:
         shop.open(frame)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_made_up_frames_are_not_opened(content: bytes) -> None:
     with pytest.raises(ProtocolError):
         SHOP_END.open(content)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_changed_hellos_give_no_keys(data: st.DataObject) -> None:
     hello = BANK_END.hello

@@ -53,7 +53,7 @@ def byte_p_value(tensor):
     return float(chisquare(counted.numpy()).pvalue)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     count=st.sampled_from(sorted(HOLDERS)),
     rows=st.integers(0, 9),

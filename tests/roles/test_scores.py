@@ -38,7 +38,7 @@ def pairs_ranked_right(scores: list[float], positive: list[bool]) -> float:
     return sum(1.0 if one > other else 0.5 if one == other else 0.0 for one, other in pairs) / len(pairs)
 
 
-@hypothesis_settings(deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 @given(nodes=st.integers(4, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
 def test_auc_is_the_share_of_pairs_ranked_right(nodes: int, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def test_auc_is_the_share_of_pairs_ranked_right(nodes: int, classes: int, seed: 
     assert area_under_curve(logits, labels) == pytest.approx(sum(expected) / len(expected))
 
 
-@hypothesis_settings(deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 @given(nodes=st.integers(1, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
 def test_macro_f1_is_the_mean_over_the_classes_that_occur(nodes: int, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
