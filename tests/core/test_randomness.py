@@ -11,7 +11,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from veilgraph.core import randomness
 from veilgraph.core.randomness import (
+    PUBLIC_SEEDS,
     SEED_BYTES,
     LearningStreams,
     derive_key,
@@ -192,10 +194,23 @@ def test_parties_in_threads_draw_what_they_would_draw_alone():
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
+def test_a_private_seed_is_all_of_32_bytes_of_the_system_above_every_public_one(monkeypatch):
+    asked = []
+
+    def source(length):
+        asked.append(os.urandom(length))
+        return asked[-1]
+
+    monkeypatch.setattr(randomness, "system_secrets", source)
+    seeds = [private_seed() for _ in range(20)]
+    assert [len(drawn) for drawn in asked] == [32] * 20
+    assert seeds == [2**256 + int.from_bytes(drawn, "big") for drawn in asked]
+    assert min(seeds) >= PUBLIC_SEEDS
+    assert len({seed % 2**64 for seed in seeds} | {seed >> 192 for seed in seeds}) == 40
+
+
 def test_private_streams_use_more_than_the_32_bits_that_torch_keeps_of_a_seed():
     seed = private_seed()
-    assert seed.bit_length() == 257
-    assert seed != private_seed()
 
     class SameLowBits(LearningStreams):
         def seed(self, purpose: str, *counters: int) -> int:

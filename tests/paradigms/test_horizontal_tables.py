@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -315,10 +314,10 @@ def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
 
 def plain_hashes(ids: Iterable[str]) -> dict[bytes, str]:
     """The first eight bytes of all that anybody can compute of an id without a key, raw and in hex, and of what."""
-    found = {}
+    found: dict[bytes, str] = {}
     for name in ids:
-        for make in (*(partial(hashlib.new, each) for each in HASHES), partial(hashlib.blake2b, digest_size=16)):
-            digest = make(name.encode()).digest()
+        plain = [hashlib.new(each, name.encode()).digest() for each in HASHES]
+        for digest in (*plain, hashlib.blake2b(name.encode(), digest_size=16).digest()):
             found |= {digest[:8]: f"hash of {name}", digest.hex().encode()[:8]: f"hash of {name} in hex"}
     return found
 
