@@ -84,9 +84,9 @@ def _replace(old: Callable[[int], bytes], new: Callable[[int], bytes]) -> None:
             for function in _functions(module):
                 if function.__defaults__ is not None:
                     function.__defaults__ = tuple(new if each is old else each for each in function.__defaults__)
-                for held, value in (function.__kwdefaults__ or {}).items():
-                    if value is old:
-                        function.__kwdefaults__[held] = new
+                if function.__kwdefaults__ is not None:
+                    named = function.__kwdefaults__.items()
+                    function.__kwdefaults__ = {held: new if each is old else each for held, each in named}
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
