@@ -24,7 +24,7 @@ from tests.privacy.jobs import make_graphs, private_job
 from tests.roles.federation import merge, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
 from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.experiments.organisations import export_organisations
 from veilgraph.link.channel import Session
@@ -32,6 +32,7 @@ from veilgraph.link.memory import MemoryHub
 from veilgraph.link.private_key import sealed_key
 from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import read_view
+from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.inputs import GivenParties
 from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import RunDirectory
@@ -189,12 +190,20 @@ TOLD: dict[str, Kind] = {
 
 @pytest.mark.parametrize("make", [collaborative, noised, once, perturbed, horizontal])
 def test_all_that_protects_is_drawn_from_the_system_whole_and_anew(
-    make: Callable[[Path], Case], tmp_path: Path
+    make: Callable[[Path], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the seeds of other generators are; and neither sent nor used for two things."""
     case = make(tmp_path / "tables")
     names = (*case.settings.data.names, SERVER)
     everything: list[bytes] = []
+    rounding: list[bytes] = []  # keys, of both runs
+    keyed = SecretRounding.__init__
+
+    def noted(self: SecretRounding, key: bytes) -> None:
+        rounding.append(key)
+        keyed(self, key)
+
+    monkeypatch.setattr(SecretRounding, "__init__", noted)
     for name in ("one", "two"):
         torch.manual_seed(1)
         np.random.seed(1)
@@ -212,6 +221,11 @@ def test_all_that_protects_is_drawn_from_the_system_whole_and_anew(
         }
         kept = [canaries.key for party in names if (canaries := run.party(party).canaries()) is not None]
         assert sorted(kept) == sorted(draw.drawn for draw in spy.draws if draw.by.endswith("Canaries.draw"))
+        of_seeds = {LearningStreams(run.party(party).seed(), party).secret("rounding") for party in names}
+        drawn = {draw.drawn for draw in spy.draws if draw.by == MASKS}
+        assert set(rounding) <= of_seeds | drawn | set(everything)
+        everything += of_seeds
+        assert len(set(rounding)) == len(rounding), "a holder's alone, in one run"
         assert_not_sent(run, names, spy.draws)
         everything += [draw.drawn for draw in spy.draws]
     assert len(set(everything)) == len(everything)
