@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.faults.host import Host
+
+# An example that is the first to import something takes seconds, and any takes long on a busy machine.
+settings.register_profile("veilgraph", deadline=None)
+settings.load_profile("veilgraph")
 
 
 @pytest.fixture(autouse=True, scope="session")

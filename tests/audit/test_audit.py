@@ -14,6 +14,7 @@ from torch import Tensor
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
@@ -23,7 +24,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import save_party
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
@@ -155,6 +156,25 @@ def test_a_holder_finds_the_edges_that_rounds_of_propagation_use(tmp_path: Path)
 def test_the_same_seed_gives_the_same_audit(run: Path) -> None:
     plan = Plan(adversaries=(CLIENT,), attacks=("link-similarity", "membership-lira"), seed=3, shadows=2)
     assert audit(run, plan).record() == audit(run, plan).record()
+
+
+def test_links_that_the_adversary_has_itself_are_not_asked_about(run: Path) -> None:
+    """As linked ones they would be given away, and as unlinked ones false: B's 1-4, 2-5, 3-6 among all that A lacks."""
+    case = Case(RunDirectory.open(run), seed=0, shadows=1)
+    target, own = {(1, 4), (2, 5), (3, 6), (0, 1)}, {(0, 1), (0, 7), (5, 7)}
+    unlinked = {(1, 2), (3, 7), (0, 6)}
+    everything = {(one, other) for other in range(8) for one in range(other)}
+
+    def graph(name: str, pairs: set[tuple[int, int]]) -> PartyGraph:
+        both = [pair for one, other in sorted(pairs) for pair in ((one, other), (other, one))]
+        return PartyGraph(name, torch.ones(8, 1), torch.tensor(both).T)
+
+    case._graphs = {"A": graph("A", own | (everything - target - unlinked)), "B": graph("B", target)}
+    asked = case.links("B", "A")
+    found = {truth: {tuple(pair) for pair in asked.pairs[asked.truth == truth].tolist()} for truth in (True, False)}
+    assert found == {True: target - own, False: unlinked}
+    from_outside = case.links("B", SERVER)
+    assert {tuple(pair) for pair in from_outside.pairs[from_outside.truth].tolist()} == target
 
 
 def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def tied_targets(draw):
     return np.array(scores) / 4, truth
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(tied_targets())
 def test_figures_are_those_of_counting(case):
     scores, truth = case
@@ -64,7 +64,7 @@ def test_figures_are_those_of_counting(case):
     np.testing.assert_array_equal(strength.roc.thresholds, at)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(tied_targets(), st.integers(0, 2**32))
 def test_figures_keep_with_the_order_alone(case, seed):
     scores, truth = case

@@ -81,7 +81,7 @@ def assert_equal_training(one: LayeredNetwork, other: LayeredNetwork, steps: int
 
 
 @pytest.mark.parametrize(("aggregate", "update"), KINDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     dropout=st.sampled_from([0.0, 0.5]),
     batch_norm=st.booleans(),

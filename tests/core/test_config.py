@@ -228,7 +228,7 @@ KEYS = [
 ]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(key=st.sampled_from(KEYS), value=junk)
 def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
     with contextlib.suppress(ConfigError):

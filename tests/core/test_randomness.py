@@ -11,7 +11,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from veilgraph.core import randomness
 from veilgraph.core.randomness import (
+    PUBLIC_SEEDS,
     SEED_BYTES,
     LearningStreams,
     derive_key,
@@ -32,7 +34,7 @@ def keystream(seed, purpose, first_block, length):
     return encryptor.update(bytes(length)) + encryptor.finalize()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     seed=st.binary(min_size=32, max_size=32),
     purpose=purposes,
@@ -65,7 +67,7 @@ def test_expand_is_deterministic_and_large_masks_have_no_seams():
     assert whole.numpy().tobytes() == keystream(SEED, "U", 0, 8 * elements)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(blocks=st.lists(st.integers(0, 20).map(lambda half: 2 * half), min_size=1, max_size=6), tail=st.integers(0, 9))
 def test_blocks_put_together_are_the_whole(blocks, tail):
     total = sum(blocks) + tail
@@ -113,7 +115,7 @@ def test_the_callers_generators_are_not_touched_by_protective_randomness():
 # Learning streams
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**63 - 1), party=purposes, purpose=purposes, counters=st.lists(st.integers(0), max_size=3))
 def test_a_stream_seed_depends_on_nothing_but_its_name(seed, party, purpose, counters):
     first = LearningStreams(seed, party).seed(purpose, *counters)
@@ -192,10 +194,23 @@ def test_parties_in_threads_draw_what_they_would_draw_alone():
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
+def test_a_private_seed_is_all_of_32_bytes_of_the_system_above_every_public_one(monkeypatch):
+    asked = []
+
+    def source(length):
+        asked.append(os.urandom(length))
+        return asked[-1]
+
+    monkeypatch.setattr(randomness, "system_secrets", source)
+    seeds = [private_seed() for _ in range(20)]
+    assert [len(drawn) for drawn in asked] == [32] * 20
+    assert seeds == [2**256 + int.from_bytes(drawn, "big") for drawn in asked]
+    assert min(seeds) >= PUBLIC_SEEDS
+    assert len({seed % 2**64 for seed in seeds} | {seed >> 192 for seed in seeds}) == 40
+
+
 def test_private_streams_use_more_than_the_32_bits_that_torch_keeps_of_a_seed():
     seed = private_seed()
-    assert seed.bit_length() == 257
-    assert seed != private_seed()
 
     class SameLowBits(LearningStreams):
         def seed(self, purpose: str, *counters: int) -> int:

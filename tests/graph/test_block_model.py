@@ -29,7 +29,7 @@ def degrees(data):
     return np.bincount(data.edge_index[0].numpy(), minlength=len(data.y))
 
 
-@given_settings(max_examples=25, deadline=None)
+@given_settings(max_examples=25)
 @given(
     nodes=st.integers(8, 400),
     classes=st.integers(2, 6),

@@ -34,7 +34,7 @@ def all_edges(parts) -> list[tuple[int, int]]:
     return sorted(edge for part in parts for edge in edges_of(part.ids[part.graph.edge_index]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(holders=st.integers(1, 5), seed=st.integers(0, 99), directed=st.booleans(), sparse=st.booleans())
 def test_edges_are_dealt_and_labels_are_at_one_holder(holders, seed, directed, sparse) -> None:
     data = synthetic_data(60, seed=seed)
@@ -98,7 +98,7 @@ def test_all_know_all() -> None:
         assert torch.equal(there(part.graph.test_mask), data.test_mask)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     holders=st.integers(1, 5), seed=st.integers(0, 99), weighted=st.booleans(), knows=st.sampled_from(["own", "all"])
 )

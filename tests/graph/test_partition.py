@@ -45,7 +45,7 @@ def test_columns_and_edges_are_an_exact_partition():
     assert parts[1].num_classes == 3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     features=st.integers(2, 9),
     edges=st.integers(0, 20),

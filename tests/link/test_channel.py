@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.link.certificates import Project
 from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, system_secrets
 from veilgraph.link import channel as channels
 from veilgraph.link.channel import (
     FRAME_BYTES,
@@ -128,14 +130,12 @@ def test_an_unknown_kind_of_frame_is_the_peers_fault() -> None:
         shop.open(frame)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_made_up_frames_are_not_opened(content: bytes) -> None:
     with pytest.raises(ProtocolError):
         SHOP_END.open(content)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_changed_hellos_give_no_keys(data: st.DataObject) -> None:
     hello = BANK_END.hello
@@ -148,3 +148,41 @@ def test_changed_hellos_give_no_keys(data: st.DataObject) -> None:
             shop.hear(forged)
     assert not shop.agreed
     assert shop.hear(hello)
+
+
+def test_keys_are_of_the_hellos_as_they_were_heard() -> None:
+    """X25519 gives the same secret with the top bit of a public key set: the transcript has the key itself."""
+    bank, shop = Channel(BANK, "bank", "shop", SESSION), Channel(SHOP, "shop", "bank", SESSION)
+    body = bytearray(shop._body)
+    body[36] ^= 0x80
+    signed = channels._signed("shop", "bank", SESSION, bytes(body))
+    assert bank.hear(bytes(body) + SHOP.sign(signed))
+    assert shop.hear(bank.hello)
+    for one, other in ((bank, shop), (shop, bank)):
+        with pytest.raises(ProtocolError, match="was not sealed by"):
+            other.open(one.confirmation())
+
+
+def test_every_channel_has_one_secret_of_its_own_and_says_nothing_of_it() -> None:
+    drawn: list[bytes] = []
+
+    def source(length: int) -> bytes:
+        drawn.append(system_secrets(length))
+        return drawn[-1]
+
+    ends = [
+        Channel(identity, party, peer, SESSION, extra=b"extra", secrets=source)
+        for identity, party, peer in ((BANK, "bank", "shop"), (SHOP, "shop", "bank"), (BANK, "bank", "server"))
+    ]
+    assert [len(secret) for secret in drawn] == [SEED_BYTES] * len(ends)
+    public = [X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() for secret in drawn]
+    assert [end.hello[5:37] for end in ends] == public
+    bank, shop, _ = ends
+    bank.hear(shop.hello)
+    shop.hear(bank.hello)
+    said = [end.hello for end in ends] + [
+        bank.confirmation(),
+        shop.confirmation(),
+        bytes(bank.seal_piece(1, 0, 1, b"x")),
+    ]
+    assert not any(secret[start : start + 8] in each for secret in drawn for each in said for start in range(25))

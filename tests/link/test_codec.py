@@ -52,7 +52,7 @@ def messages(draw: st.DrawFn) -> tuple[Tag, Tensor]:
     return tag, tensor.reshape(shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(messages())
 def test_round_trip(message: tuple[Tag, Tensor]) -> None:
     tag, tensor = message

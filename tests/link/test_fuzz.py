@@ -42,7 +42,6 @@ BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
 
 fuzz = settings(
     max_examples=CASES,
-    deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -14,8 +14,9 @@ from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import DAY, NOW, Project, fresh_key
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, Tag
+from veilgraph.link import channel as channels
 from veilgraph.link import sealed as sealing
-from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Session
+from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Channel, FrameKind, Session
 from veilgraph.link.codec import HEADER_BYTES, encoded_size
 from veilgraph.link.identity import Identity
 from veilgraph.link.memory import MemoryHub
@@ -213,14 +214,83 @@ def test_a_reflected_handshake_is_worth_nothing() -> None:
     assert "is for 'shop', not 'bank'" in str(errors[1])
 
 
+class Relay:
+    """The server, or a third holder, between bank and shop: what one sealed for it, it opens and seals for the other.
+
+    It has none of their keys. Its hellos are theirs with an ephemeral key of its own, or of a certificate of its own.
+    """
+
+    def __init__(self, own: Identity | None = None) -> None:
+        self.signs = own is not None
+        self.read: list[bytes] = []
+        bank, shop = (own or Identity(of.certificate, fresh_key(), of.roots) for of in (BANK, SHOP))
+        session = Session("job", PARTIES)
+        # In the name of each, towards the other.
+        self.ends = {"bank": Channel(bank, "bank", "shop", session), "shop": Channel(shop, "shop", "bank", session)}
+
+    def alter(self, sender: str) -> Alter:
+        """What becomes of what ``sender`` sends: its hello, its confirmation, and its messages."""
+        towards, at = self.ends["shop" if sender == "bank" else "bank"], self.ends[sender]
+
+        def passed_on(tag: Tag, frame: Tensor) -> Tensor:
+            content = frame.numpy().tobytes()
+            if content.startswith(b"refused: "):
+                return frame
+            if tag == Tag(Kind.SEAL):
+                towards.hear(content)
+                hello = at.hello if self.signs else at._body + content[len(at._body) :]
+                assert hello[:5] == content[:5]
+                assert hello[5:37] != content[5:37], "the ephemeral key is another"
+                return torch.frombuffer(bytearray(hello), dtype=torch.uint8)
+            opened = towards.open(content)
+            self.read.append(opened.content)
+            if opened.kind is FrameKind.PIECE:
+                sealed: bytes | bytearray = at.seal_piece(opened.number, opened.index, opened.total, opened.content)
+            else:
+                sealed = at.seal(opened.kind, opened.content)
+            return torch.frombuffer(bytearray(sealed), dtype=torch.uint8)
+
+        return passed_on
+
+
+def relayed(relay: Relay) -> tuple[SealedLink, SealedLink]:
+    """The links of bank and shop, with somebody in the middle in both directions."""
+    bank, shop, bank_below, shop_below = pair()
+    bank_below.alter, shop_below.alter = relay.alter("shop"), relay.alter("bank")
+    return bank, shop
+
+
+def test_one_in_the_middle_that_swaps_both_ephemeral_keys_is_refused() -> None:
+    """All that both send is genuine but for the ephemeral keys, which their signatures are over."""
+    relay = Relay()
+    errors = outcomes(relayed(relay))
+    assert all(isinstance(error, ProtocolError) for error in errors)
+    assert "not by the key of shop's certificate" in str(errors[0])
+    assert "not by the key of bank's certificate" in str(errors[1])
+    assert relay.read == []
+
+
+def test_the_one_in_the_middle_would_read_all_if_signatures_left_the_keys_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the test above tests the signatures, and not a relay that does not work."""
+    signed = channels._signed
+    monkeypatch.setattr(
+        channels, "_signed", lambda one, other, session, body: signed(one, other, session, body[:5] + body[37:])
+    )
+    relay = Relay()
+    bank, shop = relayed(relay)
+    assert outcomes([bank, shop]) == [None, None]
+    bank.send("shop", TAG, SECRET)
+    assert torch.equal(shop.receive("bank", TAG), SECRET)
+    assert any(SECRET.numpy().tobytes() in content for content in relay.read)
+
+
 def test_one_in_the_middle_with_a_certificate_of_its_own_is_refused() -> None:
-    """The server, or a third holder, cannot stand between two: it has no certificate of their names."""
-    middle = PROJECT.identity("middle")
-    hub = MemoryHub(["bank", "shop"], 5.0)
-    bank = SealedLink(hub.link("bank"), BANK, ["shop"], Session("job", PARTIES))
-    false_shop = SealedLink(hub.link("shop"), middle, ["bank"], Session("job", PARTIES))
-    errors = outcomes([bank, false_shop])
+    """It signs its own keys, with a certificate of the project that is of no name of theirs."""
+    relay = Relay(PROJECT.identity("middle"))
+    errors = outcomes(relayed(relay))
     assert "is for 'middle', not 'shop'" in str(errors[0])
+    assert "is for 'middle', not 'bank'" in str(errors[1])
+    assert relay.read == []
 
 
 def stripped(_: Tag, frame: Tensor) -> Tensor:

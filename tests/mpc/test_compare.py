@@ -94,7 +94,7 @@ def edge_values(dtype):
     ]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     holders=st.integers(2, 5),
@@ -199,7 +199,6 @@ def test_contributions_whose_masks_do_not_cancel_are_refused():
 # Codes and planes
 
 
-@settings(deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_codes_have_the_order_of_the_values_and_lead_back(data, dtype):
     floats = st.floats(allow_nan=False, width=32 if dtype == torch.float32 else 64)
@@ -223,7 +222,7 @@ def test_planes_hold_the_bits(integers):
         assert from_plane(plane, len(integers)).tolist() == [bool(number >> bit & 1) for number in integers]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     members=st.integers(2, 5),
     in_pairs=st.booleans(),

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.mpc.sessions import embed_session, streams
@@ -12,7 +12,7 @@ from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.embed import METHODS, Collaborative, SecureSum, init_std, init_weight
 from veilgraph.mpc.mask import add
-from veilgraph.mpc.plain import PlainCollaborative, PlainOwn, masked_sum
+from veilgraph.mpc.plain import PlainCollaborative, PlainOwn, masked_sum, rounded
 
 NAMES = ["A", "B", "C", "D", "E"]
 FORMS = ["dense", "binary", "sparse"]
@@ -52,14 +52,26 @@ def with_twin(settings, matrices, dim, steps, bits):
     results = embed_session(settings, matrices, dim=dim, steps=steps, bits=bits, gradient=pull)
     plain = []
     for step in range(steps):
-        h0 = twin.embed()
-        plain.append(h0["A"])
-        twin.learn({name: pull(name, step, h0[name]) for name in matrices})
+        plain.append(twin.embed()["A"])
+        twin.learn({name: pull(name, step, results[name].opened[step]) for name in matrices})
     plain.append(twin.embed()["A"])
     return twin, results, plain
 
 
-@settings(deadline=None, max_examples=10)
+def rounding_bounds(matrices, steps, feature_bits, gradient_bits):
+    """How far the protocol may be from its twin in h^0 and in W: what ``gradient_bits`` cannot hold.
+
+    In each step every holder rounds what x^T is multiplied with, its momentum times the learning rate, by up to half a
+    unit. The momentum itself is not rounded, decay only shrinks W, and the twin is given the protocol's gradients. So
+    the errors add up in W, and h^0 is x times them. Below the last term are W's first rounding, to ``feature_bits``
+    more, and that of float64.
+    """
+    x = rounded(torch.cat([matrix.to_dense() for matrix in matrices.values()], dim=1), feature_bits)
+    error = steps * len(matrices) * 2.0 ** -(gradient_bits + 1)
+    return error * float((x @ x.t()).abs().sum(dim=1).max()) + 1e-10, error * float(x.abs().sum(dim=0).max()) + 1e-10
+
+
+@settings(max_examples=10)
 @given(
     forms=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from(FORMS), min_size=n, max_size=n)),
     nodes=numbers,
@@ -69,15 +81,17 @@ def with_twin(settings, matrices, dim, steps, bits):
     decay=st.sampled_from([0.0, 0.01, 0.5]),
     seed=st.integers(0, 2**31),
 )
+@example(forms=["dense"] * 5, nodes=2, columns=[1, 1, 1, 2, 4], dim=3, momentum=0.9, decay=0.0, seed=237)
 def test_collaborative_follows_its_twin_for_twenty_steps(forms, nodes, columns, dim, momentum, decay, seed):
     matrices = matrices_of(forms, nodes, columns, seed)
     chosen = InitialSettings(learning_rate=0.1, momentum=momentum, weight_decay=decay, gradient_bits=32)
     twin, results, plain = with_twin(chosen, matrices, dim, 20, 10)
+    embedding_bound, weight_bound = rounding_bounds(matrices, 20, 10, 32)
     for result in results.values():
-        assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= 1e-6
+        assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= embedding_bound
         assert torch.equal(result.opened[-1], results["A"].opened[-1])
     for owner, weight in twin.weights().items():
-        assert closeness(reconstructed(results, owner, 10 + 32), weight) <= 1e-6
+        assert closeness(reconstructed(results, owner, 10 + 32), weight) <= weight_bound
 
 
 def reconstructed(results, owner, weight_bits):
@@ -94,13 +108,10 @@ def reconstructed(results, owner, weight_bits):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])
 def test_the_only_error_is_the_rounding_of_the_gradient(count, form, feature_bits, gradient_bits):
-    steps, holders = 20, count
     matrices = matrices_of([form] * count, 30, [8, 5, 3, 9, 2], seed=4)
     chosen = InitialSettings(gradient_bits=gradient_bits)
-    _, results, plain = with_twin(chosen, matrices, 3, steps, feature_bits)
-    x = torch.cat([matrix.to_dense() for matrix in matrices.values()], dim=1)
-    largest = float((x @ x.t()).abs().sum(dim=1).max())
-    bound = steps * holders * largest * 2.0 ** -(gradient_bits + 1)
+    _, results, plain = with_twin(chosen, matrices, 3, 20, feature_bits)
+    bound, _ = rounding_bounds(matrices, 20, feature_bits, gradient_bits)
     for result in results.values():
         assert max(closeness(one, other) for one, other in zip(result.opened, plain, strict=True)) <= bound
 
@@ -213,7 +224,7 @@ def descend(embedding):
             parameter.sub_(parameter.grad, alpha=0.1)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     method=st.sampled_from(["individual", "secure-sum"]),
     forms=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from(FORMS), min_size=n, max_size=n)),

@@ -103,7 +103,7 @@ def on(kind: Kind, change: Callable[[Tensor], Tensor | list[Tensor]], round_: in
     return apply
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sets=st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True), min_size=2, max_size=4),
     piece_rows=st.integers(1, 5),
@@ -121,7 +121,7 @@ def test_holders_agree_on_the_plain_intersection(sets, piece_rows):
                 simulate(programs(ids))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), min_size=1, max_size=12))
 def test_any_text_can_be_an_id(texts):
     ids = {"A": sorted(texts), "B": [*sorted(texts, reverse=True), "another id than all of these"]}

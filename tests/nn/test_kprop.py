@@ -57,7 +57,7 @@ def sparse_signs(nodes, columns, seed=0):
     return x
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     aggregate=st.sampled_from(AGGREGATES),
     nodes=st.integers(1, 8),

@@ -88,7 +88,7 @@ def test_a_layer_refuses_an_update_that_only_its_settings_let_through() -> None:
         LayeredHolder(forged, 3, 2, STREAMS, torch.float64)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(holders=st.integers(1, 5), nodes=st.integers(1, 7), width=st.integers(0, 3), seed=st.integers(0, 999))
 def test_pooling_over_holders_equals_the_slow_one(holders, nodes, width, seed) -> None:
     generator = torch.Generator().manual_seed(seed)

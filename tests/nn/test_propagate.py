@@ -35,7 +35,7 @@ KINDS = ["sum", "mean", "self_loop_mean", "gcn", "maximum"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     nodes=st.integers(1, 9),
     edges=st.integers(0, 25),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -16,17 +18,18 @@ import yaml
 from torch_geometric.data import Data
 
 from tests.paradigms.runs import lasting
-from tests.paradigms.test_horizontal_runs import PLAIN, assert_same, job, models
+from tests.paradigms.test_horizontal_runs import MEAN, PLAIN, assert_same, job, models
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.revelations import STATEMENTS
-from veilgraph.core.types import SERVER, Link
+from veilgraph.core.types import SERVER, Kind, Link
 from veilgraph.experiments.organisations import export_parts
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import read_view
 from veilgraph.paradigms.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 from veilgraph.paradigms.site import SiteWork, take_part
@@ -35,6 +38,7 @@ from veilgraph.roles.launch import run_threads
 from veilgraph.tables.encode import FeatureEncoding
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}
+HASHES = ("md5", "sha1", "sha256", "sha512", "sha3_256", "blake2b", "blake2s")
 
 
 def export(tmp_path: Path, settings: JobSettings) -> dict[str, Path]:
@@ -308,7 +312,49 @@ def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
     train(over(parties, settings, label_holder="B"), tmp_path / "run")  # nobody learns how many are common
 
 
-def test_all_that_is_sent_is_disclosed_and_no_id_leaves_a_holder(tmp_path: Path) -> None:
+def plain_hashes(ids: Iterable[str]) -> dict[bytes, str]:
+    """The first eight bytes of all that anybody can compute of an id without a key, raw and in hex, and of what."""
+    found: dict[bytes, str] = {}
+    for name in ids:
+        plain = [hashlib.new(each, name.encode()).digest() for each in HASHES]
+        for digest in (*plain, hashlib.blake2b(name.encode(), digest_size=16).digest()):
+            found |= {digest[:8]: f"hash of {name}", digest.hex().encode()[:8]: f"hash of {name} in hex"}
+    return found
+
+
+def found_in(content: bytes, needles: Mapping[bytes, str]) -> set[str]:
+    """Which of the needles, of eight bytes each, are anywhere in the content."""
+    wanted = np.array([int.from_bytes(needle, "little") for needle in needles], dtype=np.uint64)
+    named, hits = list(needles.values()), set()
+    for start in range(8):
+        words = np.frombuffer(content[start : start + (len(content) - start) // 8 * 8], dtype="<u8")
+        hits |= {named[place] for place in np.flatnonzero(np.isin(wanted, words))}
+    return hits
+
+
+def test_no_id_leaves_a_holder_nor_a_hash_that_others_could_compute(tmp_path: Path) -> None:
+    """In all that is sent, byte by byte: the lists that the server gets, of nodes and of edges, are under a key."""
+    settings = job(2, MEAN, STANDARD, {"train": {"epochs": 1}, "data": {"parts": {"overlap": 0.5}}})
+    parties = export(tmp_path, settings)
+    run = RunDirectory.open(train(over(parties, settings), tmp_path / "run", record_views=True).path)
+    ids = {name for file in parties.values() for name in values_of(file.parent / "nodes.csv")}
+    needles = plain_hashes(ids)
+    hashed, seen = next(iter(needles.items()))
+    planted = b"xyz" + hashed + b"," + b"C000123" + b"?"
+    assert (found_in(planted, needles), re.findall(rb"C\d{6}", planted)) == ({seen}, [b"C000123"])
+    kinds = set()
+    for party in (*parties, SERVER):
+        (path,) = run.party(party).views()
+        for message in read_view(path):
+            if message.sender == party:
+                content = message.tensor().contiguous().numpy().tobytes()
+                kinds.add(message.tag.kind)
+                assert not re.findall(rb"C\d{6}", content), message.tag
+                assert not found_in(content, needles), message.tag
+    assert {Kind.HELLO, Kind.NODE_LIST, Kind.EMBEDDING, Kind.COLUMN_HASHES} <= kinds
+
+
+def test_all_that_is_sent_is_disclosed(tmp_path: Path) -> None:
     settings = job(3, STANDARD, {"train": {"epochs": 2}})
     run = train(over(export(tmp_path, settings), settings), tmp_path / "run")
     for party in ("A", "B", "C", SERVER):

@@ -69,7 +69,7 @@ def test_total_agrees_with_the_library_at_full_participation(multiplier, release
     assert total({GaussianEvent(multiplier, relation): releases}, DELTA) == pytest.approx(expected, rel=1e-3)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.floats(1e-3, 40), st.floats(1e-10, 0.1))
 def test_gaussian_epsilon_is_the_safe_side_of_the_root(mu, delta):
     epsilon = gaussian_epsilon(mu, delta)
@@ -78,7 +78,7 @@ def test_gaussian_epsilon_is_the_safe_side_of_the_root(mu, delta):
         assert gaussian_delta(epsilon * (1 - 1e-6), mu) > delta
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.floats(0.1, 50), st.integers(1, 500), st.floats(1e-8, 0.01), st.floats(1.001, 3))
 def test_more_releases_less_noise_and_a_smaller_delta_cost_more(multiplier, releases, delta, factor):
     cost = total({GaussianEvent(multiplier): releases}, delta)

@@ -38,7 +38,7 @@ def test_analytic_multiplier_agrees_with_the_library(epsilon, delta):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(EPSILONS, DELTAS)
 def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
     multiplier = analytic_multiplier(epsilon, delta)
@@ -46,7 +46,7 @@ def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
     assert gaussian_delta(epsilon, 1.00001 / multiplier) > delta
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(EPSILONS, DELTAS, st.integers(1, 10_000), st.sampled_from(["zero-out", "replacement"]))
 def test_the_plan_costs_no_more_than_the_budget(epsilon, delta, releases, neighbours):
     event = GaussianEvent(multiplier_for_total(epsilon, delta, releases, neighbours), neighbours)

@@ -39,13 +39,11 @@ def both_ways(pairs: set[Pair]) -> list[Edge]:
     return [edge for a, b in sorted(map(sorted, pairs)) for edge in ((a, b), (b, a))]
 
 
-@settings(deadline=None)
 @given(EDGES, BOUND)
 def test_no_node_keeps_more_neighbours_than_the_bound(edges, bound):
     assert max(degrees(kept(edges, bound)).values(), default=0) <= bound
 
 
-@settings(deadline=None)
 @given(EDGES)
 def test_nothing_is_left_out_where_no_node_has_more(edges):
     pairs = {frozenset(edge) for edge in edges if edge[0] != edge[1]}
@@ -53,7 +51,7 @@ def test_nothing_is_left_out_where_no_node_has_more(edges):
     assert bound_degrees(tensor(edges), NODES, bound).all()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(EDGES, BOUND, NODE, NODE)
 def test_a_pair_more_changes_itself_and_one_other_pair_at_each_of_its_nodes(edges, bound, a, b):
     edges = [edge for edge in edges if set(edge) != {a, b} or a == b]
@@ -69,7 +67,6 @@ def test_a_pair_more_changes_itself_and_one_other_pair_at_each_of_its_nodes(edge
         assert len(displaced) <= 1
 
 
-@settings(deadline=None)
 @given(EDGES, BOUND)
 def test_all_entries_of_a_pair_stay_or_go_together_and_own_loops_stay(edges, bound):
     mask = bound_degrees(tensor(edges), NODES, bound).tolist()
@@ -80,7 +77,6 @@ def test_all_entries_of_a_pair_stay_or_go_together_and_own_loops_stay(edges, bou
     assert all(values == {True} for pair, values in by_pair.items() if len(pair) == 1)
 
 
-@settings(deadline=None)
 @given(EDGES, BOUND)
 def test_symmetric_storage_stays_symmetric(edges, bound):
     edge_index = tensor(edges + [(b, a) for a, b in edges])
@@ -89,7 +85,6 @@ def test_symmetric_storage_stays_symmetric(edges, bound):
     assert torch.equal(mask[: len(edges)], bound_degrees(tensor(edges), NODES, bound))
 
 
-@settings(deadline=None)
 @given(EDGES, BOUND, st.randoms(use_true_random=False))
 def test_the_order_of_the_edges_does_not_matter(edges, bound, random):
     order = list(range(len(edges)))

@@ -21,7 +21,7 @@ def share_limit(positives, trials, tail, upper):
     return (low + high) / 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.0, 1e-3, 0.1]), st.sampled_from([0.5, 0.95, 1 - 1e-6]))
 def test_the_bound_is_that_of_the_binomial_law(trials, data, delta, confidence):
     true, false = (data.draw(st.integers(0, trials)) for _ in range(2))

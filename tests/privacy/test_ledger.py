@@ -237,7 +237,7 @@ EVENTS = st.builds(
 ACTIONS = st.lists(st.tuples(EVENTS, st.sampled_from([UP, DOWN]), st.integers(1, 4), st.booleans()), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.05, 30.0), ACTIONS)
 def test_no_sequence_of_releases_passes_the_budget(budget, actions):
     made: Counter[GaussianEvent] = Counter()

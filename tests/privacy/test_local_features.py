@@ -220,6 +220,19 @@ def test_the_drawn_set_does_not_depend_on_the_data():
     assert not torch.equal(*ends)
 
 
+@pytest.mark.parametrize(("m", "columns"), [(2, 40), (20, 40), (40, 40)], ids=["sparse", "dense", "all"])
+@pytest.mark.parametrize("blocks", [1, 120])
+def test_every_block_of_rows_draws_for_itself(monkeypatch, m, columns, blocks):
+    """Rows that are alike: with one draw for all blocks a row would come again in each, sets and signs."""
+    monkeypatch.setattr(multi_bit, "_PIECE", blocks)
+    monkeypatch.setattr(multi_bit, "_SAMPLED_PIECE", blocks)
+    released = MultiBit(1.0, 0.0, 1.0, columns, m).release(torch.full((60, columns), 0.5), fixed("blocks")).to_dense()
+    sets, signs = (len(each.unique(dim=0)) for each in (released != 0, released))
+    # 60 rows of 780 sets of two, or of 10^11 of twenty; of 4 times as many with their signs.
+    assert sets > {2: 45, 20: 59, 40: 0}[m]
+    assert signs > {2: 50, 20: 59, 40: 59}[m]
+
+
 def test_features_are_left_as_they_are():
     for mechanism in MECHANISMS.values():
         for x in (ROW[None].clone(), ROW[None].double()):

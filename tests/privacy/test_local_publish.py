@@ -45,7 +45,7 @@ def released(door: LocalPublisher) -> int:
     return 100
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     epsilon=st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.5]),
     labels=st.sampled_from([None, 0.1, 0.2, 3.0]),

@@ -48,7 +48,7 @@ def exact_norm_is_within(row, clip, order):
 # Clipping
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     x=matrices(1),
     clip=st.floats(1e-100, 1e100),
@@ -133,7 +133,7 @@ def test_events():
 
 
 @every_mechanism
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(x=matrices(3))
 def test_release_is_finite_and_pure(name, x):
     before = x.clone()

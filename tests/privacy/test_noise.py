@@ -97,7 +97,7 @@ def test_asks_its_source_for_one_seed(sampler, law):
     assert asked == [SEED_BYTES]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     scale=st.floats(1e-100, 1e100),
     rows=st.integers(0, 5),

@@ -11,9 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.privacy.jobs import make_graphs, private_job
 from tests.privacy.test_plan import job, planned
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.randomness import system_secrets
+from veilgraph.paradigms.ledgers import LEDGER, publisher_of
+from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.publish import Publisher, clip_rows
 
@@ -135,3 +140,31 @@ def test_without_noise_nothing_is_paid_and_short_rows_pass_as_they_are() -> None
         assert torch.equal(door.gradients(x, 0), x)
         assert door.spent().epsilon_total == math.inf
         assert door.affordable_steps() is None
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_party", "budget"),
+    [(9.0, 4.0, 4.0), (4.0, 9.0, 4.0), (4.0, None, 4.0), (None, 4.0, 4.0), (None, None, math.inf)],
+)
+def test_the_jobs_budget_and_the_partys_own_limit_both_hold(
+    of_job: float | None, of_party: float | None, budget: float, tmp_path: Path
+) -> None:
+    """Whichever is the smaller: ``privacy.epsilon_total`` of the job, or ``limits.max_epsilon`` of the party's file."""
+    settings = private_job(2, {"noise_multiplier": 2.0, "delta": 1e-5, "epsilon_total": of_job})
+    graph, store = make_graphs(settings, 0)["B"], PartyStore(tmp_path)
+    released = 0
+    with publisher_of(store, settings, graph, of_party, begun=False) as door:
+        assert isinstance(door, Publisher)
+        assert door.budget == budget
+        for step in range(6):
+            try:
+                door.embeddings(rows(graph.common), step)
+            except BudgetSpent:
+                break
+            released += 1
+        spent = door.spent().epsilon_total
+    totals = [accountant.total({GaussianEvent(2.0): count}, 1e-5) for count in range(1, 7)]
+    assert released == sum(total <= budget for total in totals)
+    assert (released < 6) == math.isfinite(budget)
+    assert spent == pytest.approx(totals[released - 1])
+    assert len((tmp_path / LEDGER).read_text(encoding="utf-8").splitlines()) == 1 + released

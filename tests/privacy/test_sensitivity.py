@@ -79,7 +79,7 @@ def features(seed: int, nodes: int = NODES) -> Tensor:
 SETTING = (graphs(), st.integers(1, 3), st.integers(0, 3), st.integers(0, 2**16), st.sampled_from(sorted(HOPS)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(*SETTING)
 def test_one_nodes_features_move_the_rows_no_further_than_derived(edges, bound, hops, seed, name):
     x, other = features(seed), features(seed)
@@ -88,7 +88,7 @@ def test_one_nodes_features_move_the_rows_no_further_than_derived(edges, bound, 
     check(before, after, rows_changed_by_node(bound, hops, MANY), 1.0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(*SETTING, st.integers(0, 2))
 def test_one_edge_moves_the_rows_no_further_than_derived(edges, bound, hops, seed, name, to):
     """{0, 1}, {0, 2}, or 0's edge to itself, more or less."""
@@ -97,7 +97,7 @@ def test_one_edge_moves_the_rows_no_further_than_derived(edges, bound, hops, see
     check(before, after, rows_changed_by_edge(bound, hops, MANY, source_degrees=name == "gcn"), 1.0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(graphs(), st.integers(1, 3), st.integers(1, 2))
 @nightly
 def test_no_edge_of_any_small_graph_changes_more_rows_than_derived(edges, bound, hops):
@@ -108,7 +108,7 @@ def test_no_edge_of_any_small_graph_changes_more_rows_than_derived(edges, bound,
         check(before, published(HOPS["appnp"], edges ^ {pair}, x, hops, 1.0, bound), rows, 1.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(*SETTING, st.floats(0.1, 5))
 def test_another_weight_changes_half_as_many_rows_as_another_edge(edges, bound, hops, seed, name, weight):
     x = features(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 
 from tests.paradigms.runs import joint_model
-from tests.roles.federation import CLASSES, DIM, NODES, Settings, small_job, small_parties, with_own_nodes
+from tests.roles.federation import CLASSES, DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
 from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
+from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
@@ -140,18 +141,40 @@ def test_the_sequence_of_targets_covers_every_node_once() -> None:
     assert training_batches(small_job(), 30, 1) == [None]
 
 
+IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size": 8}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "words"),
     [
-        ({"model": {"rounds": 2}}, "model.rounds"),
-        ({"model": {"head": {"logit_hops": 1}}}, "logit_hops"),
-        ({"paradigm": "horizontal"}, "paradigm"),
-        ({"train": {"batch_size": None}}, "model.local.fanout"),
+        (
+            {"model": {"rounds": 2}},
+            "train.batch_size needs model.rounds=1: a second round would ask for the neighbours",
+        ),
+        ({"model": {"head": {"logit_hops": 1}}}, "train.batch_size needs model.head.logit_hops=0: they reach beyond"),
+        ({"paradigm": "horizontal"}, "train.batch_size needs paradigm=vertical: the others train on all nodes at once"),
+        (
+            {
+                "model": {"initial": {"method": "individual"}},
+                "train": {"select_by": "last", "patience": None},
+                "privacy": {"noise_multiplier": 1.0},
+            },
+            "train.batch_size needs privacy=null: its ledger counts releases of all rows",
+        ),
+        (
+            {"model": {"local": {"fanout": 3}}, "train": {"batch_size": None}},
+            "model.local.fanout=3 bounds the neighbourhoods of batches; leave it out or set train.batch_size",
+        ),
     ],
 )
-def test_what_batches_do_not_go_with_is_refused(changes: Settings, named: str) -> None:
-    with pytest.raises(Exception, match=named):
-        small_job(2, {"model": {"local": {"fanout": 3}}, "train": {"batch_size": 8}}, changes)
+def test_what_batches_do_not_go_with_is_refused(changes: Settings, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        parse_job(merge(IN_BATCHES, changes))
+
+
+def test_batches_are_refused_for_those_reasons_alone() -> None:
+    parse_job(merge(IN_BATCHES, {"model": {"local": {"fanout": 3}}}))
+    parse_job(merge(IN_BATCHES, {"model": {"initial": {"method": "individual"}}}))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

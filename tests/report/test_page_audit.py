@@ -58,8 +58,13 @@ def test_an_epsilon_above_the_ledgers_fails_the_audit_in_words(copy: Copy) -> No
     (run / "audit.json").write_text(json.dumps(report))
     page = page_of(run)
     assert page.within["dd"][2] == "failed"
-    assert "LEAK: more than the ledger's ε allows" in page.text
-    assert "above its limit of 1.5" in page.text
+    (row,) = (text for text in page.within["tr"] if "canaries under the noise" in text)
+    assert "LEAK: more than the ledger's ε allows" in row
+    assert "above its limit of 1.5" in row
+    assert "no more than the ledger's ε allows" not in row
+    assert "1 did not" in page.text
+    tones = [attributes.get("class") for attributes in page.attributes("p")]
+    assert (tones.count("bad"), tones.count("leak")) == (2, 2), "the words and the limit of the one that failed"
 
 
 def test_a_rate_has_its_own_words(copy: Copy) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
+from tests.roles.said import SAID
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.limits import revelations
@@ -28,8 +29,10 @@ from veilgraph.roles.disclosure_rows import TABLE
 from veilgraph.roles.disclosures import (
     Disclosure,
     DisclosureRecord,
+    direction_of,
     disclosure_lines,
     disclosures,
+    facts_of,
 )
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -123,7 +126,9 @@ def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
 
 PRIVATE: dict[str, JobSettings] = {
     "every step, noised": private_job(2, {"noise_multiplier": 1.0}, rounds=2, head={"logit_hops": 1}),
-    "every step, not masked": private_job(3, {"noise_multiplier": 1.0}, combine={"masked": False}),
+    "every step, not masked": private_job(
+        3, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": False}, server={"layers": 0}
+    ),
     "once, masked": private_job(3, {"schedule": "once", "epsilon_total": 4.0}),
     "once, of two": private_job(2, {"schedule": "once", "epsilon_total": 4.0}),
     "once, concat": private_job(3, {"schedule": "once", "noise_multiplier": 1.0}, combine={"strategy": "concat"}),
@@ -227,6 +232,31 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 
 
 # What is said
+
+
+def of_said(name: str) -> JobSettings:
+    known = PRIVATE | HORIZONTAL | LOCAL
+    return known[name] if name in known else job(MODELS[name][0], **MODELS[name][1])
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_these_words_are_said(name: str) -> None:
+    settings = of_said(name)
+    assert {message: one(settings, *message).what for message in SAID[name]} == SAID[name]
+
+
+def test_the_words_above_need_every_row() -> None:
+    """So whichever row is deleted, or is no longer true of its job, one of them changes."""
+    needed = {
+        place
+        for name, messages in SAID.items()
+        for sender, receiver, kind in messages
+        for place, row in enumerate(TABLE)
+        if row.kind is kind
+        and row.direction == direction_of(sender, receiver)
+        and facts_of(of_said(name), sender, receiver).issuperset(row.when)
+    }
+    assert [row for place, row in enumerate(TABLE) if place not in needed] == []
 
 
 def test_only_what_was_sent_is_disclosed() -> None:

@@ -100,7 +100,7 @@ def settled(ids: Sequence[Sequence[str]], edges: Sequence[Tensor]) -> tuple[list
     return [found[name] for name in names], [sent[name] for name in names]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_an_edge_counts_at_the_first_holder_that_has_it(data: st.DataObject) -> None:
     """As ``without_duplicates`` has it for the twin: holders without edges, copies and loops included."""

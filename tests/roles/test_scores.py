@@ -22,6 +22,7 @@ from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.evidence import calibrated
 from veilgraph.paradigms.fit import Judgement
 from veilgraph.paradigms.jobs import resume, train
 from veilgraph.roles.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
@@ -38,7 +39,7 @@ def pairs_ranked_right(scores: list[float], positive: list[bool]) -> float:
     return sum(1.0 if one > other else 0.5 if one == other else 0.0 for one, other in pairs) / len(pairs)
 
 
-@hypothesis_settings(deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 @given(nodes=st.integers(4, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
 def test_auc_is_the_share_of_pairs_ranked_right(nodes: int, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -50,7 +51,7 @@ def test_auc_is_the_share_of_pairs_ranked_right(nodes: int, classes: int, seed: 
     assert area_under_curve(logits, labels) == pytest.approx(sum(expected) / len(expected))
 
 
-@hypothesis_settings(deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 @given(nodes=st.integers(1, 25), classes=st.integers(2, 4), seed=st.integers(0, 1000))
 def test_macro_f1_is_the_mean_over_the_classes_that_occur(nodes: int, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -114,6 +115,47 @@ def test_balanced_loss_is_the_mean_of_the_classes_losses() -> None:
     assert balanced.score(LOGITS).train_loss == pytest.approx(float(by_class))
     assert balanced.score(LOGITS).val_loss != plain.score(LOGITS).val_loss
     assert balanced.score(LOGITS).val_accuracy == plain.score(LOGITS).val_accuracy
+
+
+def test_loss_in_batches_has_the_weights_of_all_training_nodes() -> None:
+    """Of a batch the weighted mean over its training nodes; the weights are of all of them, not of the batch's."""
+    graph = a_graph()
+    labels = graph.labels
+    assert labels is not None
+    each = functional.cross_entropy(LOGITS, labels, reduction="none")
+    plain, balanced = objective(graph), objective(graph, class_weights="balanced")
+    weights = balanced_weights(labels[:4], 2)[labels].float()
+    assert float(weights[0]) != float(weights[3])
+    for rows in ([0, 3, 8], [3, 1, 0, 5, 2], [0, 1, 7], [3]):
+        batch, trained = torch.tensor(rows), [row for row in rows if row < 4]
+        assert float(plain.training_loss(LOGITS[batch], batch)) == pytest.approx(float(each[trained].mean()))
+        expected = (weights * each)[trained].sum() / weights[trained].sum()
+        assert float(balanced.training_loss(LOGITS[batch], batch)) == pytest.approx(float(expected))
+    everything = torch.arange(9)
+    assert torch.equal(balanced.training_loss(LOGITS, everything), balanced.training_loss(LOGITS))
+    untrained = torch.tensor([5, 8])
+    assert float(balanced.training_loss(LOGITS[untrained], untrained)) == 0
+
+
+def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_labels_alone() -> None:
+    """Test labels and those of nobody's split change nothing: the figures on test nodes would be of their own."""
+    graph = a_graph()
+    labels, train, val, test = graph.labels, graph.train_mask, graph.val_mask, graph.test_mask
+    assert labels is not None
+    assert train is not None
+    assert val is not None
+    assert test is not None
+    right = functional.one_hot(labels, 2).float() * 2 - 1
+    logits = torch.where(val[:, None], right, -right)  # sure where it is right: validation nodes alone
+    log_probabilities, opinion = objective(graph).opinion(logits)
+    assert torch.equal(log_probabilities, calibrated(logits, labels, val))
+    for other in (train, test, ~val):
+        assert not torch.equal(log_probabilities, calibrated(logits, labels, other))
+    assert torch.equal(opinion[train], functional.one_hot(labels[train], 2).float())
+    assert torch.equal(opinion[~train], log_probabilities[~train].exp())
+    without = objective(a_graph(labels=torch.where(test, 1 - labels, labels))).opinion(logits)
+    assert torch.equal(without[0], log_probabilities)
+    assert torch.equal(without[1], opinion)
 
 
 def test_auc_and_f1_are_computed_when_they_are_needed() -> None:

@@ -111,7 +111,7 @@ def test_a_grown_table_keeps_the_means_and_scales_of_the_first(tmp_path):
 numbers = st.floats(-1e30, 1e30)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     names=st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True),
     scaling=st.sampled_from(SCALINGS),

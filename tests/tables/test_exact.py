@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.tables.test_encode import table_of
 from veilgraph.core.errors import DataError
@@ -23,7 +23,6 @@ from veilgraph.tables.nodes import FeatureColumn, NodeTable
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), floats), max_size=30))
 def test_sums_of_float32_are_exact(pairs: list[tuple[int, float]]) -> None:
     places = np.array([place for place, _ in pairs], np.int64)

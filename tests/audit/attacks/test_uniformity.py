@@ -39,8 +39,12 @@ def test_one_message_without_a_mask_among_many_is_found() -> None:
 
 
 def test_a_mask_that_is_used_twice_is_found() -> None:
-    (mask,) = _uniform(0, 1)
-    assert uniformity_p_value([mask + value for value in _values(0, 2)]) < 1e-12
+    """In the difference alone: of two messages by themselves, that each byte comes twice would show as well."""
+    fresh, (mask,) = _uniform(1, 30), _uniform(0, 1)
+    twice = [mask + value for value in _values(0, 2)]
+    assert uniformity_p_value([*fresh[:15], *twice, *fresh[15:]]) < 1e-12
+    assert uniformity_p_value([*fresh[:15], *_uniform(2, 1), *fresh[15:], twice[0]]) > 1e-6
+    assert uniformity_p_value([twice[0], *fresh, twice[1]]) > 1e-6, "the words by themselves"
 
 
 def test_low_bits_alone_are_found() -> None:

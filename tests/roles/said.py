@@ -1,0 +1,149 @@
+"""What messages of a set of jobs are said to carry, word by word: together they need every row of the table."""
+
+from __future__ import annotations
+
+from veilgraph.core.types import SERVER, Kind, PartyId
+
+Message = tuple[PartyId, PartyId, Kind]
+
+SAID: dict[str, dict[Message, str]] = {
+    "secure-sum": {
+        (SERVER, "A", Kind.HELLO): "facts of the job",
+        ("A", "B", Kind.HELLO): "facts of the job",
+        ("A", SERVER, Kind.HELLO): "facts of the job",
+        ("A", "B", Kind.CONTROL): "best so far? stop?",
+        ("A", SERVER, Kind.CONTROL): "best so far? stop?",
+        ("A", "B", Kind.KEY): "a fresh public key",
+        ("A", "B", Kind.MASKED): "masked parts of h0",
+        (SERVER, "B", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver published, in the clear",
+                "spread over the label holder's edges",
+            )
+        ),
+        (SERVER, "A", Kind.GRADIENT): "gradient of what the receiver published, in the clear",
+        ("A", SERVER, Kind.GRADIENT): "gradient of z_L in the clear; spread over the label holder's edges",
+        ("A", "B", Kind.MASKED_GRADIENT): "masked gradients of h0",
+        ("A", "B", Kind.BLINDED_IDS): "node ids as curve points under secret keys",
+        ("A", SERVER, Kind.ID_TOKENS): "hashes of the node ids under all holders' keys",
+        (SERVER, "A", Kind.COMMON_IDS): "the hashes that all holders sent",
+        (SERVER, "A", Kind.SEAL): "certificate, fresh public key, signature",
+        ("A", "B", Kind.SEAL): "certificate, fresh public key, signature",
+        ("A", SERVER, Kind.SEAL): "certificate, fresh public key, signature",
+    },
+    "secure-sum of three, rounds": {
+        ("A", SERVER, Kind.MASKED): "masked embeddings; masked degrees",
+        ("A", "B", Kind.MASKED): "masked parts of h0",
+        ("A", "B", Kind.MASKED_GRADIENT): "masked gradients of h0",
+        ("A", SERVER, Kind.MASKED_GRADIENT): "masked gradients of earlier rounds",
+    },
+    "everything in the clear": {
+        (SERVER, "A", Kind.SEED): "the seed of the receiver's own masks",
+        ("A", "B", Kind.STATIC_DIFFERENCE): "features minus a one-time mask",
+        ("A", "B", Kind.MASKED_OPERAND): "shares of weights and, in training, gradients of h0, minus one-time masks",
+        (SERVER, "A", Kind.CORRELATION): "products of masks under a fresh mask",
+        ("A", "B", Kind.SHARE): "additive shares of h0",
+        ("A", SERVER, Kind.EMBEDDING): "embeddings in the clear; degrees in the clear",
+        (SERVER, "A", Kind.COMBINED): "; ".join(
+            (
+                "output z_L in the clear",
+                "which is the combined embedding itself",
+                "combined embeddings of earlier rounds in the clear",
+            )
+        ),
+        ("A", SERVER, Kind.GRADIENT): "gradient of z_L in the clear; gradients of earlier rounds in the clear",
+        ("A", SERVER, Kind.READY): "that a dealt matrix has been used, where there are many",
+    },
+    "every step, noised": {
+        ("A", SERVER, Kind.MASKED): "masked noisy embeddings",
+        (SERVER, "B", Kind.GRADIENT): "gradient of what the receiver published; spread over the label holder's edges",
+        (SERVER, "A", Kind.GRADIENT): "gradient of what the receiver published",
+        ("A", SERVER, Kind.GRADIENT): "noisy gradient of z_L; spread over the label holder's edges",
+        ("A", SERVER, Kind.MASKED_GRADIENT): "masked noisy gradients of earlier rounds",
+    },
+    "every step, not masked": {
+        ("A", SERVER, Kind.EMBEDDING): "noisy embeddings",
+        (SERVER, "A", Kind.COMBINED): "; ".join(
+            (
+                "output z_L of noisy embeddings",
+                "which is the combined noisy embedding itself",
+                "combined noisy embeddings of earlier rounds",
+            )
+        ),
+        ("A", SERVER, Kind.GRADIENT): "noisy gradient of z_L; noisy gradients of earlier rounds",
+    },
+    "once, masked": {
+        (SERVER, "A", Kind.COMBINED): "the combined release",
+    },
+    "once, without noise": {
+        (SERVER, "A", Kind.COMBINED): "the combined release, without noise, in the clear",
+    },
+    "raw features": {
+        ("A", SERVER, Kind.CONTROL): "best so far? stop?",
+        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses and class counts",
+        ("A", SERVER, Kind.EMBEDDING): "; ".join(
+            (
+                "local embeddings of every layer in the clear",
+                "in the first layer of raw features",
+                "the first layer's once a session",
+            )
+        ),
+        (SERVER, "A", Kind.COMBINED): "global embeddings of the receiver's nodes in the clear, of every layer",
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            ("gradient of what the receiver sent, in the clear, zero where another's prevailed",)
+        ),
+        ("A", SERVER, Kind.GRADIENT): "; ".join(
+            (
+                "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+                "those of earlier layers",
+            )
+        ),
+        ("A", "B", Kind.MASKED_GRADIENT): "masked gradients of the shared weights, and the loss",
+        ("A", "B", Kind.NODE_KEY): "key of the hashes, seed of the shared weights",
+        ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
+        ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
+    },
+    "secure-max of raw features": {
+        (SERVER, "A", Kind.SEED): "the seed of the receiver's own masks of bits",
+        ("A", SERVER, Kind.MASKED): "; ".join(
+            (
+                "masked embeddings where they are the largest, zeros elsewhere",
+                "of raw features in the first layer",
+                "the first layer's once a session",
+            )
+        ),
+        (SERVER, "A", Kind.GRADIENT): "gradient of the maximum at the receiver's nodes, in the clear",
+        ("A", "B", Kind.MASKED_BITS): "bits of embeddings and of comparisons, under one-time masks",
+        (SERVER, "A", Kind.BIT_CORRELATION): "products of masks of bits under a fresh mask",
+        ("A", "B", Kind.WIN_SHARE): "shares of where the receiver attains the maximum",
+        (SERVER, "A", Kind.NODE_PLACES): "; ".join(
+            ("number of all nodes, and a random place among them for each of the receiver's",)
+        ),
+    },
+    "mean": {
+        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses and class counts",
+        ("A", SERVER, Kind.EMBEDDING): "; ".join(
+            (
+                "both parts of the local embeddings of every layer in the clear",
+                "degrees in the clear",
+            )
+        ),
+        (SERVER, "A", Kind.GRADIENT): "gradient of what the receiver sent, in the clear; of earlier layers as well",
+        ("A", "B", Kind.MASKED_GRADIENT): "masked gradients of the shared weights, and the loss",
+        ("A", SERVER, Kind.NODE_LIST): "keyed hashes of the sender's nodes; keyed hashes of its edges",
+        (SERVER, "A", Kind.NODE_PLACES): "which of the receiver's edges count",
+        ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
+    },
+    "features": {
+        ("B", "A", Kind.PERTURBED_FEATURES): "every node's features, perturbed by itself, a single time",
+    },
+    "features and labels": {
+        ("B", "A", Kind.PERTURBED_LABELS): "; ".join(
+            (
+                "labels under randomised response, a single time",
+                "who has one, and is trained on, in the clear",
+            )
+        ),
+    },
+}
+"""Job of ``test_disclosures`` → sender, receiver and kind → the words."""

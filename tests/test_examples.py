@@ -1,0 +1,27 @@
+"""Tests over many examples: the machine's speed decides none of them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hypothesis import settings
+
+
+def test_no_example_has_a_deadline() -> None:
+    """Set once, in ``conftest.py``: what a test sets is added to it, and must not say otherwise."""
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert settings(max_examples=1).deadline is None
+
+
+def test_only_the_common_settings_name_a_deadline() -> None:
+    folder = Path(__file__).parent
+    naming = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.keyword) and node.arg == "deadline")
+        or (isinstance(node, ast.Attribute) and node.attr in ("register_profile", "load_profile"))
+    }
+    assert naming == {"conftest.py"}
