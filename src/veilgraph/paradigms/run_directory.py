@@ -16,7 +16,7 @@ parties/<name>/                private to that party
     release.safetensors        the newest single release, where a job has one; own_release.safetensors what this party
                                released, sent again for as long as its data have not changed
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
-    canaries.safetensors       where a job has any: what tells which rows they replace, and what an audit is to guess
+    canaries.safetensors       where a job has any: what their places, or all but, and their coins follow from
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
                                until there is something newer at every party; begun.json: which session began
