@@ -28,6 +28,12 @@ class FeatureReleaseSettings(Settings):
         None, ge=1, description="m: features sampled by multi-bit; default: the best, max(1, min(d, ⌊ε/2.18⌋))"
     )
     delta: float | None = Field(None, gt=0, lt=1, description="δ of one release; for gaussian alone, which needs one")
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="nodes of each holder whose values are made up, so that an audit can hold the release against its "
+        "ε; what is learned from them is worthless",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

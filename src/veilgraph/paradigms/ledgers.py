@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from torch import Tensor
+
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import system_secrets
@@ -17,6 +19,7 @@ from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.inserted import Inserted
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.canaries import NodeCanaries
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.plan import Plan, plan
@@ -98,8 +101,10 @@ def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> 
     return kept
 
 
-def inserted_of(store: PartyStore, settings: JobSettings, graph: PartyGraph, *, begun: bool) -> Inserted | None:
-    """A holder's canaries in its data, the same in all sessions of a run; None in a job without.
+def with_canaries(
+    store: PartyStore, settings: JobSettings, graph: PartyGraph, *, begun: bool
+) -> tuple[PartyGraph, Tensor | None]:
+    """A holder's data with canaries in them, the same in all sessions of a run, where the job has such.
 
     Args:
         store: of the party.
@@ -107,20 +112,32 @@ def inserted_of(store: PartyStore, settings: JobSettings, graph: PartyGraph, *, 
         graph: the party's.
         begun: whether the run has begun before.
 
+    Returns:
+        The graph, and the rows of published embeddings that canaries take, None for none.
+
     Raises:
-        RunError: they are missing or damaged.
+        RunError: they are missing or damaged, or of another number of nodes.
         ConfigError: there are too few common nodes for so many.
     """
-    privacy = settings.privacy
-    if privacy is None or privacy.canaries_in != "data":
-        return None
+    privacy, release = settings.privacy, settings.feature_release
+    of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
+    if not of_nodes and (privacy is None or privacy.canaries_in != "data"):
+        return graph, None
     kept = store.canaries()
-    if kept is None and begun and (store.epochs() or store.model_path.is_file()):
+    if kept is None and begun and (store.epochs() or store.model_path.is_file() or _has_released(store)):
         raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
-    made = Inserted.of(settings, graph.party, graph.common, system_secrets, None if kept is None else kept.key)
+    key = None if kept is None else kept.key
+    made: NodeCanaries | Inserted
+    if of_nodes:
+        made = NodeCanaries.of(settings, graph.common, system_secrets, key)
+    else:
+        made = Inserted.of(settings, graph.party, graph.common, system_secrets, key)
     if kept is None:
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
-    return made
+    if isinstance(made, Inserted):
+        return made.into(graph), made.everywhere
+    labels = settings.local.labels is not None and settings.local.labels.holder == graph.party
+    return (graph if release is None else made.into(graph, release.low, release.high, labels=labels)), None
 
 
 @contextmanager

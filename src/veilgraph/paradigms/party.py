@@ -10,8 +10,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal
 
-from torch import Tensor
-
 from veilgraph.core.config import JobSettings
 from veilgraph.core.files import write_whole
 from veilgraph.core.limits import LimitSettings, delta_too_large
@@ -27,12 +25,11 @@ from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.attesting import attesting
 from veilgraph.paradigms.casting import Cast
 from veilgraph.paradigms.fit import Fitted, fit, infer
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, inserted_of, publisher_of, spent
+from veilgraph.paradigms.ledgers import LEDGER_SUMMARY, AnyPublisher, publisher_of, spent, with_canaries
 from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.preparing import prepare
 from veilgraph.paradigms.run_directory import (
-    PartyStore,
     Record,
     RunDirectory,
     load_tensors,
@@ -134,7 +131,10 @@ def run_party(
         else:
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
             begun = work != "train"
-            aligned, watched = _with_canaries(store, settings, aligned, begun=begun)
+            watched = None
+            if aligned.graph is not None:
+                graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
+                aligned = replace(aligned, graph=graph)
             with publisher_of(
                 store, settings, aligned.graph, limit, begun=begun, alignment=aligned.identity
             ) as publisher:
@@ -150,16 +150,6 @@ def run_party(
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
         evidence.close()
-
-
-def _with_canaries(
-    store: PartyStore, settings: JobSettings, aligned: Aligned, *, begun: bool
-) -> tuple[Aligned, Tensor | None]:
-    """The party's data with canaries in them, where the job has such, and the rows that these take."""
-    inserted = None if aligned.graph is None else inserted_of(store, settings, aligned.graph, begun=begun)
-    if aligned.graph is None or inserted is None:
-        return aligned, None
-    return replace(aligned, graph=inserted.into(aligned.graph)), inserted.everywhere
 
 
 def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:

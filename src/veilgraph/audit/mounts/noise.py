@@ -13,6 +13,7 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
 from veilgraph.audit.mounts.inserted import inserted_epsilon
 from veilgraph.audit.mounts.ledgers import claimed
+from veilgraph.audit.mounts.released import released_epsilon
 from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
@@ -28,10 +29,14 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
 
     Args:
         case: of the run.
-        adversary: nothing is found but of the server, which gets all releases.
+        adversary: nothing is found but of the server, which gets all releases; where nodes release their own, of
+            holders that learn.
     """
     privacy = case.settings.privacy
     members = members_of(adversary)
+    if case.settings.feature_release is not None:
+        yield from released_epsilon(case, adversary)
+        return
     if SERVER not in members or privacy is None:
         return
     if not privacy.canaries:
