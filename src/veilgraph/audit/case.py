@@ -164,6 +164,27 @@ class Case:
             )
         return models
 
+    def paired_models(self, holder: PartyId, targets: Nodes) -> tuple[NDArray[np.bool_], Floats]:
+        """Which targets each model was trained on, [M, T], and its posteriors of them, [M, T, C]: half of all models.
+
+        Models come in pairs that learn from one half of the targets and from the other, and are filled up with nodes
+        that are neither training nor test nodes to as many as the run was trained on.
+        """
+        labels, training, _, _ = self.labels(holder)
+        free, count = np.flatnonzero(self.free_nodes(holder)), len(targets)
+        random = np.random.default_rng(self.seed)
+        members, posteriors = [], list[Floats]()
+        for _ in range(self.shadows):
+            half = random.permutation(count) < count // 2
+            more = random.choice(free, size=min(len(free), max(0, len(training) - count // 2)), replace=False)
+            for chosen in (half, ~half):
+                learned = np.zeros(len(labels), dtype=np.bool_)
+                learned[targets[chosen]] = learned[more] = True
+                seed = int(random.integers(2**31))
+                members.append(chosen)
+                posteriors.append(self._posteriors(holder, torch.from_numpy(learned), seed=seed)[targets])
+        return np.stack(members), np.stack(posteriors)
+
     def free_nodes(self, holder: PartyId) -> NDArray[np.bool_]:
         """Nodes with a label that are neither training nor test nodes, [N] bool."""
         labels, training, test, _ = self.labels(holder)

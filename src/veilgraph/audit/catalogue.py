@@ -48,5 +48,6 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "membership-confidence": Attack("membership", ("posteriors",), members.from_confidence, of_labels=True),
     "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),
     "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),
+    "membership-lira-online": Attack("membership", ("posteriors",), members.from_both_likelihoods, of_labels=True),
 }
 """Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""

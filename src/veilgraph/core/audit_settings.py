@@ -23,6 +23,7 @@ LimitedAttack = Literal[
     "membership-confidence",
     "membership-shadow",
     "membership-lira",
+    "membership-lira-online",
 ]
 """Attacks on what a party is meant to have, whose figures a job may limit."""
 

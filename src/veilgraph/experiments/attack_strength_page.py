@@ -83,8 +83,9 @@ def _membership(settings: StrengthSettings) -> str:
         "half; transductive, members are the public split's training nodes, the network sees the whole graph, and the "
         f"shadow's graph is half of the nodes, without any member. Networks: {networks}. Features as they are. "
         f"{settings.out_models} networks are trained for LiRA; half of the inductive ones have not seen a given node. "
-        "Thresholds of the advantage are fixed on the adversary's own networks. The last two attacks know the nodes' "
-        "labels."
+        "Thresholds of the advantage are fixed on the adversary's own networks. The last three attacks know the nodes' "
+        "labels. Online LiRA's transductive targets are the members and as many others, and each of as many networks "
+        "more is trained on half of them."
     )
 
 
