@@ -125,6 +125,10 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert members.verdict.found
     (labels,) = of(result, "B", "label-gradient")
     assert labels.value.value > 0.9
+    (at_holder,), (blind,) = of(result, "B", "label-blind", "A"), of(result, SERVER, "label-blind", "A")
+    assert at_holder.value.value > 0.8
+    assert blind.accuracy == 1
+    assert "3 groups were found where there are 3 classes" in blind.note
     reconstructed = of(result, "B", "reconstruction", "A")[0]
     assert reconstructed.without is not None
     assert reconstructed.value.value > reconstructed.without.value + 0.1

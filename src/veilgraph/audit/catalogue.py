@@ -44,6 +44,7 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "feature-similarity": Attack("features", ("initial",), features.similarity),
     "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
     "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
+    "label-blind": Attack("labels", ("gradients",), labels.blind, of_labels=True),
     "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True),
     "membership-confidence": Attack("membership", ("posteriors",), members.from_confidence, of_labels=True),
     "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),

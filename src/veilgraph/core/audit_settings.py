@@ -19,6 +19,7 @@ LimitedAttack = Literal[
     "feature-similarity",
     "label-gradient",
     "label-completion",
+    "label-blind",
     "membership-gradient",
     "membership-confidence",
     "membership-shadow",
