@@ -17,6 +17,7 @@ from torch import Tensor
 
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.roc import Floats
+from veilgraph.audit.twin import trained_twin
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import DataError, RunError
@@ -60,6 +61,7 @@ class Case:
         self._kept: dict[tuple[str, ...], Floats | None] = {}
         self._pooled: dict[PartyId, Floats] = {}
         self._shadows: dict[PartyId, list[Shadow]] = {}
+        self._twin: PlainNetwork | None = None
 
     def once(self, key: tuple[str, ...], make: Callable[[], Floats | None]) -> Floats | None:
         """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
@@ -184,6 +186,16 @@ class Case:
                 members.append(chosen)
                 posteriors.append(self._posteriors(holder, torch.from_numpy(learned), seed=seed)[targets])
         return np.stack(members), np.stack(posteriors)
+
+    def twin(self) -> PlainNetwork:
+        """The trained network.
+
+        Raises:
+            DataError: its inferences cannot be made anew.
+        """
+        if self._twin is None:
+            self._twin = trained_twin(self.run)
+        return self._twin
 
     def free_nodes(self, holder: PartyId) -> NDArray[np.bool_]:
         """Nodes with a label that are neither training nor test nodes, [N] bool."""

@@ -38,6 +38,7 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), edges.similarity),
     "link-supervised": Attack("edges", ("embedding", "posteriors"), edges.supervised),
     "link-propagation": Attack("edges", ("propagation",), edges.propagated),
+    "link-influence": Attack("edges", ("inference",), edges.influenced),
     "attribute": Attack("features", ("embedding", "initial", "posteriors"), features.attribute),
     "attribute-release": Attack("features", ("releases",), features.from_release),
     "reconstruction": Attack("features", ("initial",), features.reconstruction),

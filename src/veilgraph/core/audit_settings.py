@@ -13,6 +13,7 @@ LimitedAttack = Literal[
     "link-similarity",
     "link-supervised",
     "link-propagation",
+    "link-influence",
     "attribute",
     "attribute-release",
     "reconstruction",
