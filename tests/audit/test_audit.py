@@ -126,9 +126,20 @@ def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result
     assert members.verdict.found
     (labels,) = of(result, "B", "label-gradient")
     assert labels.value.value > 0.9
+    (at_holder,), (blind,) = of(result, "B", "label-blind", "A"), of(result, SERVER, "label-blind", "A")
+    assert at_holder.value.value > 0.8
+    assert blind.accuracy == 1
+    assert "3 groups were found where there are 3 classes" in blind.note
     reconstructed = of(result, "B", "reconstruction", "A")[0]
     assert reconstructed.without is not None
     assert reconstructed.value.value > reconstructed.without.value + 0.1
+
+
+def test_a_client_tells_what_a_model_was_trained_on_by_models_with_and_without_it(result: AuditResult) -> None:
+    (found,) = of(result, CLIENT, "membership-lira-online", "A")
+    assert found.figures is not None
+    assert {"tpr_at_1_percent", "tpr_at_0_1_percent", "advantage"} <= set(found.figures)
+    assert "4 plaintext networks, half of them trained with each of these nodes" in found.note
 
 
 def test_an_audit_without_limits_passes_and_is_written(run: Path, result: AuditResult) -> None:

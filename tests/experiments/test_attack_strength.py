@@ -27,8 +27,11 @@ TINY = StrengthSettings(
     links=PlainSettings("GCN", width=8, epochs=30, dropout=0.5),
     attributes=PlainSettings("GCN", width=8, epochs=30),
     words=1,
+    queries=20,
+    split_width=8,
+    split_epochs=8,
 )
-ATTACKS = {"membership": 8, "links": 19, "attributes": 2}
+ATTACKS = {"membership": 10, "links": 20, "attributes": 2, "labels": 7}
 
 
 def words(dataset):
@@ -131,6 +134,8 @@ def test_every_attack_has_a_row_and_every_figure_an_interval(tmp_path, loaded):
     stolen = kept["cora, links, seed 0"]
     assert stolen["attack 0, posteriors alone"]["auc"]["low"] > 0.6
     assert stolen["attack 3 on embeddings"]["auc"]["low"] > 0.6
+    assert stolen["LinkTeller"]["auc"]["low"] > 0.9
+    assert kept["cora, labels, seed 0"]["blind, free rows"]["accuracy"] > 0.9
     assert "abstract says AUC above 0.95" in text
     assert "`veilgraph reproduce attack-strength --seeds 1 --datasets cora`" in text
     assert (tmp_path / "attack-strength.md").read_text() == text
@@ -154,7 +159,7 @@ def test_what_was_measured_is_kept_for_the_same_settings(tmp_path, loaded, monke
     ("changes", "message"),
     [
         ({"datasets": ["pubmed"]}, r"'pubmed' is not in attack-strength; choose from cora, citeseer"),
-        ({"rows": "labels"}, r"rows='labels' is part of no table's name; they are 'cora, membership', 'cora, links'"),
+        ({"rows": "noise"}, r"rows='noise' is part of no table's name; they are 'cora, membership', 'cora, links'"),
         ({"engine": "plaintext"}, r"with attack-strength leave --plaintext out"),
     ],
 )

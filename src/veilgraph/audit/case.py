@@ -18,6 +18,7 @@ from torch import Tensor
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
+from veilgraph.audit.twin import trained_twin
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import DataError, RunError
@@ -61,6 +62,7 @@ class Case:
         self._kept: dict[tuple[str, ...], Floats | None] = {}
         self._pooled: dict[PartyId, Floats] = {}
         self._shadows: dict[PartyId, list[Shadow]] = {}
+        self._twin: PlainNetwork | None = None
 
     def once(self, key: tuple[str, ...], make: Callable[[], Floats | None]) -> Floats | None:
         """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
@@ -179,6 +181,37 @@ class Case:
                 (members, self._posteriors(holder, torch.from_numpy(members), seed=int(random.integers(2**31))))
             )
         return models
+
+    def paired_models(self, holder: PartyId, targets: Nodes) -> tuple[NDArray[np.bool_], Floats]:
+        """Which targets each model was trained on, [M, T], and its posteriors of them, [M, T, C]: half of all models.
+
+        Models come in pairs that learn from one half of the targets and from the other, and are filled up with nodes
+        that are neither training nor test nodes to as many as the run was trained on.
+        """
+        labels, training, _, _ = self.labels(holder)
+        free, count = np.flatnonzero(self.free_nodes(holder)), len(targets)
+        random = np.random.default_rng(self.seed)
+        members, posteriors = [], list[Floats]()
+        for _ in range(self.shadows):
+            half = random.permutation(count) < count // 2
+            more = random.choice(free, size=min(len(free), max(0, len(training) - count // 2)), replace=False)
+            for chosen in (half, ~half):
+                learned = np.zeros(len(labels), dtype=np.bool_)
+                learned[targets[chosen]] = learned[more] = True
+                seed = int(random.integers(2**31))
+                members.append(chosen)
+                posteriors.append(self._posteriors(holder, torch.from_numpy(learned), seed=seed)[targets])
+        return np.stack(members), np.stack(posteriors)
+
+    def twin(self) -> PlainNetwork:
+        """The trained network.
+
+        Raises:
+            DataError: its inferences cannot be made anew.
+        """
+        if self._twin is None:
+            self._twin = trained_twin(self.run)
+        return self._twin
 
     def free_nodes(self, holder: PartyId) -> NDArray[np.bool_]:
         """Nodes with a label that are neither training nor test nodes, [N] bool."""

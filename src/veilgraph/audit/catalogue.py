@@ -38,15 +38,18 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), edges.similarity),
     "link-supervised": Attack("edges", ("embedding", "posteriors"), edges.supervised),
     "link-propagation": Attack("edges", ("propagation",), edges.propagated),
+    "link-influence": Attack("edges", ("inference",), edges.influenced),
     "attribute": Attack("features", ("embedding", "initial", "posteriors"), features.attribute),
     "attribute-release": Attack("features", ("releases",), features.from_release),
     "reconstruction": Attack("features", ("initial",), features.reconstruction),
     "feature-similarity": Attack("features", ("initial",), features.similarity),
     "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
     "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
+    "label-blind": Attack("labels", ("gradients",), labels.blind, of_labels=True),
     "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True),
     "membership-confidence": Attack("membership", ("posteriors",), members.from_confidence, of_labels=True),
     "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),
     "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),
+    "membership-lira-online": Attack("membership", ("posteriors",), members.from_both_likelihoods, of_labels=True),
 }
 """Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""

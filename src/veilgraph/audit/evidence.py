@@ -22,7 +22,7 @@ from veilgraph.mpc.dealer import Direction, operand_mask_name
 from veilgraph.roles.disclosure_rows import TABLE, Row
 from veilgraph.roles.disclosures import direction_of, facts_of
 
-Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases"]
+Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases", "inference"]
 
 _MOST_UPDATES: Final = 10
 _MOST_HOPS: Final = 80
@@ -69,7 +69,7 @@ def evidence_of(view: View) -> list[Evidence]:
         return [*found, *_at_server(trained)]
     found += [*_initial(trained), *_perturbed(trained)]
     if view.settings.paradigm == "vertical":
-        found += [*_combined(trained)]
+        found += [*_combined(trained), *_asked(view)]
         if view.party != view.settings.data.label_party:
             found += [*_returned(trained), *_initial_gradients(trained)]
     return found
@@ -259,6 +259,13 @@ def _own_updates(view: View, opened: Passes) -> tuple[Floats, ...]:
         mask = expand(seed, operand_mask_name(view.party, Direction.BACKWARD, step), operand.shape)
         found.append((operand.tensor() + mask).double().numpy())
     return tuple(found)
+
+
+def _asked(view: View) -> Iterator[Evidence]:
+    """At a holder: what it is predicted when its own tables have changed."""
+    given = "" if view.party == view.settings.data.label_party else ", which it must be given"
+    words = f"predictions of joint inferences with its own features changed{given}"
+    yield Evidence("inference", words, view.others)
 
 
 def _perturbed(view: View) -> Iterator[Evidence]:

@@ -214,6 +214,13 @@ class PlainNetwork:
         with torch.no_grad():
             return self.forward(None)
 
+    def infer_from(self, initial: Mapping[PartyId, Tensor]) -> Tensor:
+        """As ``infer``, from other initial embeddings, holder → h^0 [N, d]."""
+        kept, self._h0 = self._h0, dict(initial)
+        logits = self.infer()
+        self._h0 = kept
+        return logits
+
     def judged(self) -> Tensor:
         """Logits that an epoch is judged by: those of its training pass where every pass costs, else of ``infer``."""
         return self.logits.detach() if self.settings.passes_cost else self.infer()

@@ -13,16 +13,19 @@ LimitedAttack = Literal[
     "link-similarity",
     "link-supervised",
     "link-propagation",
+    "link-influence",
     "attribute",
     "attribute-release",
     "reconstruction",
     "feature-similarity",
     "label-gradient",
     "label-completion",
+    "label-blind",
     "membership-gradient",
     "membership-confidence",
     "membership-shadow",
     "membership-lira",
+    "membership-lira-online",
 ]
 """Attacks on what a party is meant to have, whose figures a job may limit."""
 

@@ -8,17 +8,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch_geometric.data import Data
 
 from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes, infer_attribute
+from veilgraph.audit.attacks.influence import influence_scores, queried_pairs
 from veilgraph.audit.attacks.link_features import DISTANCES, NodeRows, Numbers
 from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
 from veilgraph.audit.attacks.pairs import sample_pairs
+from veilgraph.experiments.attack_strength_labels import labels
 from veilgraph.experiments.attack_strength_members import membership
-from veilgraph.experiments.attack_strength_models import Outputs, PlainSettings, classes_of, train_plain
+from veilgraph.experiments.attack_strength_models import Outputs, PlainNetwork, PlainSettings, classes_of, train_plain
 from veilgraph.experiments.attack_strength_settings import Attacked, StrengthSettings, own_seed
-from veilgraph.graph.features import choose_columns, scale_features
+from veilgraph.graph.features import choose_columns, from_scipy, is_sparse, scale_features, to_scipy
 from veilgraph.graph.party import PartyGraph
 
 Family = Callable[[Data, Data, StrengthSettings, int], dict[str, Attacked]]
@@ -66,7 +69,26 @@ def links(data: Data, other: Data, settings: StrengthSettings, seed: int) -> dic
             for distance in DISTANCES
             if distance != "correlation"
         },
+        "LinkTeller": influence(data, settings, seed),
     }
+
+
+def influence(data: Data, settings: StrengthSettings, seed: int) -> Attacked:
+    """LinkTeller of Wu et al. 2022: who has all features doubles a node's and asks for posteriors; no link is known."""
+    seen = _scaled(data)
+    network = _network_of(seen, settings.links, settings.training_share, seed)
+    none = np.empty((2, 0), dtype=np.int64)
+    matrix = to_scipy(seen.x) if is_sparse(seen.x) else csr_matrix(seen.x.numpy())
+    edges = data.edge_index.numpy()
+    pairs = queried_pairs(edges, none, len(data.y), queries=settings.queries, seed=own_seed(seed, 2))
+
+    def ask(node: int) -> NDArray[np.float64]:
+        factors = np.ones(len(data.y))
+        factors[node] = 2
+        changed = from_scipy(matrix.multiply(factors[:, None]).tocsr().astype(np.float32))
+        return network.outputs(Data(x=changed, edge_index=data.edge_index)).posteriors
+
+    return Attacked(influence_scores(network.outputs(seen).posteriors, ask, pairs.pairs), pairs.truth)
 
 
 def attributes(data: Data, other: Data, settings: StrengthSettings, seed: int) -> dict[str, Attacked]:
@@ -88,7 +110,12 @@ def attributes(data: Data, other: Data, settings: StrengthSettings, seed: int) -
     return found
 
 
-FAMILIES: Final[dict[str, Family]] = {"membership": membership, "links": links, "attributes": attributes}
+FAMILIES: Final[dict[str, Family]] = {
+    "membership": membership,
+    "links": links,
+    "attributes": attributes,
+    "labels": labels,
+}
 """The attacks by what they are after."""
 
 
@@ -102,11 +129,19 @@ def _nodes(data: Data, settings: StrengthSettings, seed: int) -> tuple[NodeRows,
 
 
 def _trained(data: Data, network: PlainSettings, share: float, seed: int) -> Outputs:
+    data = _scaled(data)
+    return _network_of(data, network, share, seed).outputs(data)
+
+
+def _scaled(data: Data) -> Data:
     """Every node's features scaled to a sum of 1, as Kipf & Welling have them."""
     features = scale_features(PartyGraph("whole", data.x, data.edge_index), "row").features
-    data = Data(x=features, edge_index=data.edge_index, y=data.y)
+    return Data(x=features, edge_index=data.edge_index, y=data.y)
+
+
+def _network_of(data: Data, network: PlainSettings, share: float, seed: int) -> PlainNetwork:
     members = torch.from_numpy(auxiliary_nodes(len(data.y), share, seed=own_seed(seed, 0)))
-    return train_plain(data, members, classes_of(data), network, seed=seed).outputs(data)
+    return train_plain(data, members, classes_of(data), network, seed=seed)
 
 
 def _dense(x: Tensor) -> NDArray[np.float32]:

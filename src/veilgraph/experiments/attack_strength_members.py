@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from veilgraph.audit.attacks.attributes import auxiliary_nodes
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.attacks.online_lira import online_lira_scores
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.statistics import best_threshold
 from veilgraph.experiments.attack_strength_models import PlainSettings, classes_of, induced, train_plain
@@ -22,7 +23,11 @@ from veilgraph.graph.embedded import random_masks
 
 @dataclass(frozen=True, eq=False)
 class _Target:
-    """A network, its shadow and its out-models, as posteriors: of T targets; of S shadow nodes."""
+    """A network, its shadow and its out-models, as posteriors: of T targets; of S shadow nodes.
+
+    The online attack has targets and models of its own: places [P] among the targets, posteriors [M, P, C], and which
+    of them each model was trained on, [M, P].
+    """
 
     posteriors: Floats
     labels: NDArray[Any]
@@ -32,6 +37,7 @@ class _Target:
     shadow_members: Truth
     outside: list[Floats]
     out: list[Truth]
+    online: tuple[NDArray[Any], Floats, Truth]
 
 
 def membership(data: Data, other: Data, settings: StrengthSettings, seed: int) -> dict[str, Attacked]:
@@ -43,7 +49,8 @@ def membership(data: Data, other: Data, settings: StrengthSettings, seed: int) -
     its training nodes, the members; the shadow's graph is half of the nodes, without any of them.
 
     Out-models are trained as the attacked network is, on other members of the same graph; half of the inductive ones
-    have not seen a given target, and nearly all of the transductive ones.
+    have not seen a given target, and nearly all of the transductive ones. The online attack has the same
+    inductive ones; its transductive ones are trained on halves of its targets, the members and as many others.
     """
     found: dict[str, Attacked] = {}
     targets = {f"inductive {network.kind}": _inductive(data, network, settings, seed) for network in settings.inductive}
@@ -65,6 +72,7 @@ def _inductive(data: Data, network: PlainSettings, settings: StrengthSettings, s
     members, shadow_members = _half(len(target.y), seed, 1), _half(len(shadow.y), seed, 2)
     halves = [_half(len(target.y), seed, 3 + pair) for pair in range(settings.out_models // 2)]
     trained = [side for half in halves for side in (half, ~half)]
+    outside = [posteriors(target, seen, 2 + number) for number, seen in enumerate(trained)]
     return _Target(
         posteriors(target, members, 0),
         target.y.numpy(),
@@ -72,8 +80,9 @@ def _inductive(data: Data, network: PlainSettings, settings: StrengthSettings, s
         posteriors(shadow, shadow_members, 1),
         shadow.y.numpy(),
         shadow_members.numpy(),
-        [posteriors(target, seen, 2 + number) for number, seen in enumerate(trained)],
+        outside,
         [~seen.numpy() for seen in trained],
+        (np.arange(len(target.y)), np.stack(outside), np.stack([seen.numpy() for seen in trained])),
     )
 
 
@@ -91,6 +100,14 @@ def _transductive(data: Data, settings: StrengthSettings, seed: int) -> _Target:
 
     shadow_members = drawn(shadow, 1)
     trained = [drawn(data, 2 + number) for number in range(settings.out_models)]
+    asked = _as_many_others(data.train_mask, targets & ~data.train_mask, seed, 2 + settings.out_models)
+    halves = [_half(len(asked), seed, 3 + settings.out_models + pair) for pair in range(settings.out_models // 2)]
+    with_half = [side for half in halves for side in (half, ~half)]
+    online = list[Floats]()
+    for number, half in enumerate(with_half):
+        known = torch.zeros_like(data.train_mask)
+        known[asked[half]] = True
+        online.append(posteriors(data, known, 2 + settings.out_models + number)[asked.numpy()])
     return _Target(
         posteriors(data, data.train_mask, 0)[targets],
         data.y[targets].numpy(),
@@ -100,6 +117,7 @@ def _transductive(data: Data, settings: StrengthSettings, seed: int) -> _Target:
         shadow_members.numpy(),
         [posteriors(data, seen, 2 + number)[targets] for number, seen in enumerate(trained)],
         [~seen[targets].numpy() for seen in trained],
+        (targets.cumsum(0)[asked].numpy() - 1, np.stack(online), np.stack([half.numpy() for half in with_half])),
     )
 
 
@@ -114,6 +132,8 @@ def _member_attacks(target: _Target) -> dict[str, Attacked]:
     def threshold(labels: NDArray[Any] | None) -> float:
         return best_threshold(confidence_scores(target.shadow, labels), target.shadow_members)
 
+    asked, with_and_without, inside = target.online
+    online = online_lira_scores(target.posteriors[asked], labels[asked], with_and_without, inside)
     own = best_threshold(lira_scores(outside[0], labels, outside[1:], out[1:]), ~out[0])
     return {
         "confidence": attacked(confidence_scores(target.posteriors), threshold(None)),
@@ -122,7 +142,15 @@ def _member_attacks(target: _Target) -> dict[str, Attacked]:
             confidence_scores(target.posteriors, labels), threshold(target.shadow_labels)
         ),
         "LiRA": attacked(lira_scores(target.posteriors, labels, outside, out), own),
+        "online LiRA": Attacked(online, target.members[asked], 0.0),
     }
+
+
+def _as_many_others(members: Tensor, others: Tensor, seed: int, number: int) -> Tensor:
+    """The members and as many of the others, [P] int64."""
+    inside, outside = members.nonzero()[:, 0], others.nonzero()[:, 0]
+    random = torch.Generator().manual_seed(own_seed(seed, number))
+    return torch.cat([inside, outside[torch.randperm(len(outside), generator=random)[: len(inside)]]])
 
 
 def _half(count: int, seed: int, number: int) -> Tensor:

@@ -33,6 +33,9 @@ class StrengthSettings:
         frequent: attributes that an adversary has are those that at least so many nodes have.
         words: private attributes, taken out of the network's input.
         auxiliary_share: of the nodes, whose private attribute the adversary knows.
+        queries: nodes whose features are changed, for links by influence.
+        split_width: of the embeddings of the network that is split between two holders, for labels.
+        split_epochs: of its training.
     """
 
     inductive: tuple[PlainSettings, ...] = (_OVERFIT, _OVERFIT_SAGE)
@@ -45,6 +48,9 @@ class StrengthSettings:
     frequent: int = 30
     words: int = 3
     auxiliary_share: float = 0.5
+    queries: int = 100
+    split_width: int = 32
+    split_epochs: int = 30
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
+from torch import Tensor
 
+from veilgraph.audit.attacks.influence import influence_scores, queried_pairs, reach_scores
 from veilgraph.audit.attacks.link_features import NodeRows
 from veilgraph.audit.attacks.links import Knowledge, link_scores
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs
@@ -17,9 +19,14 @@ from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.rows import rows_between
 
 _KNOWN: Final = 0.5
 _NARROW: Final = 3
+_QUERIES: Final = 100
+_MOST_ASKED: Final = 1_000_000
+"""Nodes times queries: an inference is one of all nodes."""
+_FARTHEST: Final = 4
 
 
 def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
@@ -58,6 +65,38 @@ def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: Party
         without=None if own is None else _alike(own, asked.pairs),
         pooled=None if pooled is None else _alike(pooled, asked.pairs),
         note=f"From {len(evidence.steps)} hops. Without and pooled: similarity of features.",
+    )
+
+
+def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
+    network, own, count = case.twin(), case.graph(adversary), case.graph(target).num_nodes
+    known = own.edge_index.numpy()
+    queries = max(1, min(_QUERIES, _MOST_ASKED // count))
+    asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
+    initial, weight = network.embedding.embed(), network.embedding.weights()[adversary]
+    model = case.settings.model
+    reached = list(initial) if model.initial.is_joint else [adversary]
+
+    def posteriors(h0: Mapping[PartyId, Tensor]) -> Floats:
+        return np.asarray(network.infer_from(h0).double().softmax(dim=1).numpy())
+
+    def ask(node: int) -> Floats:
+        more = rows_between(own.features, node, node + 1).to_dense().to(weight.dtype) @ weight.detach()
+        changed = {party: rows.clone() if party in reached else rows for party, rows in initial.items()}
+        for party in reached:
+            changed[party][node] += more[0].to(changed[party].dtype)
+        return posteriors(changed)
+
+    pooled = case.pooled_rows(target)
+    return Outcome(
+        influence_scores(posteriors(initial), ask, asked.pairs),
+        asked.truth,
+        without=reach_scores(known, count, min(_FARTHEST, model.rounds * model.local.hops), asked.pairs),
+        pooled=None if pooled is None else _alike(pooled, asked.pairs),
+        note=f"An inference for each of {len(np.unique(asked.pairs[:, 0]))} nodes, whose features the adversary "
+        "doubles, computed by the plaintext twin of the run. Without: how much reaches a node over the adversary's "
+        "own edges. Pooled: similarity of all holders' features.",
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from veilgraph.audit.attacks.label_gradients import membership_scores
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.attacks.online_lira import online_lira_scores
 from veilgraph.audit.case import Case, Nodes
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
@@ -61,6 +62,31 @@ def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target:
     )
 
 
+def from_both_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Is the confidence rather one of models with the node, or of models without it (online LiRA)?"""
+    labels, training, test, _ = case.labels(target)
+    random = np.random.default_rng(case.seed)
+    pools = [nodes[labels[nodes] >= 0] for nodes in (training, test)]
+    size = min(_MOST, *map(len, pools))
+    targets = np.concatenate([random.choice(pool, size=size, replace=False) for pool in pools])
+    members, models = case.paired_models(target, targets)
+    given, found = _rows(evidence), labels[targets]
+    pooled = case.pooled_posteriors(target) if case.is_aligned else None
+
+    def scores(rows: Floats) -> Floats:
+        return online_lira_scores(rows[targets], found, models, members)
+
+    return Outcome(
+        scores(given),
+        np.arange(2 * size) < size,
+        pooled=None if pooled is None else scores(pooled),
+        threshold=0.0,
+        note=f"{size} training nodes against as many test nodes. {len(models)} plaintext networks, half of them "
+        "trained with each of these nodes; the adversary knows their classes and that half of them are members. "
+        "Pooled: the same on a network trained on everybody's plaintext.",
+    )
+
+
 def _compared(
     evidence: Evidence,
     case: Case,
@@ -70,8 +96,7 @@ def _compared(
     threshold: float | None = None,
     note: str = "",
 ) -> Outcome:
-    if evidence.rows is None:
-        raise DataError(f"{evidence.words}: there are no rows")
+    rows = _rows(evidence)
     labels, training, test, _ = case.labels(target)
     random = np.random.default_rng(case.seed)
     chosen = [_some(nodes[labels[nodes] >= 0], random) for nodes in (training, test)]
@@ -79,12 +104,18 @@ def _compared(
     truth = np.arange(len(nodes)) < len(chosen[0])
     pooled = case.pooled_posteriors(target) if case.is_aligned else None
     return Outcome(
-        attack(evidence.rows, nodes),
+        attack(rows, nodes),
         truth,
         pooled=None if pooled is None else attack(pooled, nodes),
         threshold=threshold,
         note=f"Training against test nodes.{note} Pooled: the same on a network trained on everybody's plaintext.",
     )
+
+
+def _rows(evidence: Evidence) -> Floats:
+    if evidence.rows is None:
+        raise DataError(f"{evidence.words}: there are no rows")
+    return evidence.rows
 
 
 def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:

@@ -1,0 +1,42 @@
+"""A holder that trains its own part harder than it should: no other party can tell, and it is what the twin says."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+
+from tests.roles.federation import federate, small_job, small_parties
+from veilgraph.audit.attacks.active_labels import amplify
+from veilgraph.baselines.plaintext import PlainNetwork
+from veilgraph.roles.role import Role
+
+STEPS = 8
+
+
+def test_a_holders_longer_steps_go_unnoticed_and_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what the active attack finds in the twin (attack-strength, labels) is what a deviating holder would find."""
+    settings = small_job(2, {"model": {"initial": {"method": "individual"}}})
+    graphs = small_parties(2)
+    adversary = graphs[1].party
+    honest = cast(property, Role.optimizer)
+
+    def deviating(self: Role) -> torch.optim.Optimizer | None:
+        begun = self._optimizer is not None
+        found = cast("torch.optim.Optimizer | None", honest.fget(self))  # type: ignore[misc]
+        if found is not None and not begun and self.session.link.party == adversary:
+            amplify(found, self.trained())
+        return found
+
+    twins = [PlainNetwork(settings, graphs, graphs[0].party) for _ in range(2)]
+    amplify(twins[1].optimizer, [*twins[1].holders[adversary].parameters(), twins[1].embedding.parameters()[1]])
+    for epoch in range(1, STEPS + 1):
+        for twin in twins:
+            twin.train_step(epoch)
+    monkeypatch.setattr(Role, "optimizer", property(deviating))
+    weights = federate(settings, graphs, STEPS, None, keep_transcripts=False).weights(0)
+    for name, expected in twins[1].weights().items():
+        torch.testing.assert_close(weights[name].double(), expected.double(), atol=1e-4, rtol=0)
+    own = f"{adversary}/W"
+    assert float((twins[0].weights()[own] - twins[1].weights()[own]).abs().max()) > 1e-2

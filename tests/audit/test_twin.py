@@ -1,0 +1,70 @@
+"""Joint inferences made anew in one process are those that the parties make."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import nightly
+from tests.audit.test_audit import job_in
+from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.finding import Finding
+from veilgraph.audit.twin import trained_twin
+from veilgraph.core.errors import DataError
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.jobs import predict, train
+from veilgraph.paradigms.run_directory import RunDirectory
+
+
+def trained(folder: Path, method: str, **changes: object) -> Path:
+    model = {"dim": 8, "initial": {"method": method}, "local": {"hops": 1}}
+    train(job_in(folder / "data", 0, model=model, **changes), folder / "run", record_views=True)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("method", ["collaborative", pytest.param("secure-sum", marks=nightly), "individual"])
+def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method: str, tmp_path: Path) -> None:
+    run = trained(tmp_path, method)
+    twin = trained_twin(RunDirectory.open(run))
+    initial, weight = twin.embedding.embed(), twin.embedding.weights()["B"]
+    changed = shutil.copytree(run, tmp_path / "changed")
+    path = RunDirectory.open(changed).party("B").graph_path
+    graph = load_party(path)
+    features = graph.features.to_dense()
+    for party in initial if method != "individual" else ["B"]:
+        initial[party] = initial[party].clone()
+        initial[party][7] += (features[7].to(weight.dtype) @ weight.detach()).to(initial[party].dtype)
+    features[7] *= 2
+    save_party(replace(graph, features=features), path)
+    asked, before = predict(changed).probabilities, predict(run).probabilities
+    torch.testing.assert_close(twin.infer().softmax(dim=1), before, atol=1e-4, rtol=0)
+    torch.testing.assert_close(twin.infer_from(initial).softmax(dim=1), asked, atol=1e-4, rtol=0)
+    assert float((asked - before).abs().max()) > 1e-3
+
+    found = audit(run, Plan(("A", "B"), ("link-influence",))).findings
+    assert [(each.adversary, each.target) for each in found] == [("A", "B"), ("B", "A")]
+    assert all(tells(each) == (method != "individual") for each in found)
+
+
+def tells(found: Finding) -> bool:
+    assert found.verdict is not None
+    assert found.gain is not None
+    assert found.verdict.found == (found.gain.low > 0.2)
+    return found.verdict.found
+
+
+def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
+    run = trained(
+        tmp_path,
+        "individual",
+        train={"epochs": 2, "patience": None, "select_by": "last"},
+        privacy={"epsilon_total": 4.0},
+    )
+    with pytest.raises(DataError, match="noise of its own"):
+        trained_twin(RunDirectory.open(run))
+    (skipped, _) = audit(run, Plan(("A", "B"), ("link-influence",))).skipped
+    assert skipped.name == "link-influence"
