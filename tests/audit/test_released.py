@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,118 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.paradigms.test_local_runs import LEARNER
 from tests.roles.federation import Settings
-from tests.roles.local_parties import PRIVATE_LABELS, RANGE
+from tests.roles.local_parties import RANGE, local_job
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.graph.partition import split_for_learner
-from veilgraph.paradigms.jobs import resume, train
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.paradigms.jobs import predict, train
 from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.privacy.local import canaries as module
-from veilgraph.privacy.local.additive import Additive
 from veilgraph.privacy.local.canaries import NodeCanaries
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.multi_bit import MultiBit
 
-NODES, CANARIES = 900, 400
+NODES, CANARIES, LEARNER = 700, 500, "A"
+LABELS: Settings = {"local": {"labels": {"holder": "B", "epsilon": 2.0}}, "train": {"epochs": 1, "patience": None}}
+EPSILON = 4.0
+
+
+def job_in(folder: Path, **features: Any) -> JobSettings:
+    folder.mkdir(parents=True)
+    settings: dict[str, Any] = {"epsilon": EPSILON, "canaries": CANARIES, **features}
+    whole = PartyGraph.from_data("B", synthetic_data(NODES, 24, 2, 0))
+    graphs = split_for_learner(whole, names=["A", "B", "C"], learner=LEARNER, labels_at="B", seed=0)
+    paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
+    for graph in graphs:
+        save_party(graph, Path(paths[graph.party]))
+    return local_job(3, LABELS, {"data": {"parties": paths}}, **settings)
+
+
+def bounds(run: Path, adversary: str = LEARNER) -> AuditResult:
+    return audit(run, Plan((adversary,), ("epsilon",)))
+
+
+def passed(result: AuditResult) -> dict[tuple[str, str], bool]:
+    return {(each.target, each.evidence.split()[0]): each.passed is True for each in result.findings}
+
+
+ALL = {("B", "features"), ("B", "labels"), ("C", "features")}
+
+
+@pytest.mark.parametrize("mechanism", ["multi-bit", "one-bit", "laplace", "gaussian"])
+def test_an_honest_release_is_within_its_epsilon(tmp_path: Path, mechanism: str) -> None:
+    delta = {"delta": 1e-5} if mechanism == "gaussian" else {}
+    run = train(job_in(tmp_path / "data", mechanism=mechanism, **delta), tmp_path / "run", record_views=True).path
+    result = bounds(run)
+    assert passed(result) == dict.fromkeys(ALL, True)
+    strongest = {finding.target: finding.value.value for finding in result.findings if "features" in finding.evidence}
+    assert min(strongest.values()) > 0.3, "and they are seen"
+    assert not bounds(run, "C").findings, "who does not learn has nothing"
+    predict(run)
+    assert [each.limit for each in bounds(run).findings] == [each.limit for each in result.findings]
+
+
+def bits(self: MultiBit, x: Tensor, source: SecretSource) -> Tensor:
+    return torch.where(x.to_dense() > 0, 1, -1).to(torch.int8)
+
+
+MUTANTS: dict[str, tuple[type, Callable[..., Tensor], set[tuple[str, str]]]] = {
+    "features without noise": (MultiBit, bits, {("B", "features"), ("C", "features")}),
+    "labels as they are": (LabelResponse, lambda self, labels, source: labels, {("B", "labels")}),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_release_that_says_more_than_its_epsilon_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str
+) -> None:
+    kind, function, found = MUTANTS[mutant]
+    monkeypatch.setattr(kind, "release", function)
+    run = train(job_in(tmp_path / "data", mechanism="one-bit"), tmp_path / "run", record_views=True).path
+    assert {key for key, well in passed(bounds(run)).items() if not well} == found
+
+
+def test_canaries_are_whole_records_and_differ_by_their_coins(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "data")
+    graph = split_for_learner(
+        PartyGraph.from_data("B", synthetic_data(NODES, 24, 2, 0)),
+        names=["A", "B", "C"],
+        learner="A",
+        labels_at="B",
+        seed=0,
+    )[1]
+    canaries = NodeCanaries.of(job, NODES, system_secrets)
+    planted = canaries.into(graph, RANGE["low"], RANGE["high"], labels=True)
+    planted.validate()
+    assert planted.labels is not None
+    rows = planted.features.to_dense()[canaries.places]
+    assert (rows[canaries.coins] == 10).all()
+    assert (rows[~canaries.coins] == -10).all()
+    assert torch.equal(planted.labels[canaries.places] == 1, canaries.label_coins)
+    rest = torch.ones(NODES, dtype=torch.bool)
+    rest[canaries.places] = False
+    assert torch.equal(planted.features.to_dense()[rest], graph.features.to_dense()[rest])
+    assert graph.labels is not None
+    assert torch.equal(planted.labels[rest], graph.labels[rest])
+    other = NodeCanaries.of(job, NODES, system_secrets)
+    assert torch.equal(other.places, canaries.places)
+    assert not torch.equal(other.coins, canaries.coins)
+    assert not torch.equal(canaries.coins, canaries.label_coins)
+    with pytest.raises(RunError, match=f"drawn for {NODES} common nodes"):
+        canaries.into(replace(graph, num_common=600), -10, 10, labels=False)
+    with pytest.raises(ConfigError, match=r"canaries=500 must be from 1 to the number of common nodes, 100"):
+        NodeCanaries.of(job, 100, system_secrets)
+
+
+def test_a_run_without_canaries_says_so_and_lost_ones_stop_it(tmp_path: Path) -> None:
+    run = train(job_in(tmp_path / "none", canaries=0), tmp_path / "run", record_views=True).path
+    assert any("train it again with some" in each.why for each in bounds(run).skipped)
+    other = train(job_in(tmp_path / "some"), tmp_path / "other", record_views=True).path
+    RunDirectory.open(other).party("B").canaries_path.unlink()
+    with pytest.raises(RunError, match=r"B/canaries\.safetensors: missing, though the run has begun"):
+        predict(other)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -30,6 +30,7 @@ from veilgraph.paradigms.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.paradigms.predictions import save_predictions
 from veilgraph.paradigms.preparing import prepare
 from veilgraph.paradigms.run_directory import (
+    PartyStore,
     Record,
     RunDirectory,
     load_tensors,
@@ -130,16 +131,7 @@ def run_party(
             tell()
         else:
             limit = None if organisation is None else organisation.settings.limits.max_epsilon
-            begun = work != "train"
-            watched = None
-            if aligned.graph is not None:
-                graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
-                aligned = replace(aligned, graph=graph)
-            with publisher_of(
-                store, settings, aligned.graph, limit, begun=begun, alignment=aligned.identity
-            ) as publisher:
-                if isinstance(publisher, Publisher):
-                    publisher.watched = watched
+            with _published(store, settings, aligned, limit, begun=work != "train") as (aligned, publisher):
                 _compute(run, party, work, link, custom, aligned, record, publisher, trace, machines, restarts, tell)
     finally:
         link.close()
@@ -150,6 +142,21 @@ def run_party(
         write_whole(store.path / _TRAFFIC[work], json.dumps(traffic_rows(recorder.traffic())).encode())
         record.close(None if publisher is None else publisher.spent())
         evidence.close()
+
+
+@contextmanager
+def _published(
+    store: PartyStore, settings: JobSettings, aligned: Aligned, limit: float | None, *, begun: bool
+) -> Iterator[tuple[Aligned, AnyPublisher | None]]:
+    """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
+    watched = None
+    if aligned.graph is not None:
+        graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
+        aligned = replace(aligned, graph=graph)
+    with publisher_of(store, settings, aligned.graph, limit, begun=begun, alignment=aligned.identity) as publisher:
+        if isinstance(publisher, Publisher):
+            publisher.watched = watched
+        yield aligned, publisher
 
 
 def _new_trace(run: RunDirectory, party: PartyId, work: Work) -> AnyTrace:

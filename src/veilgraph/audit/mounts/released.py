@@ -34,9 +34,7 @@ def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
     if learner is None or release is None:
         return
     if not release.canaries:
-        yield Skipped(
-            adversary, "epsilon", "the release has no canaries; train it again with canaries in it", "epsilon"
-        )
+        yield Skipped(adversary, "epsilon", "the release has no canaries; train it again with some", "epsilon")
         return
     view = load_view(case.run, learner)
     for holder in settings.releasing:
@@ -57,11 +55,9 @@ def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             )
         labels = _distinct([seen.tensor() for seen in view.received(Kind.PERTURBED_LABELS, holder)])
         if labels and private is not None:
-            scores = np.sum([_second_class(each[places]) for each in labels], axis=0)
+            scores, coins = np.sum([_second_class(each[places]) for each in labels], axis=0), canaries.label_coins
             limit = private.epsilon * len(labels)
-            yield _finding(
-                adversary, holder, "labels", scores, canaries.label_coins.numpy(), 0.0, limit, gaussian=False
-            )
+            yield _finding(adversary, holder, "labels", scores, coins.numpy(), 0.0, limit, gaussian=False)
 
 
 def _finding(

@@ -1,8 +1,8 @@
 """Canaries among nodes that perturb their own values: so that an audit can hold a release against its ε.
 
 A canary is a node whose features are all as high as the declared range allows, or all as low, by a secret fair coin;
-where labels are released, its label is one of the first two classes by another coin. That is a node's record in place of
-any other, as ε is about, put there before anything is computed. Which nodes they are follows from the job and is no
+where labels are released, its label is one of the first two classes by another coin. That is a node's record in place
+of any other, as ε is about, put there before anything is computed. Which nodes they are follows from the job and is no
 secret.
 """
 
