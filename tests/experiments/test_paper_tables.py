@@ -9,7 +9,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.experiments import grid
 from veilgraph.experiments.grid import Entry
-from veilgraph.experiments.markdown import mean_and_spread
+from veilgraph.experiments.markdown import mean_and_spread, privacy_costs
 from veilgraph.experiments.paper_tables import TABLES, reproduce
 from veilgraph.experiments.shipped import shipped_job
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -262,5 +262,7 @@ def test_private_units_start_with_a_control_and_cost_what_they_say() -> None:
         planned = plan(entry.settings, "B")
         assert planned is not None
         assert planned.epsilon_total == pytest.approx(total, rel=1e-3)
+    costs = privacy_costs([(entry.column, entry.settings) for entry in TABLES["private-units"].entries])
+    assert {row.partition(", B")[0] for row in costs if ", B" in row} == {"once", "once, unit edge", "once, unit node"}
     columns = [entry.column for entry in TABLES["private-units"].entries]
     assert columns[: len(columns) // 3][0] == "total ε 0.0001"

@@ -121,7 +121,8 @@ def privacy_costs(jobs: Iterable[tuple[str, JobSettings]]) -> dict[str, dict[str
                 f"**true total ε** ({meaning})": planned.epsilon_total,
             }
             for what, number in counted.items():
-                row = f"{privacy.schedule}, {party}{labels}, {releases}: {what}"
+                unit = "" if privacy.unit == "row" else f", unit {privacy.unit}"
+                row = f"{privacy.schedule}{unit}, {party}{labels}, {releases}: {what}"
                 costs.setdefault(row, {})[column] = f"{number:,.0f}" if number >= _WHOLE_FROM else f"{number:.4g}"
     return costs
 
