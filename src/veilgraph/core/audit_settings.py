@@ -17,6 +17,7 @@ LimitedAttack = Literal[
     "attribute-release",
     "reconstruction",
     "feature-similarity",
+    "known-weights",
     "label-gradient",
     "label-completion",
     "membership-gradient",

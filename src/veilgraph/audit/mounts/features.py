@@ -80,7 +80,7 @@ def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: P
 
     def completed(rows: Floats) -> Floats:
         found = complete_columns(rows, columns, known)
-        return np.concatenate([_ranks(found[~known, place]) for place in range(columns.shape[1])])
+        return np.concatenate([ranks(found[~known, place]) for place in range(columns.shape[1])])
 
     return Outcome(
         completed(span),
@@ -134,7 +134,7 @@ def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, ta
 
     def ranked(evidence: Callable[[int], Floats]) -> Floats:
         return np.concatenate(
-            [_ranks(_inferred(evidence(each.column), each, auxiliary, asked, case.seed)) for each in attributes]
+            [ranks(_inferred(evidence(each.column), each, auxiliary, asked, case.seed)) for each in attributes]
         )
 
     return Outcome(
@@ -185,5 +185,6 @@ def _inferred(
     return infer_attribute(rows[asked], attribute.values[asked], auxiliary[asked], seed=seed).scores
 
 
-def _ranks(scores: Floats) -> Floats:
+def ranks(scores: Floats) -> Floats:
+    """Scores of one column as shares of the targets that are below."""
     return np.asarray(rankdata(scores) / len(scores))
