@@ -25,7 +25,7 @@ _NARROW: Final = 3
 def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
     asked = case.links(target, adversary)
-    return _compared(
+    return compared(
         "similarity",
         lambda rows: _alike(rows, asked.pairs),
         asked,
@@ -37,7 +37,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
     known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
-    return _compared(
+    return compared(
         "supervised",
         lambda rows: _trained(rows, known, asked, case.seed),
         asked,
@@ -61,7 +61,7 @@ def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     )
 
 
-def _compared(
+def compared(
     name: str,
     score: Callable[[Floats], Floats],
     asked: KnownPairs,
@@ -70,11 +70,12 @@ def _compared(
     threshold: float | None = None,
     note: str,
 ) -> Outcome:
+    """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
     evidence, case, adversary, target = of
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
     holder = adversary if adversary in case.settings.data.names else ""  # pairs are the same for all others
     return Outcome(
-        score(_rows(evidence)),
+        score(rows_of(evidence)),
         asked.truth,
         without=None if own is None else case.once((name, "own", adversary, target), lambda: score(own)),
         pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score(pooled)),
@@ -83,7 +84,12 @@ def _compared(
     )
 
 
-def _rows(evidence: Evidence) -> Floats:
+def rows_of(evidence: Evidence) -> Floats:
+    """Its rows.
+
+    Raises:
+        DataError: there are none.
+    """
     if evidence.rows is None:
         raise DataError(f"{evidence.words}: there are no rows")
     return evidence.rows
