@@ -28,7 +28,7 @@ TINY = StrengthSettings(
     attributes=PlainSettings("GCN", width=8, epochs=30),
     words=1,
 )
-ATTACKS = {"membership": 8, "links": 19, "attributes": 2}
+ATTACKS = {"membership": 8, "links": 19, "attributes": 2, "solved features": 9, "hops": 4}
 
 
 def words(dataset):

@@ -18,6 +18,7 @@ from veilgraph.audit.attacks.pairs import sample_pairs
 from veilgraph.experiments.attack_strength_members import membership
 from veilgraph.experiments.attack_strength_models import Outputs, PlainSettings, classes_of, train_plain
 from veilgraph.experiments.attack_strength_settings import Attacked, StrengthSettings, own_seed
+from veilgraph.experiments.attack_strength_solved import hops, solved_features
 from veilgraph.graph.features import choose_columns, scale_features
 from veilgraph.graph.party import PartyGraph
 
@@ -88,7 +89,13 @@ def attributes(data: Data, other: Data, settings: StrengthSettings, seed: int) -
     return found
 
 
-FAMILIES: Final[dict[str, Family]] = {"membership": membership, "links": links, "attributes": attributes}
+FAMILIES: Final[dict[str, Family]] = {
+    "membership": membership,
+    "links": links,
+    "attributes": attributes,
+    "solved features": solved_features,
+    "hops": hops,
+}
 """The attacks by what they are after."""
 
 

@@ -42,6 +42,12 @@ class LinearModel:
     bias: Floats
     noise: Floats
 
+    def whitened(self) -> Floats:
+        """[m, m]: what equations are multiplied by, so that each counts by how little noise it has."""
+        values, vectors = np.linalg.eigh(self.noise)
+        least = max(float(values[-1]), 0.0) * 1e-6
+        return np.asarray(vectors / np.sqrt(np.maximum(values, least))) if least > 0 else np.eye(len(values))
+
 
 def log_ratios(posteriors: Numbers) -> Floats:
     """Logarithms of ratios of neighbouring confidences, ln v_c − ln v_{c+1}: [N, C] to [N, C − 1].
@@ -112,7 +118,5 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
     if own.shape[1] != len(model.own) or made.shape[1] != model.columns.shape[1]:
         raise DataError(f"own {own.shape} and outputs {made.shape} do not fit a model of {model.own.shape}")
     rest = made - own.astype(np.float64) @ model.own - model.bias
-    values, vectors = np.linalg.eigh(model.noise)
-    least = max(float(values[-1]), 0.0) * 1e-6
-    whiten = vectors / np.sqrt(np.maximum(values, least)) if least > 0 else np.eye(len(values))
+    whiten = model.whitened()
     return np.asarray(rest @ whiten @ np.linalg.pinv(model.columns @ whiten, rcond=1e-8))
