@@ -15,23 +15,21 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.autograd import backward
-from torch.nn.functional import mse_loss
+from scipy.special import expit
 
 from veilgraph.audit.attacks.equations import fit_model
 from veilgraph.audit.attacks.link_features import Floats, Numbers
-from veilgraph.core.randomness import seeded_global
 
 MAX_NODES: Final = 2000
 """The most nodes that a generator is trained on; it serves all."""
 
 _HIDDEN: Final = 64
 _NOISE: Final = 8
-_STEPS: Final = 300
-_RATE: Final = 5e-3
+_STEPS: Final = 200
+_RATE: Final = 0.01
+_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
+"""Of Adam."""
 
 
 def generated_columns(
@@ -54,34 +52,59 @@ def generated_columns(
     """
     model = fit_model(own, columns, outputs, known)
     whiten = model.whitened()
-    wanted = _tensor((outputs - own @ model.own - model.bias) @ whiten)
-    weights = _tensor(model.columns @ whiten)
-    scale = float(wanted.square().mean()) or 1.0
-    with seeded_global(seed):
-        generator = _network(own.shape[1] + outputs.shape[1] + _NOISE, columns.shape[1])
-        noise = torch.randn(len(known), _NOISE)
-        trained = torch.randperm(len(known))[:MAX_NODES]
-    given = torch.cat([_standardised(own), _standardised(outputs), noise], dim=1)
-    optimizer = torch.optim.Adam(generator.parameters(), lr=_RATE)
-    inputs, asked = given[trained], wanted[trained]
+    wanted, weights = (outputs - own @ model.own - model.bias) @ whiten, model.columns @ whiten
+    random = np.random.default_rng(seed)
+    given = np.concatenate(
+        [_standardised(own), _standardised(outputs), random.normal(size=(len(known), _NOISE))], axis=1
+    )
+    trained = random.permutation(len(known))[:MAX_NODES]
+    generator = _Generator(given.shape[1], columns.shape[1], random)
+    scale = float(np.square(wanted).sum(axis=1).mean()) or 1.0
     for _ in range(_STEPS):
-        optimizer.zero_grad()
-        backward(mse_loss(generator(inputs).sigmoid() @ weights, asked) / scale)
-        optimizer.step()
-    with torch.no_grad():
-        return np.asarray(generator(given).sigmoid().double().numpy())
+        made = generator.columns(given[trained])
+        generator.step((made @ weights - wanted[trained]) @ weights.T / (scale * len(trained)))
+    return generator.columns(given)
 
 
-def _network(width: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, _HIDDEN), nn.LayerNorm(_HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, out))
+class _Generator:
+    """Two layers, ReLU between and a sigmoid after them, trained by Adam."""
+
+    def __init__(self, width: int, out: int, random: np.random.Generator) -> None:
+        self._weights = [
+            random.normal(size=(before + 1, after)) * (2 / (before + 1)) ** 0.5
+            for before, after in ((width, _HIDDEN), (_HIDDEN, out))
+        ]
+        self._moments = [(np.zeros_like(each), np.zeros_like(each)) for each in self._weights]
+        self._steps = 0
+        self._given = self._hidden = self._made = np.empty((0, 0))
+
+    def columns(self, given: Floats) -> Floats:
+        """[n, k] of inputs [n, F]."""
+        self._given = _with_one(given)
+        self._hidden = _with_one(np.maximum(self._given @ self._weights[0], 0))
+        self._made = np.asarray(expit(self._hidden @ self._weights[1]))
+        return self._made
+
+    def step(self, gradient: Floats) -> None:
+        """Of the loss by the columns that were made last, [n, k]."""
+        inner = gradient * self._made * (1 - self._made)
+        before = (inner @ self._weights[1][:-1].T) * (self._hidden[:, :-1] > 0)
+        self._steps += 1
+        for place, found in enumerate((self._given.T @ before, self._hidden.T @ inner)):
+            first, second = self._moments[place]
+            first = _FIRST * first + (1 - _FIRST) * found
+            second = _SECOND * second + (1 - _SECOND) * np.square(found)
+            self._moments[place] = first, second
+            size = np.sqrt(second / (1 - _SECOND**self._steps)) + _LEAST
+            self._weights[place] = self._weights[place] - _RATE * first / (1 - _FIRST**self._steps) / size
 
 
-def _standardised(rows: Numbers) -> Tensor:
+def _with_one(rows: Floats) -> Floats:
+    return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
+
+
+def _standardised(rows: Numbers) -> Floats:
     values = rows.astype(np.float64)
     spread = values.std(axis=0)
     spread[spread == 0] = 1
-    return _tensor((values - values.mean(axis=0)) / spread)
-
-
-def _tensor(values: Floats) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
+    return np.asarray((values - values.mean(axis=0)) / spread)
