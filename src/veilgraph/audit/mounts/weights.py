@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from veilgraph.audit.attacks.known_weights import (
     MAX_NUMBERS,
@@ -22,6 +24,7 @@ from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
 from veilgraph.mpc.embed import init_std, init_weight
 
 _MOST_NODES: Final = 400
@@ -35,30 +38,38 @@ def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
     begun = case.run.party(adversary).views()[seen.session].stem.partition("-")[2] in _BEGINNINGS
     if not begun or seen.tag.step:
         raise DataError("the view does not have the h0 of the initial W; audit a run whose first pass was recorded")
-    known = _Known.of(case, adversary)
-    names, own = case.settings.data.names, case.graph(adversary).features.to_dense().double().numpy()
+    known, names = _Known.of(case, adversary), case.settings.data.names
     others = [name for name in names if name != adversary]
     weights = {name: known.weights(name) for name in names}
     attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    nodes = np.flatnonzero(asked & ~auxiliary)  # those that the other attacks on features are scored on
+    own = _rows(case, adversary, asked)
     columns = sum(len(weights[name]) for name in others)
-    most = min(_MOST_NODES, MAX_NUMBERS // columns)
-    if known.is_all and most < _FEWEST_NODES:
+    most = min(_MOST_NODES, MAX_NUMBERS // columns) if known.is_all else len(own)
+    if most < _FEWEST_NODES:
         raise DataError(f"the other holders have {columns} columns, too many to solve for {_FEWEST_NODES} nodes")
-    if known.is_all and len(nodes) > most:
+    nodes = np.flatnonzero(~auxiliary[asked])  # of those asked; the other attacks on features are scored on the same
+    if len(nodes) > most:
         nodes = np.sort(np.random.default_rng(case.seed).choice(nodes, size=most, replace=False))
-    rest = without_own(evidence.steps[0], own, weights[adversary], others=len(known.seeds) < len(names))[nodes]
+    rest = without_own(evidence.steps[0][asked], own, weights[adversary], others=len(known.seeds) < len(names))[nodes]
     solve = solver(own) if known.is_all else matched_rows
     found = solve(rest, np.concatenate([weights[name] for name in others]))
     start = sum(len(weights[name]) for name in others[: others.index(target)])
     found = found[:, start : start + len(weights[target])]
-    truth = case.graph(target).features.to_dense().double().numpy()[nodes]
+    truth = _rows(case, target, np.flatnonzero(asked)[nodes])
     exact = f" Of {len(nodes)} sampled rows, {exact_share(found, truth):.0%} came out exactly." if known.is_all else ""
     return Outcome(
         np.concatenate([ranks(found[:, each.column]) for each in attributes]),
-        np.concatenate([each.values[nodes] for each in attributes]),
+        np.concatenate([each.values[asked][nodes] for each in attributes]),
         note=f"{len(attributes)} columns, of which nothing is known. {known.words}{exact}",
     )
+
+
+def _rows(case: Case, party: PartyId, nodes: NDArray[Any]) -> Floats:
+    """A holder's features of some nodes, dense."""
+    features = case.graph(party).features
+    if features.layout == torch.sparse_csr:
+        return np.asarray(to_scipy(features)[nodes].toarray(), dtype=np.float64)
+    return np.asarray(features.double().numpy()[nodes])
 
 
 @dataclass(frozen=True)
