@@ -142,6 +142,17 @@ def test_a_client_tells_what_a_model_was_trained_on_by_models_with_and_without_i
     assert "4 plaintext networks, half of them trained with each of these nodes" in found.note
 
 
+def test_outputs_are_solved_for_features_and_rows_for_neighbours(result: AuditResult) -> None:
+    linear = next(each for each in of(result, "B", "equation-solving", "A") if "initial" in each.evidence)
+    assert linear.gain is not None
+    assert linear.gain.low > 0.1
+    for adversary in (SERVER, "A", CLIENT):
+        for attack in ("equation-solving", "generative-regression"):
+            assert of(result, adversary, attack, "B")
+    (combined,) = of(result, SERVER, "link-combination", "B")
+    assert combined.value.low > 0.6
+
+
 def test_an_audit_without_limits_passes_and_is_written(run: Path, result: AuditResult) -> None:
     assert not result.failed
     assert json.loads((run / "audit.json").read_text())["findings"]

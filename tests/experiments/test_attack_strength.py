@@ -31,7 +31,7 @@ TINY = StrengthSettings(
     split_width=8,
     split_epochs=8,
 )
-ATTACKS = {"membership": 10, "links": 20, "attributes": 2, "labels": 7}
+ATTACKS = {"membership": 10, "links": 20, "attributes": 2, "labels": 7, "solved features": 9, "hops": 4}
 
 
 def words(dataset):

@@ -9,7 +9,7 @@ from typing import Final
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
-from veilgraph.audit.mounts import edges, features, labels, members
+from veilgraph.audit.mounts import combinations, edges, features, labels, members, outputs, weights
 from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.types import PartyId
 
@@ -39,10 +39,14 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "link-supervised": Attack("edges", ("embedding", "posteriors"), edges.supervised),
     "link-propagation": Attack("edges", ("propagation",), edges.propagated),
     "link-influence": Attack("edges", ("inference",), edges.influenced),
+    "link-combination": Attack("edges", ("embedding", "propagation"), combinations.combined),
     "attribute": Attack("features", ("embedding", "initial", "posteriors"), features.attribute),
     "attribute-release": Attack("features", ("releases",), features.from_release),
     "reconstruction": Attack("features", ("initial",), features.reconstruction),
     "feature-similarity": Attack("features", ("initial",), features.similarity),
+    "known-weights": Attack("features", ("initial",), weights.recovered),
+    "equation-solving": Attack("features", ("embedding", "initial", "posteriors"), outputs.solved),
+    "generative-regression": Attack("features", ("embedding", "posteriors"), outputs.generated),
     "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
     "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
     "label-blind": Attack("labels", ("gradients",), labels.blind, of_labels=True),

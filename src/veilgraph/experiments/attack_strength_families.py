@@ -21,6 +21,7 @@ from veilgraph.experiments.attack_strength_labels import labels
 from veilgraph.experiments.attack_strength_members import membership
 from veilgraph.experiments.attack_strength_models import Outputs, PlainNetwork, PlainSettings, classes_of, train_plain
 from veilgraph.experiments.attack_strength_settings import Attacked, StrengthSettings, own_seed
+from veilgraph.experiments.attack_strength_solved import hops, solved_features
 from veilgraph.graph.features import choose_columns, from_scipy, is_sparse, scale_features, to_scipy
 from veilgraph.graph.party import PartyGraph
 
@@ -115,6 +116,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "links": links,
     "attributes": attributes,
     "labels": labels,
+    "solved features": solved_features,
+    "hops": hops,
 }
 """The attacks by what they are after."""
 

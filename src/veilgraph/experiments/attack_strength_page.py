@@ -9,6 +9,7 @@ import torch
 
 from veilgraph.experiments.attack_strength_models import LEARNING_RATE, PlainSettings
 from veilgraph.experiments.attack_strength_settings import StrengthSettings
+from veilgraph.experiments.attack_strength_solved import LINKS, MANY, WIDTH
 from veilgraph.experiments.markdown import mean_and_spread
 from veilgraph.experiments.store import package_version
 
@@ -22,6 +23,8 @@ _ADVANTAGE: Final = {"advantage": "advantage"}
 _COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     "membership": {**_AUC, **_ADVANTAGE, **_RARE},
     "links": {**_AUC, **_RARE},
+    "solved features": {**_AUC, **_RARE},
+    "hops": {**_AUC, **_RARE},
     "attributes": {**_AUC, **_ADVANTAGE, "accuracy": "accuracy", "the prior's": "prior_accuracy"},
     "labels": {**_AUC, "accuracy": "accuracy"},
 }
@@ -35,6 +38,9 @@ _PUBLISHED: Final[Mapping[str, str]] = {
     "the paper's abstract has no number either.",
     "labels": "Arazzi et al. 2023: the abstract says nearly 100 % accuracy in most cases, and above 90 % where neither "
     "the architecture nor the number of classes is known; Fu et al. 2022 measure other data (images, text, tables).",
+    "solved features": "Luo et al. 2021: the equations give up to C − 1 unknown features exactly, an AUC "
+    "of 1; of more, figures are pictures, of other data sets. Of X·W nothing is published.",
+    "hops": "nothing.",
 }
 
 
@@ -124,11 +130,26 @@ def _labels(settings: StrengthSettings) -> str:
     )
 
 
+def _solved(settings: StrengthSettings) -> str:
+    return (
+        f"Solved features: a logistic regression of the words of at least {settings.frequent} nodes; of C − 1 and of "
+        f"{MANY} words, those nearest to half of the nodes, the adversary knows {settings.auxiliary_share:.0%} of the "
+        "nodes' and all other words. Equations are solved with the model's weights, and with weights fitted to known "
+        f"nodes. X·W is {WIDTH} wide, W normal, half of the words unknown."
+    )
+
+
+def _hops(settings: StrengthSettings) -> str:
+    return f"Hops: the mean over neighbours of X·W, {WIDTH} wide, W normal; {LINKS} links and as many other pairs."
+
+
 _SETTINGS: Final[Mapping[str, Callable[[StrengthSettings], str]]] = {
     "membership": _membership,
     "links": _links,
     "attributes": _attributes,
     "labels": _labels,
+    "solved features": _solved,
+    "hops": _hops,
 }
 """Family → what its networks and adversaries were."""
 

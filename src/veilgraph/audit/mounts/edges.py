@@ -32,7 +32,7 @@ _FARTHEST: Final = 4
 def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
     asked = case.links(target, adversary)
-    return _compared(
+    return compared(
         "similarity",
         lambda rows: _alike(rows, asked.pairs),
         asked,
@@ -44,7 +44,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
     known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
-    return _compared(
+    return compared(
         "supervised",
         lambda rows: _trained(rows, known, asked, case.seed),
         asked,
@@ -100,7 +100,7 @@ def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     )
 
 
-def _compared(
+def compared(
     name: str,
     score: Callable[[Floats], Floats],
     asked: KnownPairs,
@@ -109,11 +109,12 @@ def _compared(
     threshold: float | None = None,
     note: str,
 ) -> Outcome:
+    """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
     evidence, case, adversary, target = of
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
     holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
     return Outcome(
-        score(_rows(evidence)),
+        score(rows_of(evidence)),
         asked.truth,
         without=None if own is None else case.once((name, "own", adversary, target), lambda: score(own)),
         pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score(pooled)),
@@ -122,7 +123,12 @@ def _compared(
     )
 
 
-def _rows(evidence: Evidence) -> Floats:
+def rows_of(evidence: Evidence) -> Floats:
+    """Its rows.
+
+    Raises:
+        DataError: there are none.
+    """
     if evidence.rows is None:
         raise DataError(f"{evidence.words}: there are no rows")
     return evidence.rows

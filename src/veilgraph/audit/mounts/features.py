@@ -29,7 +29,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 
-_KNOWN: Final = 0.3
+KNOWN: Final = 0.3
 _COUNT: Final = 5
 _SHARES: Final = (0.1, 0.05, 0.02)
 _MOST_NODES: Final = 5000
@@ -80,14 +80,14 @@ def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: P
 
     def completed(rows: Floats) -> Floats:
         found = complete_columns(rows, columns, known)
-        return np.concatenate([_ranks(found[~known, place]) for place in range(columns.shape[1])])
+        return np.concatenate([ranks(found[~known, place]) for place in range(columns.shape[1])])
 
     return Outcome(
         completed(span),
         np.concatenate([columns[~known, place] > 0 for place in range(columns.shape[1])]),
         without=None if own is None else completed(own[asked]),
         pooled=None if pooled is None else completed(pooled[asked]),
-        note=f"{len(attributes)} columns, each known of {_KNOWN:.0%} of the nodes; the opened h0 span "
+        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes; the opened h0 span "
         f"{span.shape[1]} dimensions. Pooled: from all other columns, and no bound: the span has the column itself.",
     )
 
@@ -129,24 +129,30 @@ def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, ta
     """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
     attributes = attacked(case, target)
     auxiliary, asked = known_nodes(case, target)
-    own = case.own_rows(adversary, target)
     pooled = case.pooled_rows(target, [each.column for each in attributes])
-
-    def ranked(evidence: Callable[[int], Floats]) -> Floats:
-        return np.concatenate(
-            [_ranks(_inferred(evidence(each.column), each, auxiliary, asked, case.seed)) for each in attributes]
-        )
-
     return Outcome(
-        ranked(rows),
+        _ranked(rows, case, target),
         np.concatenate([each.values[asked & ~auxiliary] for each in attributes]),
-        without=None
-        if own is None
-        else case.once(("attribute", "own", adversary, target), lambda: ranked(lambda column: own)),
+        without=own_inference(case, adversary, target),
         pooled=None
         if pooled is None
-        else case.once(("attribute", "pooled", target), lambda: ranked(lambda column: pooled)),
-        note=f"{len(attributes)} columns, each known of {_KNOWN:.0%} of the nodes. Pooled: from all other columns.",
+        else case.once(("attribute", "pooled", target), lambda: _ranked(lambda column: pooled, case, target)),
+        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes. Pooled: from all other columns.",
+    )
+
+
+def own_inference(case: Case, adversary: PartyId, target: PartyId) -> Floats | None:
+    """Attribute inference from the adversary's own features, None where it has none."""
+    own = case.own_rows(adversary, target)
+    if own is None:
+        return None
+    return case.once(("attribute", "own", adversary, target), lambda: _ranked(lambda column: own, case, target))
+
+
+def _ranked(rows: Callable[[int], Floats], case: Case, target: PartyId) -> Floats:
+    auxiliary, asked = known_nodes(case, target)
+    return np.concatenate(
+        [ranks(_inferred(rows(each.column), each, auxiliary, asked, case.seed)) for each in attacked(case, target)]
     )
 
 
@@ -175,7 +181,7 @@ def known_nodes(case: Case, target: PartyId) -> tuple[NDArray[np.bool_], NDArray
         chosen[:] = False
         chosen[np.random.default_rng(case.seed).choice(count, size=_MOST_NODES, replace=False)] = True
     auxiliary = np.zeros(count, dtype=np.bool_)
-    auxiliary[chosen] = auxiliary_nodes(int(chosen.sum()), _KNOWN, seed=case.seed)
+    auxiliary[chosen] = auxiliary_nodes(int(chosen.sum()), KNOWN, seed=case.seed)
     return auxiliary, chosen
 
 
@@ -185,5 +191,6 @@ def _inferred(
     return infer_attribute(rows[asked], attribute.values[asked], auxiliary[asked], seed=seed).scores
 
 
-def _ranks(scores: Floats) -> Floats:
+def ranks(scores: Floats) -> Floats:
+    """Scores of one column as shares of the targets that are below."""
     return np.asarray(rankdata(scores) / len(scores))

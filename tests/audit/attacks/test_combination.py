@@ -1,0 +1,79 @@
+"""Edges from rows made of neighbours' rows: found from fewer equations than rows, and not from unrelated ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
+from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+
+NODES, WIDTH = 300, 24
+
+
+def mean_of_neighbours(seed: int) -> tuple[np.ndarray, KnownPairs]:
+    random = np.random.default_rng(seed)
+    links = np.triu(random.random((NODES, NODES)) < 3 / NODES, 1)
+    links |= links.T
+    mean = links / np.maximum(links.sum(axis=1, keepdims=True), 1)
+    return mean, sample_pairs(np.stack(np.nonzero(links)), NODES, seed=seed)
+
+
+def rows(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(NODES, WIDTH))
+
+
+def test_a_single_hop_says_more_to_weights_that_are_not_negative_than_to_any() -> None:
+    (mean, asked), given = mean_of_neighbours(0), rows(1)
+    weights = neighbour_weights(given[None], (mean @ given)[None])
+    guess = weights / np.abs(weights).max()
+    found = measure(combination_scores(given, mean @ given, asked.pairs, lambda nodes: guess[nodes]), asked.truth)
+    least_squares = measure(weight_scores(weights, asked.pairs), asked.truth)
+    assert found.auc > 0.97
+    assert found.tpr_at_1_percent > least_squares.tpr_at_1_percent + 0.1
+
+
+def test_outputs_alone_are_combined_of_each_other() -> None:
+    mean, asked = mean_of_neighbours(0)
+    smooth = standardised((np.eye(NODES) + mean) @ rows(1))
+    assert measure(combination_scores(smooth, smooth, asked.pairs, alike(smooth)), asked.truth).auc > 0.9
+
+
+def test_outputs_of_other_inputs_tell_nothing() -> None:
+    (mean, asked), given = mean_of_neighbours(0), rows(1)
+    other = standardised(rows(2))
+    for inputs, outputs in ((given, mean @ rows(3)), (other, other)):
+        scores = combination_scores(inputs, outputs, asked.pairs, alike(standardised(outputs)))
+        if inputs is other:
+            assert abs(measure(scores, asked.truth).auc - 0.5) < 0.06
+        else:
+            weights = combination_scores(inputs, outputs, asked.pairs, lambda nodes: np.zeros((len(nodes), NODES)))
+            assert abs(measure(weights, asked.truth).auc - 0.5) < 0.06
+
+
+def test_lengths_of_rows_say_nothing() -> None:
+    given = rows(0)
+    assert standardised(given * np.arange(1, NODES + 1)[:, None]) == pytest.approx(standardised(given))
+    assert np.linalg.norm(standardised(given), axis=1) == pytest.approx(1)
+    assert not standardised(np.ones((3, 4))).any()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda pairs: combination_scores(rows(0), rows(0)[:, 1:], pairs, alike(rows(0))), DataError, "one shape"),
+        (lambda pairs: combination_scores(rows(0), rows(0)[1:], pairs, alike(rows(0))), DataError, "outputs has 299"),
+        (lambda pairs: combination_scores(rows(0), rows(0), pairs + NODES, alike(rows(0))), DataError, "pairs name"),
+        (
+            lambda pairs: combination_scores(rows(0), rows(0), pairs, alike(rows(0)), penalty=-1),
+            ConfigError,
+            "penalty=-1 must be at least 0",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call(np.array([[0, 1]]))

@@ -1,0 +1,100 @@
+"""Features from a model's outputs: exact where equations suffice, chance where the outputs are of other nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.attacks import generative
+from veilgraph.audit.attacks.equations import LinearModel, fit_model, log_ratios, solve_equations
+from veilgraph.audit.attacks.generative import generated_columns
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+
+NODES, OWN, CLASSES = 300, 5, 6
+
+
+class Regression:
+    """A logistic regression of own and unknown columns, and what it puts out."""
+
+    def __init__(self, unknown: int, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.own = random.normal(size=(NODES, OWN))
+        self.columns = (random.random((NODES, unknown)) < 0.4).astype(np.float64)
+        self.weights = random.normal(size=(OWN + unknown, CLASSES))
+        logits = np.concatenate([self.own, self.columns], axis=1) @ self.weights + random.normal(size=CLASSES)
+        confidences = np.exp(logits)
+        self.posteriors = confidences / confidences.sum(axis=1, keepdims=True)
+        ratios = self.weights[:, :-1] - self.weights[:, 1:]
+        bias = (log_ratios(self.posteriors) - np.concatenate([self.own, self.columns], axis=1) @ ratios)[0]
+        self.model = LinearModel(ratios[:OWN], ratios[OWN:], bias, np.zeros((CLASSES - 1, CLASSES - 1)))
+        self.known = np.arange(NODES) < NODES // 2
+        self.hidden = np.where(self.known[:, None], self.columns, np.nan)
+
+    def auc(self, found: np.ndarray) -> float:
+        return measure(found[~self.known].ravel(), self.columns[~self.known].ravel() > 0).auc
+
+
+def test_as_many_columns_as_equations_are_solved_for_exactly() -> None:
+    case = Regression(unknown=CLASSES - 1)
+    found = solve_equations(case.model, case.own, log_ratios(case.posteriors))
+    assert found == pytest.approx(case.columns, abs=1e-6)
+
+
+def test_of_more_columns_the_shortest_solution_is_taken() -> None:
+    case = Regression(unknown=3 * CLASSES)
+    outputs = log_ratios(case.posteriors)
+    found = solve_equations(case.model, case.own, outputs)
+    assert found @ case.model.columns + case.own @ case.model.own + case.model.bias == pytest.approx(outputs)
+    assert np.linalg.norm(found) < np.linalg.norm(case.columns)
+    assert 0.55 < case.auc(found) < 0.95
+
+
+def test_a_model_fitted_to_known_nodes_serves_for_the_others_and_their_columns_are_not_read() -> None:
+    case = Regression(unknown=CLASSES - 1)
+    outputs = log_ratios(case.posteriors)
+    fitted = fit_model(case.own, case.hidden, outputs, case.known, ridge=0)
+    assert case.auc(solve_equations(fitted, case.own, outputs)) == 1
+    assert fitted.columns == pytest.approx(case.model.columns, abs=1e-4)
+
+
+def test_equations_count_by_their_noise() -> None:
+    case = Regression(unknown=2)
+    outputs = log_ratios(case.posteriors) + np.random.default_rng(1).normal(size=(NODES, 5)) * [0, 0, 9, 9, 9]
+    fitted = fit_model(case.own, case.hidden, outputs, case.known)
+    assert case.auc(solve_equations(fitted, case.own, outputs)) > 0.98
+    alike = LinearModel(fitted.own, fitted.columns, fitted.bias, np.zeros_like(fitted.noise))
+    assert case.auc(solve_equations(alike, case.own, outputs)) < 0.9
+
+
+def test_a_generator_finds_columns_and_none_where_outputs_are_of_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generative, "_STEPS", 100)
+    case = Regression(unknown=2)
+    outputs = log_ratios(case.posteriors)
+    found = generated_columns(case.own, case.hidden, outputs, case.known, seed=0)
+    assert case.auc(found) > 0.9
+    other = Regression(unknown=2, seed=1)
+    shuffled = log_ratios(other.posteriors)
+    assert abs(case.auc(generated_columns(other.own, case.hidden, shuffled, case.known, seed=0)) - 0.5) < 0.1
+    fitted = fit_model(other.own, case.hidden, shuffled, case.known)
+    assert abs(case.auc(solve_equations(fitted, other.own, shuffled)) - 0.5) < 0.1
+
+
+ROWS, SOME = np.eye(4), np.arange(4) < 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: log_ratios(-ROWS), DataError, "none below 0"),
+        (lambda: log_ratios(ROWS[:, :1]), DataError, "two or more confidences"),
+        (lambda: fit_model(ROWS, ROWS, ROWS, SOME[:3]), DataError, r"known is bool \(3,\)"),
+        (lambda: fit_model(ROWS, ROWS * np.nan, ROWS, SOME), DataError, "columns has values that are not finite"),
+        (lambda: fit_model(ROWS, ROWS, ROWS, SOME, ridge=-1), ConfigError, "ridge=-1 must be at least 0"),
+        (lambda: solve_equations(fit_model(ROWS, ROWS, ROWS, SOME), ROWS[:, 1:], ROWS), DataError, "do not fit a"),
+        (lambda: generated_columns(ROWS, ROWS, ROWS, SOME[:3], seed=0), DataError, r"known is bool \(3,\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()

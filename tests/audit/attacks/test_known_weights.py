@@ -1,0 +1,91 @@
+"""Features from h^0 under a W that the adversary can compute: exact where it has all of W, chance where it has none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilgraph.audit.attacks.known_weights import (
+    exact_share,
+    least_squares_rows,
+    matched_rows,
+    solver,
+    sparse_rows,
+    without_own,
+)
+from veilgraph.audit.statistics import measure
+from veilgraph.core.errors import ConfigError, DataError
+
+NODES, COLUMNS, WIDTH = 60, 100, 32
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def words(random: np.random.Generator, share: float = 0.05) -> np.ndarray:
+    return (random.random((NODES, COLUMNS)) < share).astype(np.float64)
+
+
+def test_sparse_rows_come_out_exactly_of_a_known_w_and_not_at_all_of_another(random: np.random.Generator) -> None:
+    x = words(random)
+    w, other = random.normal(size=(2, COLUMNS, WIDTH))
+    found = sparse_rows(x @ w, w)
+    assert exact_share(found, x) > 0.9
+    assert measure(found.ravel(), x.ravel() > 0).auc > 0.99
+    wrong = sparse_rows(x @ w, other)
+    assert exact_share(wrong, x) < 0.1
+    assert abs(measure(wrong.ravel(), x.ravel() > 0).auc - 0.5) < 0.06
+
+
+def test_a_penalty_and_frequent_columns_find_more_than_equations_alone(random: np.random.Generator) -> None:
+    x = (random.random((NODES, COLUMNS)) < np.linspace(0.0, 0.2, COLUMNS)).astype(np.float64)
+    w = random.normal(size=(COLUMNS, WIDTH))
+    with_it, alone = (exact_share(sparse_rows(x @ w, w, penalty=each), x) for each in (0.01, 0.0))
+    assert with_it > alone + 0.2
+
+
+def test_few_columns_of_any_sign_are_solved_for_and_of_many_the_shortest_row_is_taken(
+    random: np.random.Generator,
+) -> None:
+    x, w = random.normal(size=(NODES, 20)), random.normal(size=(20, WIDTH))
+    assert least_squares_rows(x @ w, w) == pytest.approx(x)
+    assert solver(x) is least_squares_rows
+    assert solver(np.abs(x)) is sparse_rows
+    x, w = random.normal(size=(NODES, COLUMNS)), random.normal(size=(COLUMNS, WIDTH))
+    found = least_squares_rows(x @ w, w)
+    assert found @ w == pytest.approx(x @ w)
+    assert np.linalg.norm(found) < np.linalg.norm(x)
+
+
+def test_half_of_w_still_ranks_features_and_none_of_it_does_not(random: np.random.Generator) -> None:
+    x, (known, unknown) = words(random), random.normal(size=(2, COLUMNS, WIDTH))
+    for drawn, least, most in ((known, 0.75, 0.95), (random.normal(size=known.shape), 0.44, 0.56)):
+        assert least < measure(matched_rows(x @ (known + unknown), drawn).ravel(), x.ravel() > 0).auc < most
+
+
+def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator) -> None:
+    own, drawn = random.normal(size=(NODES, 9)), random.normal(size=(9, WIDTH))
+    others = 0.5 * random.normal(size=(NODES, WIDTH))
+    for unit in (2.0**12, 1.0, 2.0**-12):
+        rest = without_own((own @ drawn + others) * unit, own, drawn, others=False)
+        assert rest == pytest.approx(others)
+    more = own @ random.normal(size=drawn.shape)
+    regressed = without_own(own @ drawn + others + more, own, drawn, others=True)
+    assert np.abs(regressed - others).mean() < 0.5 * np.abs(more).mean()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: sparse_rows(np.eye(3), np.eye(4)), DataError, r"weights have the shape \(4, 4\) for h0 \(3, 3\)"),
+        (lambda: sparse_rows(np.eye(3), np.eye(3), penalty=-1), ConfigError, "penalty=-1 must be at least 0"),
+        (lambda: sparse_rows(np.eye(1), np.ones((10_001, 1))), DataError, "at most 10000 columns"),
+        (lambda: least_squares_rows(np.eye(3) * np.nan, np.eye(3)), DataError, "opened has values that are not finite"),
+        (lambda: without_own(np.eye(3), np.zeros((3, 3)), np.eye(3), others=False), DataError, "part of h0 is zero"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
