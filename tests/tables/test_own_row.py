@@ -79,7 +79,7 @@ def test_a_nodes_features_are_the_same_bits_whatever_the_others_are(
 ) -> None:
     assert beyond_own_row(party(features).nodes.features, scaling) == []
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=8)
     @given(own=row, before=others, after=others, node=st.integers(0, ROWS - 1))
     def holds(own: dict[str, Any], before: list[Any], after: list[Any], node: int) -> None:
         one, other = ([*rows[:node], own, *rows[node:]] for rows in (before, after))
@@ -143,7 +143,7 @@ def test_values_are_cut_to_the_range_and_it_becomes_0_to_1(folder: Path) -> None
     assert found[:, 1].tolist() == [5] * len(values)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     ends=st.lists(st.floats(-3e38, 3e38), min_size=2, max_size=2, unique=True),
     values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=2, max_size=8),
