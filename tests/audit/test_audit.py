@@ -32,6 +32,17 @@ from veilgraph.paradigms.jobs import train
 from veilgraph.paradigms.run_directory import RunDirectory
 
 NODES = 240
+MOUNTED = (
+    "uniformity",
+    "reconstruction",
+    "equation-solving",
+    "generative-regression",
+    "link-combination",
+    "label-gradient",
+    "label-blind",
+    "membership-gradient",
+    "membership-lira-online",
+)
 
 
 def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
@@ -59,7 +70,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(run: Path) -> AuditResult:
-    return audit(run, Plan(shadows=2))
+    """Of the attacks that tests here look at; all of them together are mounted in ``make nightly``."""
+    return audit(run, Plan(attacks=MOUNTED, shadows=2))
+
+
+@nightly
+def test_every_attack_is_mounted_or_its_absence_has_a_reason(run: Path) -> None:
+    found = audit(run, Plan(shadows=2))
+    named = {finding.attack for finding in found.findings} | {each.name for each in found.skipped}
+    assert named >= set(ATTACK_NAMES) - {"attribute-release", "link-propagation", "epsilon"}
 
 
 def of(result: AuditResult, adversary: str, attack: str, target: str | None = None) -> list[Finding]:
