@@ -124,25 +124,31 @@ def claims() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _is_mark(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+def _skips(node: ast.AST) -> bool:
+    """Whether a decorator, a statement or a value is ``pytest.mark.skip`` or ``pytest.skip``, called or not."""
+    while isinstance(node, ast.Expr | ast.Call):
+        node = node.value if isinstance(node, ast.Expr) else node.func
+    return isinstance(node, ast.Attribute) and node.attr == "skip"
 
 
 @cache
-def _functions(file: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Functions of a file of tests by name, those in classes left out; none where the whole file is skipped."""
-    tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
-    plain_nodes = [node for node in tree.body if isinstance(node, ast.Expr) or _is_mark(node)]
-    if any(re.match(r"(pytestmark = .*)?pytest\.(mark\.)?skip\b(?!if)", ast.unparse(node)) for node in plain_nodes):
-        return {}
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+def _running(file: str) -> frozenset[str]:
+    """Tests of a file, those in classes left out, that no ``skip`` without a condition keeps from running."""
+    body = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8")).body
+    marks = [
+        node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    if any(_skips(each) for node in [*body, *marks] for each in (node.elts if isinstance(node, ast.List) else [node])):
+        return frozenset()
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(
+        each.name
+        for each in functions
+        if each.name.startswith("test_") and not any(map(_skips, [*each.decorator_list, *each.body[:2]]))
+    )
 
 
 def runs(test: str) -> bool:
-    """Whether ``file::function`` is a test that no ``skip`` without a condition keeps from running."""
+    """Whether ``file::function`` is a test that is there and runs."""
     file, _, name = test.partition("::")
-    function = _functions(file).get(name) if (ROOT / "tests" / file).is_file() else None
-    if function is None or not name.startswith("test_"):
-        return False
-    lines = [*map(ast.unparse, function.decorator_list), *map(ast.unparse, function.body[:2])]
-    return not any(re.match(r"pytest\.(mark\.skip\b(?!if)|skip\()", line) for line in lines)
+    return (ROOT / "tests" / file).is_file() and name in _running(file)
