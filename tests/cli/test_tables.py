@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_check_shows_a_party_file(tables: Path) -> None:
     assert "Party A" in both.stdout
     assert "Party B" in both.stdout
     assert "is a valid job" in both.stdout
+
+
+def test_check_and_budget_make_no_connection(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: socket.socket, *_: object) -> None:
+        raise AssertionError("something was to leave this machine")
+
+    for way in ("connect", "connect_ex", "sendto", "bind"):
+        monkeypatch.setattr(socket.socket, way, refused)
+    with socket.socket() as other, pytest.raises(AssertionError, match="was to leave"):
+        other.connect(("127.0.0.1", 9))
+    for command, file in (("check", "A/party.yaml"), ("check", "job.yaml"), ("budget", "job.yaml")):
+        assert veilgraph(command, tables / file).exit_code == 0
 
 
 def test_check_names_what_is_wrong_with_a_party_file(tables: Path, tmp_path: Path) -> None:

@@ -209,6 +209,19 @@ def test_a_private_seed_is_all_of_32_bytes_of_the_system_above_every_public_one(
     assert len({seed % 2**64 for seed in seeds} | {seed >> 192 for seed in seeds}) == 40
 
 
+def test_what_is_shared_of_a_private_seed_leads_to_no_stream_of_its_owner():
+    """It is a hash of the seed, as long; neither the seed nor what else is drawn from it follows from it."""
+    own = LearningStreams(seed := private_seed(), "A")
+    shared = own.to_share()
+    assert shared >= PUBLIC_SEEDS
+    assert shared == LearningStreams(seed, "A").to_share() != LearningStreams(private_seed(), "A").to_share()
+    told = [seed, *(own.seed(purpose) for purpose in ("local", "order", "rounding")), own.secret("rounding")]
+    found = [LearningStreams(shared, "A"), LearningStreams(shared, "shared")]
+    drawn = [each.seed(purpose) for each in found for purpose in ("local", "order", "rounding")]
+    assert not {*told} & {shared, *drawn, *(each.secret("rounding") for each in found)}
+    assert LearningStreams(5, "A").to_share() == 5, "a public one all have anyway"
+
+
 def test_private_streams_use_more_than_the_32_bits_that_torch_keeps_of_a_seed():
     seed = private_seed()
 

@@ -300,6 +300,23 @@ def test_the_log_has_no_ids_and_no_token(running):
     assert "C1" not in "".join(lines)
 
 
+def test_the_service_connects_to_nobody(running, monkeypatch):
+    """What is asked is told to no other party: the service answers from its own disk."""
+    caller, run, _ = running
+    connect, threads = socket.socket.connect, []
+
+    def noted(self, address):
+        threads.append(threading.current_thread())
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", noted)
+    caller.predict("C1", "C9")
+    infer_anew(run)
+    caller.predict("C1")
+    caller.health()
+    assert threads == [threading.current_thread()] * 3, "the caller's own three, and none of the service's"
+
+
 def test_plain_http_is_refused(running):
     caller, _, _ = running
     with socket.create_connection(("127.0.0.1", caller.port), timeout=5) as plain:

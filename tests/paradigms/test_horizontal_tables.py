@@ -239,6 +239,11 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
     rewrite(folder / "edges.csv", copy_edges)
     found = predict(run.path, ids=["new", next(iter(before["A"]))])
     assert found.ids == ("new", next(iter(before["A"])))
+    kinds = [
+        {row["kind"] for row in json.loads((run.path / "parties" / "A" / name).read_text())}
+        for name in ("traffic.json", "prediction_traffic.json")
+    ]
+    assert ["column_sums" in each for each in kinds] == [True, False], "predictions open no sums"
     after = predicted(run.path, "B")
     assert after.keys() == before["B"].keys() | {"new", "far"}
     assert numbers(after["new"]) == chances(after[old])

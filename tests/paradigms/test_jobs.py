@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import stat
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.roles.federation import (
 from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.recorded import RecordedLink
@@ -229,6 +230,26 @@ def test_predict_gives_what_the_run_gave(tmp_path: Path) -> None:
     assert changed - {"parties/A/predictions.safetensors"} == {
         f"parties/{party}/{name}.jsonl" for party in ("A", "B", SERVER) for name in ("disclosures", "evidence")
     }
+
+
+def test_the_others_do_not_learn_which_nodes_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever they are, the same messages go the same ways, and of as many rows."""
+    run = train(saved_job(tmp_path / "data", {"train": {"epochs": 1}}), tmp_path / "run")
+    original, seen = RecordedLink.send, Counter[tuple[object, ...]]()
+
+    def send(self: RecordedLink, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        if tag.kind not in (Kind.HELLO, Kind.CORRELATION):  # texts grow with the records; the dealer works ahead
+            seen[self.party, to, tag, tensor.dtype, tuple(tensor.shape)] += 1
+        original(self, to, tag, tensor)
+
+    monkeypatch.setattr(RecordedLink, "send", send)
+    sessions = []
+    for nodes in (None, [7, 59], []):
+        predict(run.path, nodes)
+        sessions.append(dict(seen))
+        seen.clear()
+    assert sessions[0]
+    assert sessions == sessions[:1] * 3
 
 
 def test_predicting_leaves_the_record_of_training_as_it_was(tmp_path: Path) -> None:

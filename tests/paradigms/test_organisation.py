@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests.paradigms.test_horizontal_tables import found_in, plain_hashes
 from veilgraph.core.chain import digest
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings
@@ -23,6 +25,7 @@ from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.party import load_party
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import read_view
 from veilgraph.paradigms.jobs import align, predict, resume, train
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.paradigms.sending import SendingRecord
@@ -69,6 +72,27 @@ def test_tables_are_aligned_trained_and_predicted(parties: dict[str, Path], tmp_
     own = rows(run.path, "A")[-1]
     with pytest.raises(ConfigError, match=f"ids: '{own}' \\(1 of 1\\) is not among the 300 nodes of the newest joint"):
         predict(run.path, ids=[own])
+
+
+def test_no_id_no_hash_of_one_and_no_name_of_a_column_leaves_a_holder(parties: dict[str, Path], tmp_path: Path) -> None:
+    """In all that is sent, byte by byte: aligned, trained and predicted."""
+    for file in parties.values():
+        nodes = file.parent / "nodes.csv"
+        header, rest = nodes.read_text("utf-8").split("\n", 1)
+        nodes.write_text(header.replace("x0", "x_income0") + "\n" + rest, "utf-8")
+    run = train(job(parties, train={"epochs": 1}), tmp_path / "run", record_views=True)
+    needles = plain_hashes({name for party in parties for name in rows(run.path, party)})
+    words, kinds = re.compile(rb"C\d{6}|x_income0|\.csv|party\.yaml"), set()
+    assert words.search(b"xyzC000123?")
+    for party in (*parties, SERVER):
+        (path,) = RunDirectory.open(run.path).party(party).views()
+        for message in read_view(path):
+            if message.sender == party:
+                content = message.tensor().contiguous().numpy().tobytes()
+                kinds.add(message.tag.kind)
+                assert not words.search(content), message.tag
+                assert not found_in(content, needles), message.tag
+    assert {Kind.HELLO, Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.MASKED, Kind.SHARE} <= kinds
 
 
 def test_nodes_added_after_training_are_predicted_as_trained(parties: dict[str, Path], tmp_path: Path) -> None:

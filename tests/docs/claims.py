@@ -1,0 +1,153 @@
+"""Sentences of the documentation, the marks behind those that promise privacy, and the rows of docs/claims.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[2]
+CLAIMS: Final = ROOT / "docs" / "claims.md"
+FIGURES: Final = ("results.md", "benchmarks.md", "engine-benchmarks.md", "errata.md")
+"""Pages of measurements, and of what papers say: they promise nothing of this program."""
+
+PAGES: Final = tuple(
+    page
+    for page in (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
+    if page != CLAIMS and page.name not in FIGURES
+)
+MARK: Final = re.compile(r"<!-- claim: ([a-z0-9]+(?:-[a-z0-9]+)*) -->")
+
+REASONS: Final = ("none: cryptography", "none: access", "none: tests alone")
+"""Why no attack on a run's messages would find a claim false; the head of docs/claims.md explains them."""
+
+TELLS: Final = re.compile(
+    r"never (leaves?|sent\b)|learns? (nothing|no more)|told nothing|nothing (leaves|else is sent|that depends on)"
+    r"|nobody (but the|else has|learns|can (compute|change|read))|without telling|before anybody sees"
+    r"|before (any|an) id|before anything (leaves|was sent|is sent)|only the sum|cannot (read|test|tell|see|learn)\b"
+    r"|cannot be (connected|read)\b|(send|tell|open|reveal|read|publishe?|release)s? nothing|sent nothing"
+    r"|\bhides\b|(is|are) hidden"
+    r"|stays? (at home|at the holder|with|where they are|in the (kit|organisation|party file))"
+    r"|(sent|learns?) no more|says? nothing of (its|the)\b|nothing of (h⁰|its data|losing|the nodes)"
+    r"|ε (bounds|holds)|end[ -]to[ -]end|its owner only|no other party|not which"
+    r"|untestable|gets nobody",
+    re.IGNORECASE,
+)
+"""Words of sentences that promise that somebody does not learn something."""
+
+NO_PROMISES: Final = {
+    "A single release under DP hides what it should": "a measurement",
+    "What stays with the machine that joins": "of one holder's own machines",
+    "Declared ranges and categories are taken as public": "a condition",
+    "guessing the coins is exactly what ε bounds": "how canaries are judged",
+    "Run veilgraph budget job.yaml, before anything is sent": "advice",
+    "Holders send nothing offline but the set-up": "counts bytes",
+    "the evidence must tell nothing, and does": "the words of a verdict that something leaks",
+    "a newer one is missing or cannot be read": "of a damaged file",
+    "nothing hides that from itself": "says that there is no protection",
+}
+"""Words of a sentence that has a tell and promises nothing → why it is none."""
+
+
+class Claim(NamedTuple):
+    """A row of docs/claims.md."""
+
+    page: str
+    slug: str
+    words: str
+    tests: tuple[str, ...]
+    attacks: tuple[str, ...]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Text without code, without headings and without the heads of tables; an empty line where something was."""
+    fenced = code = False
+    before = ""
+    for line, below in zip(lines := text.splitlines(), [*lines[1:], ""], strict=True):
+        if line.lstrip().startswith("```"):
+            fenced, code = not fenced, False
+        code = line.startswith("    ") and (code or not before.strip()) if line.strip() else code
+        before = line
+        head = any(re.match(r"\s*\|[-:| ]+\|$", each) for each in (line, below))
+        yield "" if fenced or code or head or line.lstrip().startswith(("```", "#")) else line.strip()
+
+
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])([*)]*(?: <!-- claim: \S+ -->)*)\s+(?=[A-Z*`(\[ΔΣε∎—])")
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences with their marks. A row of a table is one, and so is an item of a list that has no full stop."""
+    blocks: list[list[str]] = [[]]
+    for line in _lines(text):
+        item = re.match(r"(?:[-*]|\d+\.) ", line)
+        if not line or item or line.startswith("|"):
+            blocks.append([])
+        if line:
+            blocks[-1].append(line[item.end() :] if item else line)
+    joined = (" ".join(block) for block in blocks)
+    parted = (text if text.startswith("|") else _SENTENCE_END.sub(r"\1\n", text) for text in joined)
+    return [sentence for text in parted for sentence in text.split("\n") if sentence]
+
+
+def plain(text: str) -> str:
+    """Words as they are read: no marks, no targets of links, no emphasis."""
+    shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", MARK.sub("", text))
+    return re.sub(r"\s+", " ", re.sub(r"[*`]", "", shown)).strip()
+
+
+def tells(sentence: str) -> bool:
+    """Whether a sentence sounds like a promise, and is not known to be none."""
+    words = plain(sentence)
+    return bool(TELLS.search(words)) and not any(known in words for known in NO_PROMISES)
+
+
+@cache
+def page_sentences(page: Path) -> tuple[str, ...]:
+    """All sentences of a page."""
+    return tuple(sentences(page.read_text(encoding="utf-8")))
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """All rows of docs/claims.md, under the page that their heading leads to."""
+    found, page = [], ""
+    for line in CLAIMS.read_text(encoding="utf-8").splitlines():
+        if heading := re.fullmatch(r"## \[.*\]\((.*)\)", line):
+            page = (CLAIMS.parent / heading[1]).resolve().relative_to(ROOT).as_posix()
+        elif row := re.fullmatch(r"\| `(\S+)` \| (.*) \| (.*) \| (.*) \|", line):
+            tests = tuple(test.strip("`") for test in row[3].split("<br>"))
+            found.append(Claim(page, row[1], row[2], tests, tuple(row[4].split(", "))))
+    return tuple(found)
+
+
+def _skips(node: ast.AST) -> bool:
+    """Whether a decorator, a statement or a value is ``pytest.mark.skip`` or ``pytest.skip``, called or not."""
+    while isinstance(node, ast.Expr | ast.Call):
+        node = node.value if isinstance(node, ast.Expr) else node.func
+    return isinstance(node, ast.Attribute) and node.attr == "skip"
+
+
+@cache
+def _running(file: str) -> frozenset[str]:
+    """Tests of a file, those in classes left out, that no ``skip`` without a condition keeps from running."""
+    body = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8")).body
+    marks = [
+        node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    if any(_skips(each) for node in [*body, *marks] for each in (node.elts if isinstance(node, ast.List) else [node])):
+        return frozenset()
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(
+        each.name
+        for each in functions
+        if each.name.startswith("test_") and not any(map(_skips, [*each.decorator_list, *each.body[:2]]))
+    )
+
+
+def runs(test: str) -> bool:
+    """Whether ``file::function`` is a test that is there and runs."""
+    file, _, name = test.partition("::")
+    return (ROOT / "tests" / file).is_file() and name in _running(file)
