@@ -138,7 +138,7 @@ def test_others_keep_them_apart_and_have_coins_of_their_own() -> None:
 
 
 def test_too_many_or_other_nodes_are_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"privacy.canaries=200 of unit node at each of 2 holders take 1200 nodes"):
+    with pytest.raises(ConfigError, match=r"privacy.canaries=200 of unit node at each of 2 holders take 1600 nodes"):
         inserted("node", "B", count=200)
     canaries, graph = inserted("row", "B")
     with pytest.raises(RunError, match="drawn for 300 common nodes, and now there are 299"):

@@ -9,7 +9,7 @@ from typing import Final
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
-from veilgraph.audit.mounts import edges, features, labels, members
+from veilgraph.audit.mounts import edges, features, labels, members, seeds
 from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.types import PartyId
 
@@ -42,6 +42,7 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "attribute-release": Attack("features", ("releases",), features.from_release),
     "reconstruction": Attack("features", ("initial",), features.reconstruction),
     "feature-similarity": Attack("features", ("initial",), features.similarity),
+    "public-seed": Attack("features", ("initial",), seeds.from_public_seed),
     "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
     "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
     "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True),
@@ -49,4 +50,5 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),
     "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),
 }
-"""Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""
+"""Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, and
+``audit.mounts.checks`` has those of what a run claims."""

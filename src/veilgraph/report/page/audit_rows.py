@@ -92,7 +92,7 @@ def row_of(finding: Finding, axis: Axis) -> Row:
         figures.append(f"found at 1 % false alarms {100 * others['tpr_at_1_percent'].value:.1f} %")
     if finding.accuracy is not None:
         figures.append(f"right guesses {100 * finding.accuracy:.1f} %")
-    if finding.verdict is not None:
+    if finding.verdict is not None and finding.measure != "p-value":
         figures.append(f"p = {finding.verdict.p_value:.3g}")
     who = f"{finding.adversary} against {finding.target}: {_SECRETS.get(finding.secret, finding.secret)}"
     return Row(
@@ -153,7 +153,7 @@ def _roc(finding: Finding, who: str) -> LineChart | None:
 
 
 def _name(finding: Finding) -> str:
-    return "ε at least" if finding.measure == "epsilon" else "AUC"
+    return {"epsilon": "ε at least", "p-value": "p"}.get(finding.measure, "AUC")
 
 
 def _interval(interval: Interval) -> str:
