@@ -98,7 +98,6 @@ def alarms_of(kind: str, folder: Path, seed: int) -> tuple[list[str], set[str]]:
 
 
 @nightly
-@pytest.mark.timeout(7200)
 def test_honest_runs_raise_no_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At a rate of 1 % an audit, more alarms than this have a probability of 0.001."""
     alarms, mounted = list[list[str]](), set[str]()

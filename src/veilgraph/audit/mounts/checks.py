@@ -6,6 +6,7 @@ An auditor has all views, all data and all ledgers, and knows what an honest run
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -68,7 +69,7 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
         found = noise_level(releases)
         note = f"At least {found.share:.3g} of the noise is there, in every release and anew."
         if found.excess:
-            note += f" The longest row is at least {found.excess:.3g} clips too long."
+            note += f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
         words = f"{len(releases)} releases of {' and '.join(who)}"
         yield _finding("noise-level", SERVER, who[0], "noise", words, found.p_value, note)
 
@@ -110,8 +111,13 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
 
 
 def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
-    """At the server: releases that went out against those that the ledgers have."""
+    """At who is sent them: releases that went out against those that the ledgers have."""
     settings, privacy = case.settings, case.settings.privacy
+    for other in view.others:
+        sent = {kind: view.received(kind, other) for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)}
+        different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent.values())
+        if different and view.party != SERVER:
+            yield _compared(view.party, other, different, different - _ledger(case, other).total())
     if view.party != SERVER or privacy is None or settings.paradigm != "vertical":
         return
     seen = {name: _released(case, view, name) for name in settings.data.names}
@@ -124,11 +130,13 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
             theirs = [seen[other] for other in seen if other != name]
             went["others"] = sum(round_ > 0 for each in theirs for some in each.values() for _, round_ in some)
         entries = _ledger(case, name)
-        missing = {channel: count - entries.get(channel, 0) for channel, count in went.items()}
-        unpaid = sum(max(0, each) for each in missing.values())
-        words = f"{sum(went.values())} releases of {name}'s data, against its ledger's {sum(entries.values())}"
-        note = f"{unpaid} releases were not paid for."
-        yield _finding("paid", SERVER, name, "noise", words, float(unpaid == 0), note)
+        unpaid = sum(max(0, count - entries[channel]) for channel, count in went.items())
+        yield _compared(SERVER, name, sum(went.values()), unpaid)
+
+
+def _compared(adversary: PartyId, holder: PartyId, releases: int, unpaid: int) -> Finding:
+    words, note = f"{releases} releases of {holder}'s data, and its ledger", f"{max(0, unpaid)} were not paid for."
+    return _finding("paid", adversary, holder, "noise", words, float(unpaid <= 0), note)
 
 
 def _reach(case: Case, view: View) -> Iterator[Finding | Skipped]:
@@ -175,14 +183,14 @@ def _key(seen: Seen) -> tuple[int, Kind, int, int]:
     return seen.session, seen.tag.kind, seen.tag.step, seen.tag.round
 
 
-def _ledger(case: Case, name: PartyId) -> dict[str, int]:
+def _ledger(case: Case, name: PartyId) -> Counter[str]:
     """Channel → releases that a holder's ledger has; nothing where there is none."""
     path = case.run.party_path(name) / LEDGER
-    found: dict[str, int] = {}
+    found = Counter[str]()
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines()[1:]:
             entry = json.loads(line)
-            found[entry["channel"]] = found.get(entry["channel"], 0) + int(entry["count"])
+            found[entry["channel"]] += int(entry["count"])
     return found
 
 
