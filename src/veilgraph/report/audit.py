@@ -21,8 +21,9 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, 
     """
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.caption = (
-        "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In brackets the "
-        "95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's plaintext features."
+        "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In brackets "
+        "the 95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's plaintext "
+        "features."
     )
     table.add_column("who, on whose", overflow="fold")
     table.add_column("attack, from", overflow="fold")

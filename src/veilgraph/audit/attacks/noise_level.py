@@ -7,7 +7,8 @@ A released matrix is x + n, n of independent N(0, s²) entries, and every row of
   as well. The same holds of pairs of rows in one release;
 - ‖(x + n)_v‖ ≤ C + ‖n_v‖. More is the mark of a row that was not clipped, and is seen best in the mean of releases.
 
-So all p-values are bounds for any data, and none of these tests needs to know them.
+So all p-values are bounds for any data, and none of these tests needs to know them. Where rows were trained on what was
+released before, they depend on its noise, by way of a few weights: too little to make a difference small.
 """
 
 from __future__ import annotations
