@@ -138,7 +138,7 @@ def test_others_keep_them_apart_and_have_coins_of_their_own() -> None:
 
 
 def test_too_many_or_other_nodes_are_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"privacy.canaries=200 of unit node at each of 2 holders take 1200 nodes"):
+    with pytest.raises(ConfigError, match=r"privacy.canaries=200 of unit node at each of 2 holders take 1600 nodes"):
         inserted("node", "B", count=200)
     canaries, graph = inserted("row", "B")
     with pytest.raises(RunError, match="drawn for 300 common nodes, and now there are 299"):
@@ -198,7 +198,7 @@ def less_noise(share: float) -> Iterator[None]:
 @pytest.mark.parametrize(("unit", "share"), [("row, replaced", 0.3), ("edge", 0.05), ("node", 0.05)])
 def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, share: float) -> None:
     """An edge or a node reaches fewer rows here than it might at worst, so that more has to be missing."""
-    job = job_in(tmp_path / "data", 2, 1200, ONCE, canaries=300, **UNITS[unit])
+    job = job_in(tmp_path / "data", 2, 1500, ONCE, canaries=300, **UNITS[unit])
     assert [f.passed for f in bounds(train(job, tmp_path / "honest", record_views=True).path).findings] == [True]
     with less_noise(share):
         run = train(job, tmp_path / "mutant", record_views=True).path

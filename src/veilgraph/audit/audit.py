@@ -20,6 +20,7 @@ from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.coalition import joined_evidence
 from veilgraph.audit.evidence import Evidence, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
+from veilgraph.audit.mounts.checks import checked
 from veilgraph.audit.mounts.masks import told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
@@ -207,6 +208,8 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
     if adversary != CLIENT and len(members_of(adversary)) == 1:
         for names, what in unused(load_view(case.run, adversary), found):
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
+        progress(f"{adversary}: what the run claims")
+        yield from checked(case, adversary, attacks)
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
         yield from empirical_epsilon(case, adversary)

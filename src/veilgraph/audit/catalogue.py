@@ -56,4 +56,5 @@ ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
     "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),
     "membership-lira-online": Attack("membership", ("posteriors",), members.from_both_likelihoods, of_labels=True),
 }
-"""Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries."""
+"""Attacks on what a party is meant to have. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, and
+``audit.mounts.checks`` has those of what a run claims."""

@@ -78,7 +78,7 @@ class Finding:
         attack: its name.
         evidence: in words, what of its view the adversary used.
         permitted: whether the evidence is something that this party is meant to have; if not, it must tell nothing.
-        measure: ``auc`` (0.5 is chance) or ``epsilon`` (a lower bound).
+        measure: ``auc`` (0.5 is chance), ``epsilon`` (a lower bound) or ``p-value`` (of a test of what the run claims).
         value: with its interval.
         figures: others by name, with theirs.
         accuracy: of a guess among several classes.
@@ -100,7 +100,7 @@ class Finding:
     attack: AttackName
     evidence: str
     permitted: bool
-    measure: Literal["auc", "epsilon"]
+    measure: Literal["auc", "epsilon", "p-value"]
     value: Interval
     figures: Mapping[Figure, Interval] | None = None
     accuracy: float | None = None

@@ -54,7 +54,8 @@ def audit_command(
     Every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
     that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of
     the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
-    message that must say nothing says something, or where canaries prove a larger ε than the ledger has.
+    message that must say nothing says something, where canaries prove a larger ε than the ledger has, or where the
+    run is not what it claims: its noise, what it paid for, its low bits, splits and orders.
     """
     from veilgraph.audit.audit import AUDIT_FILE, Plan, audit  # noqa: PLC0415
     from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415

@@ -33,11 +33,15 @@ LimitedAttack = Literal[
 ]
 """Attacks on what a party is meant to have, whose figures a job may limit."""
 
-AttackName = Literal[LimitedAttack, "uniformity", "epsilon"]
+Check = Literal["noise-level", "paid", "reach", "low-bits", "split", "row-order"]
+"""Tests of what a run claims, which fail without a limit."""
+
+AttackName = Literal[LimitedAttack, "uniformity", "epsilon", Check]
 """Attacks by the names that findings and the command line use; ``audit.catalogue`` says what each does."""
 
 LIMITED_ATTACKS: Final[tuple[LimitedAttack, ...]] = get_args(LimitedAttack)
 ATTACK_NAMES: Final[tuple[AttackName, ...]] = get_args(AttackName)
+CHECKS: Final[tuple[Check, ...]] = get_args(Check)
 LimitedFigure = Literal["auc", "tpr_at_1_percent", "tpr_at_0_1_percent"]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

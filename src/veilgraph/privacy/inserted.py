@@ -30,7 +30,7 @@ from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
 
-_MOST_LEAVES: Final = 4
+_MOST_LEAVES: Final = 8
 _SIZES: Final = {"row": 1, "edge": 2}
 
 
@@ -47,7 +47,8 @@ class Inserted:
         owners: the holders that have canaries, in the job's order.
         party: whose these are.
         public: SHA-256 of the job, from which all holders' places follow.
-        leaves: neighbours of the node of a canary of unit ``node``.
+        leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
+            less than eight, so that an audit sees whether the bound was applied.
     """
 
     count: int
@@ -77,7 +78,7 @@ class Inserted:
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
             raise ConfigError("privacy.canaries: the job has none; give how many")
-        leaves = min(privacy.degree_bound or 0, _MOST_LEAVES) if privacy.unit == "node" else 0
+        leaves = min((privacy.degree_bound or 0) + 1, _MOST_LEAVES) if privacy.unit == "node" else 0
         made = cls(
             privacy.canaries,
             nodes,

@@ -21,8 +21,9 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, 
     """
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.caption = (
-        "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound. In brackets the 95 % interval. Without: the "
-        "same adversary without what it saw. Pooled: with everybody's plaintext features."
+        "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In brackets "
+        "the 95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's plaintext "
+        "features."
     )
     table.add_column("who, on whose", overflow="fold")
     table.add_column("attack, from", overflow="fold")
@@ -49,7 +50,8 @@ def verdict_words(finding: Finding) -> str:
             return "the ledger has no bound"
         return "above the ledger" if finding.passed is False else "within the ledger"
     if not finding.permitted:
-        return "LEAK" if finding.passed is False else "says nothing"
+        leak, none = ("LEAK", "says nothing") if finding.measure == "auc" else ("not as claimed", "as claimed")
+        return leak if finding.passed is False else none
     if finding.passed is False:
         return limit_words(finding)
     if found is None or not found.found:

@@ -63,8 +63,9 @@ def audit(found: Found) -> Audit:
         return Audit("not audited", "plain", f"Not audited: run veilgraph audit {found.path.name}.", (), (), (), ())
     failed = [finding for finding in report.findings if finding.passed is False]
     held = [finding for finding in report.findings if finding.passed is not None]
-    aucs, epsilons = (
-        [finding for finding in report.findings if finding.measure == measure] for measure in ("auc", "epsilon")
+    aucs, epsilons, claims = (
+        [finding for finding in report.findings if finding.measure == measure]
+        for measure in ("auc", "epsilon", "p-value")
     )
     tables = []
     if aucs:
@@ -73,10 +74,12 @@ def audit(found: Found) -> Audit:
     if epsilons:
         highest = max(max(finding.value.high, finding.limit or 0.0) for finding in epsilons)
         tables.append(_table("ε, a lower bound from the attack", epsilons, (0.0, 1.1 * highest or 1.0)))
+    if claims:
+        tables.append(_table("What the run claims: p-values of what was seen", claims, (0.0, 1.0)))
     notes = []
     if (report.job, report.paradigm) != (found.settings.name, found.settings.paradigm):
         notes.append(f"This audit is of another job, {report.job} ({report.paradigm}): audit the run again.")
-    if any(not finding.permitted for finding in aucs):
+    if any(not finding.permitted for finding in report.findings):
         notes.append(
             "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
             f"reported in at most {100 * report.false_alarm_rate:g} % of audits."

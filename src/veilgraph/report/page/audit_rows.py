@@ -17,6 +17,8 @@ WIDTH: Final = 240.0
 """Of an interval chart."""
 
 _SECRETS: Final = {"nothing": "anything at all", "noise": "canaries under the noise"}
+_NOT_AS_CLAIMED: Final = "LEAK: the run is not what it claims"
+_AS_CLAIMED: Final = "as the run claims"
 _MASKED_LEAK: Final = "LEAK: masked evidence tells something"
 _EPSILON_LEAK: Final = "LEAK: more than the ledger's ε allows"
 _EPSILON_KEPT: Final = "no more than the ledger's ε allows"
@@ -67,6 +69,8 @@ def verdict_of(finding: Finding) -> tuple[str, str]:
     """
     if finding.measure == "epsilon":
         return (_EPSILON_LEAK, "bad") if finding.passed is False else (_EPSILON_KEPT, "good")
+    if finding.measure == "p-value":
+        return (_NOT_AS_CLAIMED, "bad") if finding.passed is False else (_AS_CLAIMED, "good")
     if not finding.permitted:
         return (_MASKED_LEAK, "bad") if finding.passed is False else (_GUESSING, "good")
     tested, above_chance = finding.verdict is not None and finding.verdict.found, finding.value.low > CHANCE
@@ -92,9 +96,10 @@ def row_of(finding: Finding, axis: Axis) -> Row:
         figures.append(f"found at 1 % false alarms {100 * others['tpr_at_1_percent'].value:.1f} %")
     if finding.accuracy is not None:
         figures.append(f"right guesses {100 * finding.accuracy:.1f} %")
-    if finding.verdict is not None:
+    if finding.verdict is not None and finding.measure != "p-value":
         figures.append(f"p = {finding.verdict.p_value:.3g}")
-    who = f"{finding.adversary} against {finding.target}: {_SECRETS.get(finding.secret, finding.secret)}"
+    secret = "what the run claims" if finding.measure == "p-value" else _SECRETS.get(finding.secret, finding.secret)
+    who = f"{finding.adversary} against {finding.target}: {secret}"
     return Row(
         who=who,
         attack=finding.attack,
@@ -153,7 +158,7 @@ def _roc(finding: Finding, who: str) -> LineChart | None:
 
 
 def _name(finding: Finding) -> str:
-    return "ε at least" if finding.measure == "epsilon" else "AUC"
+    return {"epsilon": "ε at least", "p-value": "p"}.get(finding.measure, "AUC")
 
 
 def _interval(interval: Interval) -> str:

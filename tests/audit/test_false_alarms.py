@@ -1,0 +1,115 @@
+"""Audits of runs in which nothing is wrong: how often one fails all the same.
+
+``VEILGRAPH_AUDITS=200 VEILGRAPH_NIGHTLY=1 pytest tests/audit/test_false_alarms.py`` makes 200; without, twenty.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from scipy.stats import binom
+
+from tests import nightly
+from tests.roles.federation import merge
+from veilgraph.audit.audit import FALSE_ALARM_RATE, Plan, audit
+from veilgraph.core.audit_settings import CHECKS, Check
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.data_settings import DataSettings
+from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import save_party
+from veilgraph.paradigms.jobs import train
+
+AUDITS = int(os.environ.get("VEILGRAPH_AUDITS", "20"))
+VERDICTS = ("uniformity", "epsilon", *CHECKS)
+"""Attacks that fail an audit without a limit."""
+
+Content = Mapping[str, Any]
+_INDIVIDUAL: Content = {"initial": {"method": "individual"}}
+_SECURE_SUM: Content = {"initial": {"method": "secure-sum"}}
+_HOP: Content = {"model": "sage-mean", "hops": 1, "normalize": True}
+_FIXED: Content = {**_INDIVIDUAL, "local": {"model": "appnp", "hops": 1, "normalize": True}}
+_NODE: Content = {"unit": "node", "degree_bound": 2}
+_LOCAL: Content = {
+    "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
+    "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
+}
+
+
+def private(schedule: str, canaries: int, within: str, **changes: Any) -> Content:
+    found = {"schedule": schedule, "epsilon_total": 4.0, "delta": 1e-5, "canaries": canaries, "canaries_in": within}
+    return {"privacy": {**found, **changes}, "train": {"select_by": "last"}}
+
+
+MIX: Mapping[str, tuple[int, Content]] = {
+    "collaborative": (2, {}),
+    "secure-sum": (3, {"model": _SECURE_SUM}),
+    "individual": (4, {"model": _INDIVIDUAL}),
+    "two rounds": (3, {"model": {"rounds": 2, **_SECURE_SUM}}),
+    "once": (3, {"model": _FIXED, **private("once", 60, "data")}),
+    "once, of a node": (3, {"model": _FIXED, **private("once", 40, "data", **_NODE)}),
+    "every step": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows")}),
+    "every step, canaries in data": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 60, "data")}),
+    "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
+    "horizontal": (3, {"paradigm": "horizontal", "horizontal": {"dim": 8, "combine": "secure-max"}}),
+    "local": (3, {"paradigm": "local", **_LOCAL}),
+    "tables": (2, {}),
+}
+"""Kinds of jobs, with how many holders."""
+
+
+def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
+    """One of the mix, on data of its own."""
+    holders, changes = MIX[kind]
+    names = list("ABCD"[:holders])
+    base: Content = {"seed": seed, "train": {"epochs": 2, "patience": None}}
+    if kind in ("horizontal", "local"):
+        data = {"dataset": "synthetic", "holders": holders}
+        return parse_job(merge({**base, "data": data}, cast(Any, changes)))
+    if kind == "tables":
+        files = export_dataset(DataSettings(dataset="synthetic", holders=holders), folder, overlap=0.75, seed=seed)
+        paths = {name: str(path) for name, path in files.items()}
+    else:
+        folder.mkdir(parents=True)
+        graphs = split_vertically(
+            synthetic_data(400, 6 * holders, 3, seed), names=names, label_holder="A", seed=seed, num_classes=3
+        )
+        for graph in graphs:
+            save_party(graph, folder / f"{graph.party}.safetensors")
+        paths = {name: str(folder / f"{name}.safetensors") for name in names}
+    base = {**base, "data": {"parties": paths, "label_holder": "A"}, "model": {"dim": 8}}
+    return parse_job(merge(base, cast(Any, changes)))
+
+
+def alarms_of(kind: str, folder: Path, seed: int) -> tuple[list[str], set[str]]:
+    """What failed in the audit of an honest run, and the attacks that were mounted."""
+    train(honest_job(kind, folder / "data", seed), folder / "run", record_views=True, private_seeds=seed % 2 == 0)
+    result = audit(folder / "run", Plan(attacks=VERDICTS, seed=seed))
+    assert not result.untested
+    failed = [f"{kind} {seed}: {each.attack} of {each.adversary} on {each.target}" for each in result.failed]
+    return failed, {each.attack for each in result.findings if each.passed is not None}
+
+
+@nightly
+def test_honest_runs_raise_no_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At a rate of 1 % an audit, more alarms than this have a probability of 0.001."""
+    alarms, mounted = list[list[str]](), set[str]()
+    for seed in range(AUDITS):
+        kind = list(MIX)[seed % len(MIX)]
+        failed, names = alarms_of(kind, tmp_path / str(seed), seed)
+        mounted |= names
+        if failed:
+            alarms.append(failed)
+        shutil.rmtree(tmp_path / str(seed))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{len(alarms)} of {AUDITS} audits failed: {alarms}\n")
+    assert len(alarms) <= binom.isf(0.001, AUDITS, FALSE_ALARM_RATE)
+    assert mounted == set(VERDICTS) or len(MIX) > AUDITS
+    assert set[Check](CHECKS) <= set(VERDICTS)

@@ -1,0 +1,309 @@
+"""Leaks planted one by one: the audit finds each of them, and has nothing to say of the same run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import nightly
+from tests.audit.test_audit import same_mask
+from tests.audit.test_false_alarms import VERDICTS
+from tests.cli.commands import veilgraph
+from tests.roles.federation import merge
+from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.finding import AuditResult
+from veilgraph.core.audit_settings import AttackName
+from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.experiments.organisations import export_parts
+from veilgraph.graph import random_split
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.paradigms import jobs
+from veilgraph.paradigms.jobs import predict, train
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.privacy import mechanism
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.publish import Publisher, clip_rows
+from veilgraph.roles import once
+from veilgraph.tables.split import draw_splits
+
+Patch = pytest.MonkeyPatch
+Content = Mapping[str, Any]
+
+NODES, SEED = 320, 3
+NOISY: Content = {
+    "model": {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}},
+    "train": {"epochs": 3, "select_by": "last"},
+    "privacy": {"schedule": "every-step", "noise_multiplier": 1.0, "clip": 0.2},
+}
+FIXED: Content = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
+NODE: Content = {"unit": "node", "degree_bound": 2, "canaries": 20, "canaries_in": "data"}
+JOBS: Mapping[str, tuple[int, Content]] = {
+    "collaborative": (2, {"train": {"epochs": 4}}),
+    "secure-sum": (2, {"model": {"initial": {"method": "secure-sum"}}}),
+    "three, masked": (3, {"model": {"initial": {"method": "individual"}}}),
+    "noisy": (2, NOISY),
+    "noisy, in the clear": (2, merge(cast(Any, NOISY), {"model": {"combine": {"masked": False}}})),
+    "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
+    "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
+    "once, of a node": (3, {"model": FIXED, "privacy": {"epsilon_total": 4.0, **NODE}}),
+}
+LOCAL: Content = {
+    "paradigm": "local",
+    "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
+    "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
+}
+
+
+def job_of(name: str, folder: Path) -> JobSettings:
+    base: Content = {"seed": SEED, "train": {"epochs": 2, "patience": None}}
+    if name == "local":
+        return parse_job(merge(cast(Any, base), cast(Any, LOCAL)))
+    if name == "tables":
+        return by_class(folder, base)
+    holders, changes = JOBS[name]
+    names, paths = list("ABC"[:holders]), {}
+    folder.mkdir(parents=True)
+    for graph in split_vertically(
+        synthetic_data(NODES, 6 * holders, 3, SEED), names=names, label_holder="A", seed=SEED
+    ):
+        paths[graph.party] = str(folder / f"{graph.party}.safetensors")
+        save_party(graph, Path(paths[graph.party]))
+    base = {**base, "model": {"dim": 8}, "data": {"parties": paths, "label_holder": "A"}}
+    return parse_job(merge(cast(Any, base), cast(Any, changes)))
+
+
+def by_class(folder: Path, base: Content) -> JobSettings:
+    """A horizontal job on tables that are sorted by class, as a database may give them."""
+    content = {**base, "paradigm": "horizontal", "data": {"dataset": "synthetic"}, "horizontal": {"dim": 8}}
+    settings = parse_job(content)
+    parties = export_parts(settings.data, folder, 0, job=settings)
+    for file in parties.values():
+        nodes = file.parent / "nodes.csv"
+        header, *lines = nodes.read_text(encoding="utf-8").splitlines()
+        column = header.split(",").index('"label"')
+        lines.sort(key=lambda line: line.split(",")[column])
+        nodes.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    data = {"parties": {name: str(file) for name, file in parties.items()}, "label_holder": "A"}
+    return parse_job(settings.model_dump(mode="json") | {"data": data})
+
+
+# The leaks
+
+
+def mask_used_again(patch: Patch) -> None:
+    patch.setattr(PairwiseMasks, "mask", same_mask)
+
+
+def one_holder_unmasked(patch: Patch) -> None:
+    """The other two agree on masks between themselves alone, so that the sums still open."""
+    mask = PairwiseMasks.mask
+
+    def without_c(self: PairwiseMasks, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
+        keys = {} if self._party == "C" else {peer: key for peer, key in self._keys.items() if peer != "C"}
+        masks = PairwiseMasks(self._party, keys, bytes(32))
+        return mask(masks, purpose, step, shape)
+
+    patch.setattr(PairwiseMasks, "mask", without_c)
+
+
+def half_the_noise(patch: Patch) -> None:
+    draw = Gaussian.draw
+    patch.setattr(Gaussian, "draw", lambda self, shape, source: 0.5 * draw(self, shape, source))
+
+
+def noise_used_again(patch: Patch) -> None:
+    """A publisher draws once, and adds that to all of its releases."""
+
+    def drawn(self: Any, of: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
+        kept = self.__dict__.setdefault("kept", {})
+        if (of, shape) not in kept:
+            kept[of, shape] = of.draw(shape, self._source)
+        found: Future[Tensor] = Future()
+        found.set_result(kept[of, shape].clone())
+        return found
+
+    patch.setattr(Publisher, "_draw", drawn)
+
+
+def noise_of_a_fixed_seed(patch: Patch) -> None:
+    draw = Gaussian.draw
+    patch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, bytes))
+
+
+def one_row_unclipped(patch: Patch) -> None:
+    clip_to_grid = mechanism.clip_to_grid
+
+    def clipped(x: Tensor, clip: float, order: int, step: float) -> Tensor:
+        rows = clip_to_grid(x, clip, order, step)
+        rows[7] = (x[7].to(torch.float64) / step).round() * step
+        return rows
+
+    patch.setattr(mechanism, "clip_to_grid", clipped)
+
+
+def gradients_without_noise(patch: Patch) -> None:
+    def gradients(self: Publisher, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
+        return clip_rows(rows, self.plan.settings.gradient_clip, 2)
+
+    patch.setattr(Publisher, "gradients", gradients)
+
+
+def nothing_paid(patch: Patch) -> None:
+    patch.setattr(Ledger, "spend", lambda *arguments, **named: None)
+    patch.setattr(Ledger, "reserve", lambda *arguments, **named: 1)
+
+
+def others_not_paid_for(patch: Patch) -> None:
+    """What other holders release of h0, which has this holder's features in it."""
+    reserve = Ledger.reserve
+
+    def own_alone(self: Ledger, event: Any, channel: str, step: int, count: int, **named: Any) -> int:
+        return count if channel == "others" else reserve(self, event, channel, step, count, **named)
+
+    patch.setattr(Ledger, "reserve", own_alone)
+    patch.setattr(Publisher, "_pay_for_others", lambda self, step: None)
+
+
+def degrees_not_bounded(patch: Patch) -> None:
+    patch.setattr(once, "bound_degrees", lambda edges, nodes, bound: torch.ones(edges.shape[1], dtype=torch.bool))
+
+
+def no_secret_rounding(patch: Patch) -> None:
+    patch.setattr(SecretRounding, "move", lambda self, encoded, values, bits: None)
+
+
+def split_by_classes(patch: Patch) -> None:
+    draw = draw_splits
+
+    def stratified(labels: Any, fractions: Any, name: str) -> Any:
+        return draw(labels, fractions.model_copy(update={"stratify": True}), name)
+
+    patch.setattr(random_split, draw_splits.__name__, stratified)
+
+
+def seeds_of_the_job(patch: Patch) -> None:
+    patch.setattr(jobs, "private_seed", lambda: SEED)
+
+
+def order_of_the_table(patch: Patch) -> None:
+    patch.setattr(LearningStreams, "order", lambda self, purpose, ids: list(range(len(ids))))
+
+
+def changed_data(run: Path) -> None:
+    """B's features are others, and the next predictions want a release of them."""
+    path = RunDirectory.open(run).party("B").graph_path
+    graph = load_party(path)
+    path.unlink()
+    save_party(replace(graph, features=graph.features.flip(0)), path)
+    predict(run)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One of them.
+
+    Attributes:
+        job: that it is planted in.
+        plant: does it.
+        found_by: the attack that the audit fails by.
+        limits: of the audit; most need none.
+        after: what is done with the run before it is audited.
+    """
+
+    job: str
+    plant: Callable[[Patch], None]
+    found_by: AttackName
+    limits: Mapping[str, float] | None = None
+    after: Callable[[Path], None] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """Everything that fails by itself, and what is limited."""
+        return Plan(attacks=(*VERDICTS, *(self.limits or ())), limits=cast(Any, self.limits))
+
+
+LEAKS: Mapping[str, Leak] = {
+    "a mask used again": Leak("collaborative", mask_used_again, "uniformity"),
+    "one holder unmasked": Leak("three, masked", one_holder_unmasked, "uniformity"),
+    "half the noise": Leak("noisy", half_the_noise, "noise-level"),
+    "noise used again": Leak("noisy", noise_used_again, "noise-level"),
+    "noise used again for other data": Leak("once", noise_of_a_fixed_seed, "noise-level", after=changed_data),
+    "one row unclipped": Leak("noisy, in the clear", one_row_unclipped, "noise-level"),
+    "gradients without noise": Leak("noisy", gradients_without_noise, "noise-level"),
+    "nothing paid": Leak("noisy", nothing_paid, "paid"),
+    "others' releases not paid for": Leak("joint", others_not_paid_for, "paid"),
+    "degrees not bounded": Leak("once, of a node", degrees_not_bounded, "reach"),
+    "no secret rounding": Leak("three, masked", no_secret_rounding, "low-bits"),
+    "a split by classes": Leak("local", split_by_classes, "split"),
+    "seeds of the job": Leak("secure-sum", seeds_of_the_job, "known-weights", limits={"known-weights": 0.8}),
+    "the order of the table": Leak("tables", order_of_the_table, "row-order"),
+}
+SLOW = (
+    "a mask used again",
+    "one holder unmasked",
+    "others' releases not paid for",
+    "no secret rounding",
+    "seeds of the job",
+    "the order of the table",
+)
+
+
+def audited(leak: Leak, folder: Path) -> AuditResult:
+    train(job_of(leak.job, folder / "data"), folder / "run", record_views=True, private_seeds=True)
+    if leak.after is not None:
+        leak.after(folder / "run")
+    return audit(folder / "run", leak.plan)
+
+
+def figures(result: AuditResult, attack: str) -> list[str]:
+    return [f"{each.value.value:.3g}: {each.note}" for each in result.findings if each.attack == attack]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Leak], AuditResult]:
+    """Audits of the runs without leaks, each made once."""
+    found: dict[object, AuditResult] = {}
+
+    def made(leak: Leak) -> AuditResult:
+        key = leak.job, str(leak.limits), leak.after
+        if key not in found:
+            found[key] = audited(leak, tmp_path_factory.mktemp("honest"))
+        return found[key]
+
+    return made
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) if name in SLOW else name for name in LEAKS])
+def test_a_planted_leak_fails_the_audit_and_its_honest_twin_passes(
+    name: str, honest: Callable[[Leak], AuditResult], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    leak = LEAKS[name]
+    twin = honest(leak)
+    assert leak.found_by in {each.attack for each in twin.findings}
+    assert (twin.failed, twin.untested) == ((), ())
+    leak.plant(monkeypatch)
+    found = audited(leak, tmp_path)
+    assert leak.found_by in {each.attack for each in found.failed}, figures(found, leak.found_by)
+
+
+def test_a_check_that_fails_has_exit_code_3_and_a_place_on_the_page(tmp_path: Path, monkeypatch: Patch) -> None:
+    half_the_noise(monkeypatch)
+    run = train(job_of("noisy", tmp_path / "data"), tmp_path / "run", record_views=True).path
+    gate = veilgraph("audit", run, "--attack", "noise-level")
+    assert gate.exit_code == 3, gate.output
+    assert "not as claimed" in gate.stdout
+    assert veilgraph("report", run).exit_code == 0
+    assert "What the run claims" in (run / "report.html").read_text(encoding="utf-8")
