@@ -44,6 +44,14 @@ def test_passes_are_weighed_by_what_is_in_them() -> None:
     assert alike(matched(early), signal) > alike(mean(early), signal) + 0.1
 
 
+def test_a_pass_that_is_loud_by_its_noise_counts_for_little() -> None:
+    random = np.random.default_rng(2)
+    signal = random.normal(size=(NODES, WIDTH))
+    passes = [signal + (40 if place == 7 else 2) * random.normal(size=signal.shape) for place in range(PASSES)]
+    assert alike(mean(passes), signal) < 0.8
+    assert alike(matched(passes), signal) > 0.9
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As jobs/cora-private.yaml, small: weights hardly change, and noise is many times as large as a row."""
