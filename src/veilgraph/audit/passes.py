@@ -94,8 +94,8 @@ def mean(passes: Sequence[Floats]) -> Floats:
 def matched(passes: Sequence[Floats]) -> Floats:
     """All passes, each weighed by how much of it the others share: a matched filter.
 
-    Noise of two passes has nothing in common, so that the inner products of different passes are those of what is
-    behind the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes
+    Noise of two passes has nothing in common, so that the correlations of different passes are those of what is behind
+    the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes
     that are weak, or of another beginning, count for little.
 
     Args:
@@ -105,9 +105,10 @@ def matched(passes: Sequence[Floats]) -> Floats:
     kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))
     chosen = np.sort(np.random.default_rng(0).choice(rows, size=kept, replace=False))
     flat = np.stack([passes[place][chosen].ravel().astype(np.float32) for place in range(len(passes))])
-    shared = flat @ flat.T
-    np.fill_diagonal(shared, 0)
-    weights = np.linalg.eigh(shared.astype(np.float64))[1][:, -1]
+    lengths = np.linalg.norm(flat, axis=1, keepdims=True)
+    lengths[lengths == 0] = 1
+    flat /= lengths  # or a pass with more noise than others would outweigh them
+    weights = np.linalg.eigh((flat @ flat.T).astype(np.float64))[1][:, -1] / lengths[:, 0]
     weights *= np.sign(weights.sum()) or 1.0
     total = weights[0] * passes[0]
     for place in range(1, len(passes)):
