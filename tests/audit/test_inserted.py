@@ -198,7 +198,7 @@ def less_noise(share: float) -> Iterator[None]:
 @pytest.mark.parametrize(("unit", "share"), [("row, replaced", 0.3), ("edge", 0.05), ("node", 0.05)])
 def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, share: float) -> None:
     """An edge or a node reaches fewer rows here than it might at worst, so that more has to be missing."""
-    job = job_in(tmp_path / "data", 2, 1500, ONCE, canaries=300, **UNITS[unit])
+    job = job_in(tmp_path / "data", 2, 1500 if unit == "node" else 1200, ONCE, canaries=300, **UNITS[unit])
     assert [f.passed for f in bounds(train(job, tmp_path / "honest", record_views=True).path).findings] == [True]
     with less_noise(share):
         run = train(job, tmp_path / "mutant", record_views=True).path
