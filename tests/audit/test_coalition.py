@@ -143,6 +143,23 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
     assert {key for key, finding in bounds.items() if not finding.passed} == {("server+A+B", "C")}
 
 
+def test_a_coalition_has_all_its_members_own_data(dealt: Path) -> None:
+    case = Case(RunDirectory.open(dealt), seed=0, shadows=2)
+    asked = {frozenset(pair) for pair in case.links("C", "server+A+B").pairs.tolist()}
+    for member in ("A", "B"):
+        edges = load_party(RunDirectory.open(dealt).party(member).graph_path).edge_index.T.tolist()
+        assert not asked & {frozenset(pair) for pair in edges}, "it knows these"
+    own = case.own_rows("A+B", "C")
+    assert own is not None
+    assert own.shape[1] == features(dealt, "A").shape[1] + features(dealt, "B").shape[1]
+    assert case.own_rows(SERVER, "C") is None
+
+
+def test_a_part_of_the_passes_has_as_much_taken_off(summed: Path) -> None:
+    (left,) = of(summed, "A+B", "the others' part of the initial embeddings")
+    assert np.array_equal(left.steps[1:][0], left.steps[1])
+
+
 @pytest.mark.parametrize("who", ["server+Z", "A+A", "A+B+C", "server+client"])
 def test_a_coalition_that_is_none_is_refused(dealt: Path, who: str) -> None:
     with pytest.raises(ConfigError, match="adversaries="):
