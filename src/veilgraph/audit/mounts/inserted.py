@@ -7,21 +7,18 @@ from typing import Final
 
 import numpy as np
 
-from veilgraph.audit.attacks.epsilon import one_run_epsilon
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.mounts.ledgers import claimed
+from veilgraph.audit.mounts.bounds import bound_finding, claimed
 from veilgraph.audit.passes import less_own, numbers, together
 from veilgraph.audit.roc import Floats
-from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.privacy.inserted import Inserted
 
-_CONFIDENCE: Final = 0.95
 _ZERO: Final = 1e-6
 """Of the clip: a row that counts as zero."""
 
@@ -64,27 +61,20 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             if privacy.relation == "zero-out":
                 _check_zero(releases, coins, privacy.clip)
             scores, judged = inserted_scores(releases, coins, seed=case.seed)
-            bound = one_run_epsilon(
-                scores, coins[judged], privacy.delta, _CONFIDENCE, gaussian=privacy.mechanism != "laplace"
+            joint = settings.model.initial.is_joint and len(members) > 1
+            yield bound_finding(
+                adversary,
+                holder,
+                f"{len(releases)} releases with {canaries.count} canaries of unit {canaries.unit} in {holder}'s data",
+                scores,
+                coins[judged],
+                delta=privacy.delta,
+                gaussian=privacy.mechanism != "laplace",
+                limit=None if joint else limit,
+                claim="The limit is the ledger's total.",
             )
         except DataError as error:
             yield Skipped(adversary, name, str(error), "epsilon")
-            continue
-        joint = settings.model.initial.is_joint and len(members) > 1
-        yield Finding(
-            adversary,
-            holder,
-            "noise",
-            "epsilon",
-            f"{len(releases)} releases with {canaries.count} canaries of unit {canaries.unit} in {holder}'s data",
-            permitted=True,
-            measure="epsilon",
-            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
-            accuracy=bound.correct / bound.guesses,
-            limit=None if joint else limit,
-            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
-            f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
-        )
 
 
 def _releases(

@@ -8,19 +8,17 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.audit.attacks.epsilon import canary_scores, one_run_epsilon
+from veilgraph.audit.attacks.epsilon import canary_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
+from veilgraph.audit.mounts.bounds import bound_finding, claimed
 from veilgraph.audit.mounts.inserted import inserted_epsilon
-from veilgraph.audit.mounts.ledgers import claimed
 from veilgraph.audit.mounts.released import released_epsilon
-from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 
-_CONFIDENCE: Final = 0.95
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
 
 
@@ -68,22 +66,16 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             yield Skipped(adversary, f"epsilon of {holder}", "the server's view has none of its releases", "epsilon")
             continue
         scores = canary_scores(released, canaries.rows.numpy(), directions)
-        bound = one_run_epsilon(
-            scores, canaries.coins.numpy(), privacy.delta, _CONFIDENCE, gaussian=privacy.mechanism != "laplace"
-        )
-        yield Finding(
+        yield bound_finding(
             adversary,
             holder,
-            "noise",
-            "epsilon",
             f"{len(released)} releases with {canaries.count} canaries in each",
-            permitted=True,
-            measure="epsilon",
-            value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
-            accuracy=bound.correct / bound.guesses,
+            scores,
+            canaries.coins.numpy(),
+            delta=privacy.delta,
+            gaussian=privacy.mechanism != "laplace",
             limit=total if len(members) == 1 or not case.settings.model.initial.is_joint else None,
-            note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses "
-            f"are right; more than {bound.ceiling:.3g} could not have been proven. The limit is the ledger's total.",
+            claim="The limit is the ledger's total.",
         )
 
 

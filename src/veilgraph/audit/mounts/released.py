@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.audit.attacks.epsilon import one_run_epsilon
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
+from veilgraph.audit.mounts.bounds import bound_finding
 from veilgraph.audit.roc import Floats, Truth
-from veilgraph.audit.statistics import Interval
 from veilgraph.audit.view import load_view
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.privacy.local.canaries import NodeCanaries
-
-_CONFIDENCE: Final = 0.95
 
 
 def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
@@ -70,21 +66,16 @@ def _finding(
     limit: float,
     gaussian: bool,
 ) -> Finding:
-    bound = one_run_epsilon(scores, coins, delta, _CONFIDENCE, gaussian=gaussian)
-    return Finding(
+    return bound_finding(
         adversary,
         holder,
-        "noise",
-        "epsilon",
         f"{what} that {holder}'s nodes perturbed, {len(coins)} canaries among them",
-        permitted=True,
-        measure="epsilon",
-        value=Interval(bound.epsilon, bound.epsilon, bound.ceiling, _CONFIDENCE),
-        accuracy=bound.correct / bound.guesses,
+        scores,
+        coins,
+        delta=delta,
+        gaussian=gaussian,
         limit=limit,
-        note=f"ε is at least this with {_CONFIDENCE:.0%} confidence; {bound.correct} of {bound.guesses} guesses are "
-        f"right; more than {bound.ceiling:.3g} could not have been proven. The limit is that of the job, for each "
-        "different release.",
+        claim="The limit is that of the job, for each different release.",
     )
 
 
