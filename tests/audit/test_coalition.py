@@ -103,9 +103,9 @@ def test_holders_take_their_own_parts_off_h0(summed: Path) -> None:
     """With two of three holders what is left is the third's features times its weights."""
     (left,) = of(summed, "A+B", "the others' part of the initial embeddings")
     assert left.about == ("C",)
-    for step in left.steps:
-        solved, *_ = np.linalg.lstsq(features(summed, "C"), step, rcond=None)
-        assert np.abs(features(summed, "C") @ solved - step).max() < 1e-3 * np.abs(step).max()
+    assert left.rows is not None
+    solved, *_ = np.linalg.lstsq(features(summed, "C"), left.rows, rcond=None)
+    assert np.abs(features(summed, "C") @ solved - left.rows).max() < 1e-3 * np.abs(left.rows).max()
     whole = next(each for each in of(summed, "A", "") if each.sort == "initial")
     assert whole.rows is not None
     solved, *_ = np.linalg.lstsq(features(summed, "C"), whole.rows, rcond=None)
@@ -155,8 +155,19 @@ def test_a_coalition_has_all_its_members_own_data(dealt: Path) -> None:
     assert case.own_rows(SERVER, "C") is None
 
 
+@pytest.mark.parametrize("who", ["A+B", "server+B"])
+def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
+    """Of what one party's attack reads of its own there is one for each member."""
+    attacks = ("known-weights", "link-influence")
+    found = audit(summed, Plan((who,), attacks))
+    assert {finding.attack for finding in found.findings} == set(attacks)
+    weights = {finding.target: finding.value.value for finding in found.findings if finding.attack == "known-weights"}
+    assert weights["C"] > (0.99 if who == "A+B" else 0.8), "all learn from the job's seed"
+    assert not (summed / "parties" / who).exists(), "nothing is made in the run"
+
+
 def test_a_part_of_the_passes_has_as_much_taken_off(summed: Path) -> None:
-    (left,) = of(summed, "A+B", "the others' part of the initial embeddings")
+    (left,) = of(summed, "server+C", "of the combined embedding of round 1, the rest taken off")
     assert np.array_equal(left.steps[1:][0], left.steps[1])
 
 

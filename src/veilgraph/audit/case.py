@@ -77,6 +77,8 @@ class Case:
 
     def graph(self, party: PartyId) -> PartyGraph:
         """A holder's data about the nodes that the job is about."""
+        if party not in self.settings.data.names:
+            raise DataError(f"{party} is no holder, and has no data of its own")
         if party not in self._graphs:
             self._graphs[party] = load_party(self.run.party(party).graph_path).common_part()
         return self._graphs[party]

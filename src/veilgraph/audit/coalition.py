@@ -80,10 +80,8 @@ def _first_layer_less_own(holders: Sequence[View], outside: Sequence[PartyId]) -
     first = holders[0]
     if first.settings.model.initial.method != "secure-sum":
         return
-    opened = less_own(together(first, Kind.MASKED, 0, first.settings.data.names), holders)
-    if opened:
-        words = f"the others' part of the initial embeddings h0 of {len(opened)} passes"
-        yield Evidence("initial", words, tuple(outside), rows=opened[-1], steps=opened, messages=_all(opened))
+    left = less_own(together(first, Kind.MASKED, 0, first.settings.data.names), holders)
+    yield from embeddings(first, [left], "the others' part of the initial embeddings h0", tuple(outside))
 
 
 def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterator[Evidence]:

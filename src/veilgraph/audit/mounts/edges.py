@@ -70,22 +70,23 @@ def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
-    network, own, count = case.twin(), case.graph(adversary), case.graph(target).num_nodes
-    known = own.edge_index.numpy()
+    network, members, count = case.twin(), case.holders_of(adversary), case.graph(target).num_nodes
+    known = case.own_edges(adversary)
     queries = max(1, min(_QUERIES, _MOST_ASKED // count))
     asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
-    initial, weight = network.embedding.embed(), network.embedding.weights()[adversary]
+    initial, weights = network.embedding.embed(), network.embedding.weights()
     model = case.settings.model
-    reached = list(initial) if model.initial.is_joint else [adversary]
 
     def posteriors(h0: Mapping[PartyId, Tensor]) -> Floats:
         return np.asarray(network.infer_from(h0).double().softmax(dim=1).numpy())
 
     def ask(node: int) -> Floats:
-        more = rows_between(own.features, node, node + 1).to_dense().to(weight.dtype) @ weight.detach()
-        changed = {party: rows.clone() if party in reached else rows for party, rows in initial.items()}
-        for party in reached:
-            changed[party][node] += more[0].to(changed[party].dtype)
+        changed = {party: rows.clone() for party, rows in initial.items()}
+        for member in members:
+            weight, own = weights[member].detach(), case.graph(member).features
+            more = (rows_between(own, node, node + 1).to_dense().to(weight.dtype) @ weight)[0]
+            for party in changed if model.initial.is_joint else [member]:
+                changed[party][node] += more.to(changed[party].dtype)
         return posteriors(changed)
 
     pooled = case.pooled_rows(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,14 +36,16 @@ _BEGINNINGS: Final = ("train", "restart")
 def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
     seen = evidence.messages[0]
-    begun = case.run.party(adversary).views()[seen.session].stem.partition("-")[2] in _BEGINNINGS
+    members, names = case.holders_of(adversary), case.settings.data.names
+    begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in _BEGINNINGS
     if not begun or seen.tag.step:
         raise DataError("the view does not have the h0 of the initial W; audit a run whose first pass was recorded")
-    known, names = _Known.of(case, adversary), case.settings.data.names
-    others = [name for name in names if name != adversary]
+    known = _Known.of(case, members)
+    others = [name for name in names if name not in members]
     weights = {name: known.weights(name) for name in names}
     attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    own = _rows(case, adversary, asked)
+    own = np.concatenate([_rows(case, member, asked) for member in members], axis=1)
+    own_weights = np.concatenate([weights[member] for member in members])
     columns = sum(len(weights[name]) for name in others)
     most = min(_MOST_NODES, MAX_NUMBERS // columns) if known.is_all else len(own)
     if most < _FEWEST_NODES:
@@ -50,7 +53,7 @@ def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
     nodes = np.flatnonzero(~auxiliary[asked])  # of those asked; the other attacks on features are scored on the same
     if len(nodes) > most:
         nodes = np.sort(np.random.default_rng(case.seed).choice(nodes, size=most, replace=False))
-    rest = without_own(evidence.steps[0][asked], own, weights[adversary], others=len(known.seeds) < len(names))[nodes]
+    rest = without_own(evidence.steps[0][asked], own, own_weights, others=len(known.seeds) < len(names))[nodes]
     solve = solver(own) if known.is_all else matched_rows
     found = solve(rest, np.concatenate([weights[name] for name in others]))
     start = sum(len(weights[name]) for name in others[: others.index(target)])
@@ -77,7 +80,7 @@ class _Known:
     """What a holder can compute of the initial W; how many columns others have, every party has stated.
 
     Attributes:
-        case: for settings, public facts and the adversary's own seed.
+        case: for settings, public facts and the adversary's own seeds.
         seeds: holder → its learning seed, as far as the adversary has it or guesses it.
         is_all: whether W is all there, if the seeds are right.
     """
@@ -87,11 +90,12 @@ class _Known:
     is_all: bool
 
     @classmethod
-    def of(cls, case: Case, adversary: PartyId) -> _Known:
-        own, public = case.run.party(adversary).seed(), dict.fromkeys(case.settings.data.names, case.settings.seed)
-        if own < PUBLIC_SEEDS:
-            return cls(case, public | {adversary: own}, is_all=True)
-        return cls(case, {adversary: own} if _is_collaborative(case) else public | {adversary: own}, is_all=False)
+    def of(cls, case: Case, members: Sequence[PartyId]) -> _Known:
+        own = {member: case.run.party(member).seed() for member in members}
+        public = dict.fromkeys(case.settings.data.names, case.settings.seed)
+        if max(own.values()) < PUBLIC_SEEDS:
+            return cls(case, public | own, is_all=True)
+        return cls(case, own if _is_collaborative(case) else public | own, is_all=False)
 
     @property
     def words(self) -> str:
