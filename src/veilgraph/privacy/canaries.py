@@ -102,11 +102,20 @@ class Canaries:
         Raises:
             RunError: they were drawn for another number of rows.
         """
-        if len(rows) != self.nodes:
-            raise RunError(
-                f"privacy.canaries: drawn for {self.nodes} common nodes, and now there are {len(rows)}; an audited "
-                "run goes on with its own nodes only, so begin a new one"
-            )
+        check_nodes(self.nodes, len(rows))
         signs = torch.where(self.coins, 1.0, 0.0 if relation == "zero-out" else -1.0)
         values = _LENGTH * clip * signs.unsqueeze(1) * self.directions(rows.shape[1], step, order)
         return rows.index_copy(0, self.rows, values.to(rows.dtype))
+
+
+def check_nodes(drawn: int, now: int) -> None:
+    """Refuses canaries that were drawn for another number of common nodes.
+
+    Raises:
+        RunError: as said.
+    """
+    if drawn != now:
+        raise RunError(
+            f"canaries: drawn for {drawn} common nodes, and now there are {now}; an audited run goes on with its own "
+            "nodes only, so begin a new one"
+        )

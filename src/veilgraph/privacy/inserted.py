@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.config import JobSettings
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
+from veilgraph.privacy.canaries import check_nodes
 
 _MOST_LEAVES: Final = 8
 _SIZES: Final = {"row": 1, "edge": 2}
@@ -130,11 +131,7 @@ class Inserted:
         Raises:
             RunError: they were drawn for another number of common nodes.
         """
-        if graph.common != self.nodes:
-            raise RunError(
-                f"privacy.canaries: drawn for {self.nodes} common nodes, and now there are {graph.common}; an audited "
-                "run goes on with its own nodes only, so begin a new one"
-            )
+        check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
         taken[self.everywhere] = True
         apart = ~taken[graph.edge_index].any(dim=0)

@@ -61,8 +61,8 @@ def test_scores_are_the_ratio_of_the_two_normals():
     [
         (lambda p, m: (p[:, :2], m), "must be"),
         (lambda p, m: (p, m.astype(int)), "bool"),
-        (lambda p, m: (p, m | True), "models without it"),
-        (lambda p, m: (p, m & False), "models with it"),
+        (lambda p, m: (p, m | True), "models that were trained without it"),
+        (lambda p, m: (p, m & False), "models that were trained with it"),
         (lambda p, m: (p[:1].repeat(4, axis=0), m), "the same confidence in every model"),
     ],
 )

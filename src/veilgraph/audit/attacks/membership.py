@@ -6,7 +6,7 @@ shadow and out-models come from the caller, who trains them on what the adversar
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from veilgraph.core.errors import DataError
 
 SHADOW_THRESHOLD = 0.0
 """The threshold of ``shadow_scores`` that was fixed on the shadow targets."""
-MIN_OUT_MODELS = 2
-"""The fewest out-models per target: a variance needs two."""
+MIN_MODELS = 2
+"""The fewest models per target, of those with it and of those without: a variance needs two."""
 
 _SMALLEST = 1e-30
 """Below every share that a softmax in float32 tells from nothing in effect; keeps logits finite."""
@@ -111,7 +111,7 @@ def lira_scores(
         posteriors: [T, C], from the attacked model.
         labels: [T] integers.
         out_posteriors: [M, T, C], from M models trained as the attacked one was.
-        out: [M, T] bool, True where the model was trained without the target, at least ``MIN_OUT_MODELS`` a target;
+        out: [M, T] bool, True where the model was trained without the target, at least ``MIN_MODELS`` a target;
             None: no model was trained with any.
         own_variance: whether σ is each target's own, which pays from some 64 out-models on; else one σ is
             estimated from all targets' deviations from their own μ.
@@ -137,18 +137,30 @@ def lira_scores(
         else np.empty((0, len(shares)))
     )
     used = np.ones(logits.shape, dtype=np.bool_) if out is None else _checked_out(out, logits.shape)
-    mean, deviation = _normals(logits, used, own_variance=own_variance)
+    mean, deviation = normals(logits, used, "without", own_variance=own_variance)
     return (_logits_of(shares, classes) - mean) / deviation
 
 
-def _normals(logits: Floats, used: NDArray[np.bool_], *, own_variance: bool) -> tuple[Floats, Floats]:
-    """μ and σ, [T] each, of the used of logits [M, T]."""
+def normals(
+    logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"], *, own_variance: bool
+) -> tuple[Floats, Floats]:
+    """μ and σ, [T] each, of what models say of targets.
+
+    Args:
+        logits: [M, T].
+        used: [M, T] bool, which of them count: of the models that were trained with a target, or of those without.
+        side: which of both, for messages.
+        own_variance: whether each target has one of its own.
+
+    Raises:
+        DataError: a target has too few models, or a variance is 0.
+    """
     counts = used.sum(axis=0)
-    if counts.min() < MIN_OUT_MODELS:
+    if counts.min() < MIN_MODELS:
         target = int(counts.argmin())
         raise DataError(
-            f"target {target} has {counts[target]} out-models; LiRA needs at least {MIN_OUT_MODELS} that were trained "
-            "without it: train more"
+            f"target {target} has {counts[target]} models that were trained {side} it, and LiRA needs at least "
+            f"{MIN_MODELS}: train more"
         )
     mean = np.where(used, logits, 0).sum(axis=0) / counts
     squares = (np.where(used, logits - mean, 0) ** 2).sum(axis=0)
@@ -156,7 +168,7 @@ def _normals(logits: Floats, used: NDArray[np.bool_], *, own_variance: bool) -> 
     variance = squares / (counts - 1) if own_variance else shared
     if not (variance > 0).all():
         raise DataError(
-            f"out_posteriors give target {int(variance.argmin())} the same confidence in every model; train them with "
+            f"target {int(variance.argmin())} has the same confidence in every model {side} it; train them with "
             "different seeds, and take own_variance=False where there are few"
         )
     return mean, np.sqrt(variance)

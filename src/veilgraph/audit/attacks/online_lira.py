@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.audit.attacks.membership import confidence_scores
-from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.attacks.membership import confidence_scores, normals
+from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
-
-MIN_MODELS = 2
-"""The fewest models with a target, and without it: a variance needs two."""
 
 
 def online_lira_scores(
@@ -37,7 +34,7 @@ def online_lira_scores(
         posteriors: [T, C], from the attacked model.
         labels: [T] integers, the classes that the targets are known to have.
         model_posteriors: [M, T, C], from M models trained as the attacked one was.
-        members: [M, T] bool, which targets each was trained on; ``MIN_MODELS`` or more with and without every target.
+        members: [M, T] bool, which targets each was trained on; two or more with and without every target.
         own_variance: whether each target has variances of its own, which pays from some 64 models on; else one is
             estimated for all targets from models with them, and one from models without them.
 
@@ -59,27 +56,11 @@ def online_lira_scores(
     if inside.shape != models.shape[:2] or inside.dtype != np.bool_:
         raise DataError(f"members {inside.shape} of {inside.dtype} must be {list(models.shape[:2])} bool")
     logits = np.stack([confidence_scores(model, labels) for model in models]) if len(models) else np.empty(inside.shape)
-    return _log_normal(own, logits, inside, "with", own_variance=own_variance) - _log_normal(
-        own, logits, ~inside, "without", own_variance=own_variance
+    return _log_normal(own, *normals(logits, inside, "with", own_variance=own_variance)) - _log_normal(
+        own, *normals(logits, ~inside, "without", own_variance=own_variance)
     )
 
 
-def _log_normal(own: Floats, logits: Floats, used: Truth, side: str, *, own_variance: bool) -> Floats:
-    """Logarithms [T] of N(own; μ, σ²) less a constant, μ and σ² of the used of logits [M, T]."""
-    counts = used.sum(axis=0)
-    if counts.min() < MIN_MODELS:
-        target = int(counts.argmin())
-        raise DataError(
-            f"target {target} has {counts[target]} models {side} it; the online attack needs at least {MIN_MODELS}: "
-            "train more"
-        )
-    mean = np.where(used, logits, 0).sum(axis=0) / counts
-    squares = (np.where(used, logits - mean, 0) ** 2).sum(axis=0)
-    shared = np.full(len(counts), squares.sum() / (counts - 1).sum())
-    variance = squares / (counts - 1) if own_variance else shared
-    if not (variance > 0).all():
-        raise DataError(
-            f"model_posteriors give target {int(variance.argmin())} the same confidence in every model {side} it; "
-            "train them with different seeds"
-        )
-    return np.asarray(-((own - mean) ** 2) / (2 * variance) - np.log(variance) / 2)
+def _log_normal(own: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Logarithms of the densities, less a constant."""
+    return np.asarray(-((own - mean) ** 2) / (2 * deviation**2) - np.log(deviation))

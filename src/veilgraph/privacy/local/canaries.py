@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.config import JobSettings
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
 from veilgraph.graph.features import compact
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.canaries import check_nodes
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,7 @@ class NodeCanaries:
         Raises:
             RunError: they were drawn for another number of common nodes.
         """
-        if graph.common != self.nodes:
-            raise RunError(
-                f"canaries: drawn for {self.nodes} common nodes, and now there are {graph.common}; an audited run goes "
-                "on with its own nodes only, so begin a new one"
-            )
+        check_nodes(self.nodes, graph.common)
         features = graph.features.to_dense().clone()
         features[self.places] = torch.where(self.coins, high, low).to(features.dtype).unsqueeze(1)
         changed = replace(graph, features=compact(features) if graph.features.is_sparse_csr else features)
