@@ -16,6 +16,7 @@ import yaml
 
 from tests import nightly
 from tests.faults.runs import table_job
+from tests.paradigms.apart import apart
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.paradigms.test_horizontal_runs import assert_same as assert_same_rows
 from tests.paradigms.test_horizontal_runs import job as horizontal_job
@@ -27,15 +28,12 @@ from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import save_tensors
-from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS
-from veilgraph.paradigms import site
 from veilgraph.paradigms.checkpoints import Checkpoints
 from veilgraph.paradigms.jobs import TrainResult, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.roles import agreement, resumption
-from veilgraph.roles.launch import run_threads
 from veilgraph.roles.resumption import Point
 
 LIAR = "B"
@@ -253,24 +251,6 @@ def across(settings: JobSettings) -> JobSettings:
         settings.model_dump(mode="json")
         | {"name": "across", "data": {"parties": list(settings.data.names), "label_holder": "A"}}
     )
-
-
-def apart(
-    folder: Path, parties: Mapping[PartyId, Path], settings: JobSettings, *, resume: bool = False, server: bool = False
-) -> dict[PartyId, Path]:
-    """Every party does its part in a folder of its own; returns where its run is."""
-
-    def program(party: PartyId) -> Callable[[Link], None]:
-        def take(link: Link) -> None:
-            recorder = RecordedLink(link)
-            options: Any = {"party_file": parties.get(party), "resume": resume, "restarts": server}
-            options |= {"job_id": uuid.uuid4().hex, "consent": folder / f"consent {party}"}
-            site.take_part(folder / f"site {party}", settings, party, "train", recorder, recorder, **options)
-
-        return take
-
-    run_threads({party: program(party) for party in (*parties, SERVER)}, settings.timeout_s, lambda: None)
-    return {party: folder / f"site {party}" / settings.name for party in (*parties, SERVER)}
 
 
 # Kills

@@ -17,7 +17,8 @@ from scipy.stats import binom
 
 from tests import nightly
 from tests.roles.federation import merge
-from veilgraph.audit.audit import FALSE_ALARM_RATE, Plan, audit
+from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.verdicts import FALSE_ALARM_RATE
 from veilgraph.core.audit_settings import CHECKS, Check
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.data_settings import DataSettings

@@ -159,6 +159,35 @@ def test_a_prediction_is_made_anew_for_all_nodes_and_read_by_id_at_the_label_hol
     assert after.made_at >= before.made_at
 
 
+@nightly
+def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
+    """None of them had leave before; then views are kept from the training on."""
+    settings = job("audited")
+    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
+    site = Kit.open(consortium.network.kits[SERVER]).path / "local" / "veilgraph.json"
+    before = {path: path.read_text(encoding="utf-8") for path in (*files, site)}
+    try:
+        consortium.submit(settings)
+        with pytest.raises(ConfigError, match=r"A refuses the job: limits\.allow_audit=false"):
+            consortium.submit(settings, "audit")
+        for file in files:
+            file.write_text(before[file] + "\nlimits: {allow_audit: true}\n", encoding="utf-8")
+        site.write_text(json.dumps(json.loads(before[site]) | {"allows_audit": True}), encoding="utf-8")
+        settings = job("audited-too")
+        consortium.submit(settings)
+        consortium.submit(settings, "audit")
+    finally:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+    for party in HOLDERS:
+        path = consortium.run(party, "audited-too").path
+        shown = CliRunner().invoke(app, ["audit", str(path)], catch_exceptions=False)
+        assert shown.exit_code == 0
+        assert f"on {party}'s" in shown.stdout
+        assert "link-combination" in shown.stdout
+    assert not (consortium.run(SERVER, "audited-too").path / "audit.json").exists()
+
+
 def test_a_protected_key_is_on_no_disk_and_its_passphrase_with_join_alone(consortium: Consortium) -> None:
     """What ran above ran with these keys: at the server, a holder and the administrator."""
     processes: dict[str, list[Path]] = {name: [] for name in (SERVER, "B")}

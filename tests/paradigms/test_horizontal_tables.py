@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import torch
 import yaml
 from torch_geometric.data import Data
 
+from tests.paradigms.apart import apart
 from tests.paradigms.runs import lasting
 from tests.paradigms.test_horizontal_runs import MEAN, PLAIN, assert_same, job, models
 from tests.paradigms.test_resume import CutError, cut_at
@@ -24,17 +24,15 @@ from tests.roles.federation import Settings
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.revelations import STATEMENTS
-from veilgraph.core.types import SERVER, Kind, Link
+from veilgraph.core.types import SERVER, Kind
 from veilgraph.experiments.organisations import export_parts
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
-from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.view import read_view
 from veilgraph.paradigms.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.site import SiteWork, take_part
+from veilgraph.paradigms.site import SiteWork
 from veilgraph.roles.disclosures import DisclosureRecord
-from veilgraph.roles.launch import run_threads
 from veilgraph.tables.encode import FeatureEncoding
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}
@@ -378,44 +376,15 @@ def test_all_that_is_sent_is_disclosed(tmp_path: Path) -> None:
 # Across organisations
 
 
-def apart(
-    tmp_path: Path, parties: Mapping[str, Path], settings: JobSettings, work: SiteWork, *, resume: bool = True
-) -> dict[str, Path]:
-    """Every party does its part in a folder of its own; returns where its run is."""
-    folders = {party: tmp_path / f"site {party}" for party in (*parties, SERVER)}
-
-    def program(party: str) -> Callable[[Link], None]:
-        def take(link: Link) -> None:
-            recorder = RecordedLink(link)
-            file = parties.get(party)
-            take_part(
-                folders[party],
-                settings,
-                party,
-                work,
-                recorder,
-                recorder,
-                party_file=file,
-                resume=resume,
-                job_id=uuid4().hex,
-                consent=tmp_path / f"consent of {party}",
-            )
-
-        return take
-
-    run_threads({party: program(party) for party in folders}, settings.timeout_s, lambda: None)
-    return {party: folder / settings.name for party, folder in folders.items()}
-
-
 def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -> None:
     settings = job(3, STANDARD, {"name": "across"})
     parties = export(tmp_path, settings)
     for file in parties.values():
         change(file, lambda content: content.update(seed="job"))
     names = parse_job(settings.model_dump(mode="json") | {"data": {"parties": list(parties)} | STANDARD["data"]})
-    runs = apart(tmp_path, parties, names, "align")
+    runs = apart(tmp_path, parties, names, "align", resume=True)
     assert not any((run / "summary.json").exists() for run in runs.values())
-    apart(tmp_path, parties, names, "train")
+    apart(tmp_path, parties, names, "train", resume=True)
     beside = RunDirectory.create(tmp_path / "here", over(parties, settings))
     for party, run in runs.items():
         beside.party(party).save_seed(RunDirectory.open(run).party(party).seed())
@@ -437,7 +406,7 @@ def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -
     with pytest.raises(ConfigError, match="is not among the"):
         predict(runs["A"], ids=[min(foreign)])
     before = {party: load_result(runs[party]).predictions.made_at for party in parties}
-    apart(tmp_path, parties, names, "predict")
+    apart(tmp_path, parties, names, "predict", resume=True)
     assert all(load_result(runs[party]).predictions.made_at >= before[party] for party in parties)
     for other, work, message in (
         (names, "train", "a run 'across' is here; submit with --resume"),
@@ -446,7 +415,7 @@ def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -
         (names.model_copy(update={"name": "untrained"}), "predict", "no trained run 'untrained'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            apart(tmp_path, parties, other, cast(SiteWork, work), resume=False)
+            apart(tmp_path, parties, other, cast(SiteWork, work))
     assert not (tmp_path / "site A" / "untrained").exists()
 
 

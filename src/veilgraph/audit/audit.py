@@ -6,41 +6,31 @@ come from the other parties' parts.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.coalition import joined_evidence
-from veilgraph.audit.evidence import Evidence, evidence_of, posteriors, unused
+from veilgraph.audit.evidence import Evidence, check_rows, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.checks import checked
 from veilgraph.audit.mounts.masks import told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.statistics import Verdict, measure
+from veilgraph.audit.verdicts import FALSE_ALARM_RATE, NOTHING, chosen, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
-from veilgraph.core.audit_settings import ATTACK_NAMES, LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
-from veilgraph.core.config import JobSettings, first_problem
+from veilgraph.core.audit_settings import ATTACK_NAMES, AttackLimit, LimitedAttack
+from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.dealer import row_blocks
 from veilgraph.paradigms.predictions import load_predictions, scoring
 from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
-
-AUDIT_FILE: Final = "audit.json"
-FALSE_ALARM_RATE: Final = 0.01
-"""Of all tests of evidence that must say nothing, together."""
-
-_NOTHING: Final = "it has nothing for that"
-_NOBODY: Final = "nobody was asked to, or has anything to mount it on"
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
@@ -88,12 +78,13 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
             f"data.parties: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
             "an audit needs another name for it"
         )
+    _check_whole(run)
     _check_readable(run)
     adversaries = _adversaries(settings, asked.adversaries)
-    attacks = _chosen("attacks", asked.attacks, ATTACK_NAMES)
+    attacks = chosen("attacks", asked.attacks, ATTACK_NAMES)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
-    limits = _limits(settings.limits, asked.limits or {})
+    limits = limits_of(settings.limits, asked.limits or {})
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for adversary in adversaries:
@@ -103,19 +94,20 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
         if asked.attacks is not None:
             named = {each.attack if isinstance(each, Finding) else each.name for each in mounted}
             idle = [name for name in ATTACK_NAMES if name in attacks and name not in named]
-            skipped += [Skipped(adversary, name, _NOTHING, name) for name in idle]
-    tried = {finding.attack for finding in findings}
-    skipped = [_held(each, limits, tried) for each in skipped]
-    named = {each.name for each in skipped if each.limited}
-    for name in limits:
-        if name not in tried | named:
-            skipped.append(Skipped("no adversary", name, _NOBODY, name, limited=True))
-    tests = sum(not finding.permitted for finding in findings)
-    level = FALSE_ALARM_RATE / max(1, tests)
-    judged = tuple(_judged(finding, limits, level) for finding in findings)
-    result = AuditResult(settings.name, settings.paradigm, asked.seed, FALSE_ALARM_RATE, judged, tuple(skipped))
-    write_whole(run.path / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
+            skipped += [Skipped(adversary, name, NOTHING, name) for name in idle]
+    result = concluded(settings, asked.seed, findings, skipped, limits)
+    save_audit(run.path, result)
     return result
+
+
+def _check_whole(run: RunDirectory) -> None:
+    names = run.settings.data.names
+    missing = [name for name in names if not (run.party_path(name).is_dir() and run.party(name).graph_path.is_file())]
+    if missing:
+        raise RunError(
+            f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; audit a "
+            "run of all parties on one machine or, across organisations: veilgraph submit --work audit"
+        )
 
 
 def _check_readable(run: RunDirectory) -> None:
@@ -192,7 +184,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     continue
                 progress(f"{adversary}: {name} on {target}, from {evidence.words}")
                 try:
-                    _check_rows(evidence, case.graph(target).num_nodes)
+                    check_rows(evidence, case.graph(target).num_nodes)
                     outcome = attack.mount(evidence, case, adversary, target)
                     yield Finding(
                         adversary,
@@ -215,12 +207,6 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
         yield from empirical_epsilon(case, adversary)
 
 
-def _check_rows(evidence: Evidence, nodes: int) -> None:
-    rows = evidence.rows if evidence.rows is not None else evidence.steps[0] if evidence.steps else None
-    if rows is not None and len(rows) != nodes:
-        raise DataError(f"{evidence.words}: {len(rows)} rows, and the data that the run was trained on have {nodes}")
-
-
 def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:
     (target,) = evidence.about
     try:
@@ -231,31 +217,6 @@ def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding |
     judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
     found = measured(outcome, seed=case.seed, level=level, judged=judged)
     return Finding(adversary, target, "nothing", "uniformity", evidence.words, permitted=False, **found)
-
-
-def _limits(
-    of_job: Mapping[LimitedAttack, AttackLimit], asked: Mapping[LimitedAttack, float | AttackLimit]
-) -> dict[AttackName, AttackLimit]:
-    """The job's, figure by figure replaced by those that are asked for."""
-    _chosen("limits", tuple(asked), LIMITED_ATTACKS)
-    found: dict[AttackName, AttackLimit] = dict(of_job.items())
-    try:
-        for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
-            before = found[name].figures() if name in found else {}
-            found[name] = AttackLimit(**before | limit.figures())
-    except ValidationError as error:
-        raise ConfigError(f"limits: {first_problem(error)}") from error
-    return found
-
-
-def _held(skipped: Skipped, limits: Mapping[AttackName, AttackLimit], tried: Collection[AttackName]) -> Skipped:
-    """Whether a limit would have been held to it; not where there was nothing to attack, and others attacked."""
-    idle = skipped.why == _NOTHING and skipped.name in tried
-    return replace(skipped, limited=(skipped.name in limits and not idle) or (skipped.limited and bool(limits)))
-
-
-def _judged(finding: Finding, limits: Mapping[AttackName, AttackLimit], level: float) -> Finding:
-    return finding.judged(limits.get(finding.attack), FALSE_ALARM_RATE if finding.permitted else level)
 
 
 def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
@@ -271,19 +232,12 @@ def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[st
     for each in asked:
         members = members_of(each)
         if len(members) == 1:
-            found += _chosen("adversaries", members, (*parties, CLIENT))
+            found += chosen("adversaries", members, (*parties, CLIENT))
             continue
-        _chosen("adversaries", members, parties)
+        chosen("adversaries", members, parties)
         if len(set(members)) < len(members) or set(members) >= set(settings.data.names):
             raise ConfigError(
                 f"adversaries={each!r}: name different parties, and leave a holder out, whose secrets they are after"
             )
         found.append(coalition_of([party for party in parties if party in members]))
     return tuple(dict.fromkeys(found))
-
-
-def _chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    unknown = [each for each in asked or () if each not in known]
-    if unknown:
-        raise ConfigError(f"{name}={unknown[0]!r} is not one of {', '.join(known)}; choose of these")
-    return tuple(known) if asked is None else tuple(dict.fromkeys(asked))

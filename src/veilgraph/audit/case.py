@@ -1,6 +1,7 @@
 """What an auditor has and an adversary has not: the truth, everybody's data, and models to compare with.
 
-Attacks are scored with it; what an adversary is granted to know is drawn from it and named as such.
+Attacks are scored with it; what an adversary is granted to know is drawn from it and named as such. Across
+organisations nobody has all that: see ``audit.across``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
+from veilgraph.audit.attacks.label_gradients import matched
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.attacks.reconstruction import alike_pairs
 from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.twin import trained_twin
 from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.config import JobSettings
-from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
@@ -33,6 +36,11 @@ Shadow = tuple[NDArray[np.bool_], Floats]
 
 _WIDTH: Final = 128
 _MOST_LINKS: Final = 1000
+_MOST_CLASSMATES: Final = 2000
+_MOST_CLASS_PAIRS: Final = 1000
+_ALIKE_PAIRS: Final = 4000
+ALIKE: Final = 0.05
+"""Share of pairs of nodes that count as alike."""
 
 
 class Case:
@@ -42,22 +50,10 @@ class Case:
         run: complete, with all parties' parts.
         seed: of everything drawn.
         shadows: models that adversaries train on nodes that are none of the targets.
-
-    Raises:
-        RunError: a party's part is missing.
     """
 
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
         self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
-        names = self.settings.data.names
-        missing = [
-            name for name in names if not (run.party_path(name).is_dir() and run.party(name).graph_path.is_file())
-        ]
-        if missing:
-            raise RunError(
-                f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; "
-                "audit a run of all parties on one machine"
-            )
         self._graphs: dict[PartyId, PartyGraph] = {}
         self._kept: dict[tuple[str, ...], Floats | None] = {}
         self._pooled: dict[PartyId, Floats] = {}
@@ -102,6 +98,46 @@ class Case:
             links=min(distinct, _MOST_LINKS) or None,
             left_out=others,
         )
+
+    def alike(self, target: PartyId) -> KnownPairs:
+        """Random pairs of nodes, and which of them have inner products of features among the largest."""
+        features = self.graph(target).features.to_dense().numpy()
+        return alike_pairs(features, _ALIKE_PAIRS, share=ALIKE, seed=self.seed)
+
+    def members(self, target: PartyId) -> NDArray[np.bool_]:
+        """The training nodes of a holder with labels, [N] bool."""
+        found = np.zeros(self.graph(target).num_nodes, dtype=np.bool_)
+        found[self.labels(target)[1]] = True
+        return found
+
+    def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
+        """Training nodes, and pairs of places among them, as many of one class as of two, all different.
+
+        Args:
+            target: a holder with labels.
+            steps: gradients that tell who is trained on.
+
+        Raises:
+            DataError: there are too few of one kind.
+        """
+        labels, train, _, _ = self.labels(target)
+        random = np.random.default_rng(self.seed)
+        nodes = train[labels[train] >= 0]
+        if len(nodes) > _MOST_CLASSMATES:
+            nodes = random.choice(nodes, size=_MOST_CLASSMATES, replace=False)
+        first, second = np.triu_indices(len(nodes), k=1)
+        same = labels[nodes[first]] == labels[nodes[second]]
+        kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
+        size = min(_MOST_CLASS_PAIRS, *map(len, kinds))
+        if not size:
+            raise DataError(f"{len(nodes)} training nodes have no two of one class, or none of two; give more")
+        chosen = np.concatenate([random.choice(kind, size=size, replace=False) for kind in kinds])
+        return nodes, KnownPairs(np.stack([first[chosen], second[chosen]], axis=1), same[chosen])
+
+    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> float | None:
+        """How many of some nodes are in the group that is named after their class, by the names that fit best."""
+        labels = self.labels(target)[0][nodes]
+        return float((matched(groups, labels) == labels).mean())
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
         """What the adversary has of the target's nodes without any message; None where that is nothing."""

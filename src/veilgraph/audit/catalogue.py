@@ -26,31 +26,33 @@ class Attack:
         sorts: of evidence that it is mounted on.
         mount: mounts it.
         of_labels: whether the target must have labels.
+        blind: whether its scores need nothing but the view, so that it can be mounted where no truth is.
     """
 
     secret: Secret
     sorts: tuple[Sort, ...]
     mount: Mount
     of_labels: bool = False
+    blind: bool = False
 
 
 ATTACKS: Final[Mapping[LimitedAttack, Attack]] = {
-    "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), edges.similarity),
+    "link-similarity": Attack("edges", ("embedding", "initial", "posteriors"), edges.similarity, blind=True),
     "link-supervised": Attack("edges", ("embedding", "posteriors"), edges.supervised),
-    "link-propagation": Attack("edges", ("propagation",), edges.propagated),
+    "link-propagation": Attack("edges", ("propagation",), edges.propagated, blind=True),
     "link-influence": Attack("edges", ("inference",), edges.influenced),
-    "link-combination": Attack("edges", ("embedding", "propagation"), combinations.combined),
+    "link-combination": Attack("edges", ("embedding", "propagation"), combinations.combined, blind=True),
     "attribute": Attack("features", ("embedding", "initial", "posteriors"), features.attribute),
     "attribute-release": Attack("features", ("releases",), features.from_release),
     "reconstruction": Attack("features", ("initial",), features.reconstruction),
-    "feature-similarity": Attack("features", ("initial",), features.similarity),
+    "feature-similarity": Attack("features", ("initial",), features.similarity, blind=True),
     "known-weights": Attack("features", ("initial",), weights.recovered),
     "equation-solving": Attack("features", ("embedding", "initial", "posteriors"), outputs.solved),
     "generative-regression": Attack("features", ("embedding", "posteriors"), outputs.generated),
     "label-gradient": Attack("labels", ("gradients",), labels.from_gradients, of_labels=True),
     "label-completion": Attack("labels", ("gradients", "embedding"), labels.completed, of_labels=True),
-    "label-blind": Attack("labels", ("gradients",), labels.blind, of_labels=True),
-    "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True),
+    "label-blind": Attack("labels", ("gradients",), labels.blind, of_labels=True, blind=True),
+    "membership-gradient": Attack("membership", ("gradients",), members.from_gradients, of_labels=True, blind=True),
     "membership-confidence": Attack("membership", ("posteriors",), members.from_confidence, of_labels=True),
     "membership-shadow": Attack("membership", ("posteriors",), members.from_shadows, of_labels=True),
     "membership-lira": Attack("membership", ("posteriors",), members.from_likelihoods, of_labels=True),

@@ -15,6 +15,7 @@ from torch import Tensor
 from veilgraph.audit.passes import Passes, matched, mean, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import View
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
@@ -92,6 +93,17 @@ def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
             if row.reveals and _is_of(row, round_):
                 left.setdefault((", ".join(row.reveals), row.what), []).append(sender)
     return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
+
+
+def check_rows(evidence: Evidence, nodes: int) -> None:
+    """Refuses evidence that has not a row for each of so many nodes.
+
+    Raises:
+        DataError: gives both numbers.
+    """
+    rows = evidence.rows if evidence.rows is not None else evidence.steps[0] if evidence.steps else None
+    if rows is not None and len(rows) != nodes:
+        raise DataError(f"{evidence.words}: {len(rows)} rows, and the data that the run was trained on have {nodes}")
 
 
 def _key(seen: Seen) -> tuple[Kind, PartyId, int]:

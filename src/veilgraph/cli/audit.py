@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +17,11 @@ from veilgraph.core.audit_settings import (
     LimitedAttack,
     LimitedFigure,
 )
+from veilgraph.core.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from veilgraph.audit.audit import Plan
+    from veilgraph.audit.finding import AuditResult
 
 FAILED: Final = 3
 
@@ -51,13 +56,15 @@ def audit_command(
 ) -> None:
     """Attack what each party of a run saw, measure what it learns, and compare that with limits.
 
-    Every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
+    In one holder's part of a run across organisations, what the newest veilgraph submit --work audit found is shown.
+    Else every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
     that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of
     the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
     message that must say nothing says something, where canaries prove a larger ε than the ledger has, or where the
     run is not what it claims: its noise, what it paid for, its low bits, splits and orders.
     """
-    from veilgraph.audit.audit import AUDIT_FILE, Plan, audit  # noqa: PLC0415
+    from veilgraph.audit.audit import Plan, audit  # noqa: PLC0415
+    from veilgraph.audit.verdicts import AUDIT_FILE  # noqa: PLC0415
     from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
 
     plan = Plan(
@@ -67,8 +74,12 @@ def audit_command(
         seed=seed,
         shadows=shadows,
     )
-    with messages().status("auditing") as status:
-        result = audit(run, plan, lambda words: status.update(f"auditing · {words}"))
+    shown = _of_others(run, plan)
+    if shown is None:
+        with messages().status("auditing") as status:
+            result = audit(run, plan, lambda words: status.update(f"auditing · {words}"))
+    else:
+        result = shown
     results().print(audit_table(result))
     for line in skipped_lines(result.skipped):
         say(line)
@@ -80,6 +91,29 @@ def audit_command(
         say(line)
     if result.failed or result.untested:
         raise typer.Exit(FAILED)
+
+
+def _of_others(run: Path, plan: Plan) -> AuditResult | None:
+    """What an audit across organisations found; None where all parties' parts are here.
+
+    Raises:
+        ConfigError: something is asked for that it was not made with.
+        RunError: there was none.
+    """
+    from veilgraph.audit.audit import Plan  # noqa: PLC0415
+    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.report.page.audit_file import read_audit  # noqa: PLC0415
+
+    if not RunDirectory.open(run).settings.data.is_apart:
+        return None
+    if plan != Plan(limits={}):
+        raise ConfigError(
+            "options are for runs of all parties on one machine; an audit across organisations has the job's limits"
+        )
+    found = read_audit(run)
+    if found is None:
+        raise RunError(f"{run} was not audited; where all parties allow it: veilgraph submit JOB.yaml --work audit")
+    return found
 
 
 def _limits(texts: Sequence[str]) -> dict[LimitedAttack, AttackLimit]:

@@ -80,13 +80,31 @@ def join_command(
             "its part. A holder says so in its party file: limits.restart.",
         ),
     ] = False,
+    allow_audit: Annotated[
+        bool,
+        typer.Option(
+            "--allow-audit",
+            metavar="",
+            help="At the server: keep what it sends and receives in training, and answer audits of the holders. A "
+            "holder says so in its party file: limits.allow_audit.",
+        ),
+    ] = False,
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
     with deployment():
         from veilgraph.deploy.join import join  # noqa: PLC0415
 
         opened = open_kit(kit, passphrase_file)
-        join(opened, party, runs, report=say, connect_s=connect, current_list=current_list, restarts=restart)
+        join(
+            opened,
+            party,
+            runs,
+            report=say,
+            connect_s=connect,
+            current_list=current_list,
+            restarts=restart,
+            allows_audit=allow_audit,
+        )
 
 
 @command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")
@@ -94,11 +112,12 @@ def submit_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.parties names the holders.")],
     kit: KitOption,
     work: Annotated[
-        Literal["train", "align", "predict"],
+        Literal["train", "align", "predict", "audit"],
         typer.Option(
             metavar="WORK",
             help="train: align the tables if need be, and train. align: only that. predict: with the trained run, for "
-            "all nodes that the tables have in common now.",
+            "all nodes that the tables have in common now. audit: every holder has the others attack it with what they "
+            "saw, where all allow it.",
         ),
     ] = "train",
     overrides: Overrides = None,
@@ -118,7 +137,10 @@ def submit_command(
         from veilgraph.deploy.control import submit  # noqa: PLC0415
 
         submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
-    if wait and work != "align":
+    if wait and work == "audit":
+        where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
+        typer.echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
+    elif wait and work != "align":
         horizontal = settings.paradigm == "horizontal"
         who = "every" if horizontal else "the label"
         kit_of = "its own kit" if horizontal else f"the kit of {settings.data.label_party}"

@@ -72,6 +72,12 @@ class LimitSettings(Settings):
         description="whether a training may begin again and replace what this party trained, where another has lost "
         "its part of the run, or tables or the release learnt from are others",
     )
+    allow_audit: bool = Field(
+        False,
+        description="whether this party takes part in an audit across organisations (veilgraph submit --work audit): "
+        "it keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
+        "that rank random pairs of the other's nodes",
+    )
     max_peer_ids: int | None = Field(
         None,
         ge=1,

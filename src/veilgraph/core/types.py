@@ -77,6 +77,10 @@ class Kind(IntEnum):
     """Labels under randomised response, and which split their nodes are in."""
     READY = 28
     """The sender has used a matrix that was dealt to it: the dealer may send it one more."""
+    AUDIT_QUESTION = 29
+    """Pairs of nodes that a holder has drawn at random, for attacks on itself to rank."""
+    AUDIT_ANSWER = 30
+    """The order in which attacks on what the sender has seen rank what it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ from nvflare.apis.signal import Signal
 from veilgraph.core import errors
 from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, VeilgraphError
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.guard.hooks import installed
 from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
 from veilgraph.roles.launch import keep_freed_memory, share_cores
 
@@ -145,6 +146,8 @@ def _run(
                 party_file=kit.party_file(),
                 resume=resume,
                 restarts=kit.restarts(),
+                allows_audit=kit.allows_audit(),
+                auditor=_audit,
                 identity=kit.identity(),
                 names=kit.certified_names(),
                 job_id=_job_id(fl_ctx),
@@ -156,6 +159,12 @@ def _run(
         log.exception("%s failed", party)
         return type(error).__name__
     return None
+
+
+def _audit(run: RunDirectory, party: PartyId, link: Link) -> None:
+    from veilgraph.audit.across import audit_across  # noqa: PLC0415  (what attacks need is slow to load)
+
+    audit_across(run, party, link)
 
 
 def _failed(error: VeilgraphError) -> str:

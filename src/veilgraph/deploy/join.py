@@ -43,6 +43,7 @@ def join(
     connect_s: float = 60.0,
     current_list: bool = False,
     restarts: bool = False,
+    allows_audit: bool = False,
 ) -> None:
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
@@ -54,6 +55,7 @@ def join(
         connect_s: longest wait for the first connection with the server.
         current_list: take part only with a list of revoked certificates that is not past its time.
         restarts: the server's leave to begin a training again, in place of what it has of it.
+        allows_audit: the server's leave to keep what it sends and receives, and to answer audits.
 
     Raises:
         ConfigError: the kit or the party file cannot be used.
@@ -63,15 +65,16 @@ def join(
             kit or the folder of runs.
     """
     _check(kit, party_file)
-    if restarts and kit.kind != "server":
-        raise ConfigError(
-            f"--restart is the server's leave, and this kit is {kit.name}'s: write limits.restart: true into its party "
-            "file"
-        )
+    for option, limit, given in (("--restart", "restart", restarts), ("--allow-audit", "allow_audit", allows_audit)):
+        if given and kit.kind != "server":
+            raise ConfigError(
+                f"{option} is the server's leave, and this kit is {kit.name}'s: write limits.{limit}: true into its "
+                "party file"
+            )
     runs = runs or kit.runs
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     with alone, _private(kit, runs), kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
-        kit.prepare(party_file, runs, current_list=current_list, restarts=restarts)
+        kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
         _check_identity(kit, report)
         started: list[float] = []
         asked = frozenset[str]()

@@ -33,7 +33,7 @@ TASK: Final = "veilgraph"
 SEE_ITS_LOG: Final = "failed; its own log says why"
 """All that others are told of a party's own error."""
 
-SiteWork = Literal["align", "train", "predict"]
+SiteWork = Literal["align", "train", "predict", "audit"]
 """What a submitted job asks of its parties; ``paradigms.site`` does it."""
 
 _SITE_FILE: Final = "veilgraph.json"
@@ -139,7 +139,13 @@ class Kit:
             script.unlink()
 
     def prepare(
-        self, party_file: Path | None, runs: Path, *, current_list: bool = False, restarts: bool = False
+        self,
+        party_file: Path | None,
+        runs: Path,
+        *,
+        current_list: bool = False,
+        restarts: bool = False,
+        allows_audit: bool = False,
     ) -> None:
         """Writes the policy of this machine: what FLARE may run here, where data and runs are, and whether this site
         takes part without a current list of revoked certificates.
@@ -152,6 +158,7 @@ class Kit:
             runs: folder of this site's runs.
             current_list: whether the site takes part only with a current list of revoked certificates.
             restarts: the server's leave to begin a training again, in place of what it has of it.
+            allows_audit: the server's leave to keep what it sends and receives, and to answer audits.
         """
         local = self.path / "local"
         resources = _read_json(local / "resources.json.default")
@@ -184,6 +191,7 @@ class Kit:
             "runs": str(runs.absolute()),
             "current_list": current_list,
             "restarts": restarts,
+            "allows_audit": allows_audit,
         }
         _write_json(local / _SITE_FILE, site)
 
@@ -195,6 +203,10 @@ class Kit:
     def restarts(self) -> bool:
         """Whether this site, the server's, joined with leave to begin trainings again."""
         return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
+
+    def allows_audit(self) -> bool:
+        """Whether this site, the server's, joined with leave to audit."""
+        return _read_json(self.path / "local" / _SITE_FILE).get("allows_audit") is True
 
     def runs_now(self) -> Path:
         """Where this site keeps its runs."""

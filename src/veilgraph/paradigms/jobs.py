@@ -22,15 +22,12 @@ from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs
 from veilgraph.paradigms.party import SimulatedWork, run_simulated
 from veilgraph.paradigms.predictions import Predictions, checked_nodes, joined, load_predictions, reading, scoring
-from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.paradigms.run_directory import Record, RunDirectory, passes_kept
 from veilgraph.paradigms.spread import check_spread
 from veilgraph.paradigms.summary import summarise
 from veilgraph.roles.launch import run_processes, run_threads
 
 log = logging.getLogger("veilgraph")
-
-VIEW_PASSES: Final = 50
-"""Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
 
 _ONE_EACH: Final[Mapping[PartyId, int]] = {}
 
@@ -109,16 +106,10 @@ def train(
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
-            run.party(party).record_views(_recorded(settings, view_passes) or None)
+            run.party(party).record_views(passes_kept(settings) if view_passes is None else view_passes or None)
         if profile:
             run.party(party).keep_trace()
     return _train(run, settings, "train", custom, processes=processes, machines=machines, progress=progress)
-
-
-def _recorded(settings: JobSettings, passes: int | None) -> int:
-    if passes is not None:
-        return passes
-    return VIEW_PASSES if settings.privacy is None else 0
 
 
 def resume(

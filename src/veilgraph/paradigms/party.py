@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.limits import LimitSettings, delta_too_large
 from veilgraph.core.randomness import LearningStreams, system_secrets
@@ -36,7 +37,7 @@ from veilgraph.paradigms.run_directory import (
     load_tensors,
     save_tensors,
 )
-from veilgraph.paradigms.sending import SendingRecord, traffic_rows
+from veilgraph.paradigms.sending import Phase, SendingRecord, traffic_rows
 from veilgraph.paradigms.spread import Machines, spread
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publish import Publisher
@@ -48,7 +49,9 @@ log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12
 _OWN_NAMES: Final[Mapping[PartyId, str]] = MappingProxyType({})
 
-Work = Literal["align", "train", "resume", "predict"]
+Work = Literal["align", "train", "resume", "predict", "audit"]
+Auditor = Callable[[RunDirectory, PartyId, Link], None]
+"""What a party does in an audit across organisations; the room of audits is above this one."""
 SimulatedWork = Work | Literal["restart"]
 """On one machine: to resume, and where a party has lost its checkpoints to begin again."""
 
@@ -57,12 +60,14 @@ _TRAFFIC: Final[dict[Work, str]] = {
     "train": "traffic.json",
     "resume": "traffic.json",
     "predict": "prediction_traffic.json",
+    "audit": "audit_traffic.json",
 }
-_PHASES: Final[dict[Work, Literal["align", "train", "predict"]]] = {
+_PHASES: Final[dict[Work, Phase]] = {
     "align": "align",
     "train": "train",
     "resume": "train",
     "predict": "predict",
+    "audit": "audit",
 }
 
 
@@ -79,6 +84,7 @@ def run_party(
     restarts: bool = False,
     identity: Identity | None = None,
     names: Mapping[PartyId, str] = _OWN_NAMES,
+    auditor: Auditor | None = None,
 ) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
@@ -88,7 +94,7 @@ def run_party(
     Args:
         run: directory of the run.
         party: a holder or the server.
-        work: align only; train from the start; resume from the newest common checkpoint; or predict.
+        work: align only; train from the start; resume from the newest common checkpoint; predict; or audit.
         link: of the party; closed at the end.
         recorder: counts what crosses the wire, beneath or in place of ``link``.
         custom: for ``model.local.model: custom``.
@@ -97,13 +103,14 @@ def run_party(
         restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
         identity: with which it signs its records; None on one machine, where nothing is signed.
         names: party → the name in its certificate, where that is another one.
+        auditor: with ``work`` audit.
     """
     settings, store = run.settings, run.party(party)
     restarts = restarts or work == "predict" or not store.checkpoints.has_trained()
     trace = _new_trace(run, party, work)
     if isinstance(trace, Trace):
         link = TracedLink(link, trace)
-    recorded = store.new_view(work)
+    recorded = None if work == "audit" else store.new_view(work)
     view = None if recorded is None else ViewFile(*recorded)
     if view is not None:
         link = RecordedLink(link, keep=view.append)
@@ -119,6 +126,13 @@ def run_party(
 
     try:
         evidence.open(link)
+        if work == "audit":
+            if auditor is None:
+                raise ConfigError("work=audit is done across organisations: give an auditor")
+            record.note()
+            auditor(run, party, link)
+            tell()
+            return
         if settings.data.from_tables:
             aligned = prepare(store, link, settings, organisation, anew=work == "predict", restarts=restarts)
             done = "read" if settings.paradigm == "horizontal" else "aligned"

@@ -74,6 +74,16 @@ def prepare(
     return _aligned(settings, prepared.identity, graph, prepared.built.ids.to_pylist(), organisation)
 
 
+def kept_identity(store: PartyStore) -> str:
+    """Identity of the alignment or collection that a party's graph was made by; empty where there was none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = store.path / _ALIGNMENT
+    return _identity(path) if path.is_file() else ""
+
+
 def _keep(store: PartyStore, prepared: Prepared, digest: str) -> None:
     """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
     store.checkpoints.set_aside_with(

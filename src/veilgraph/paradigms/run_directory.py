@@ -54,6 +54,9 @@ from veilgraph.privacy.canaries import Canaries
 
 __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
 
+VIEW_PASSES: Final = 50
+"""Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
+
 _NODES: Final = "nodes.safetensors"
 _PASSES: Final = "passes.json"
 _ASIDE: Final = "metrics.replaced.jsonl"
@@ -215,6 +218,11 @@ def _parse(text: str, path: Path) -> Record:
     return record
 
 
+def passes_kept(settings: JobSettings) -> int | None:
+    """Of how many passes views are, unless something else is asked for; None: all, in which noise cancels."""
+    return VIEW_PASSES if settings.privacy is None else None
+
+
 class PartyStore:
     """One party's private files of a run."""
 
@@ -241,6 +249,10 @@ class PartyStore:
     def keep_trace(self) -> None:
         """Has every later training session of the party keep a trace, in place of the one before."""
         write_trace(self.trace_path, [], {})
+
+    def keeps_views(self) -> bool:
+        """Whether the party keeps what it sends and receives."""
+        return (self._views / _PASSES).is_file()
 
     def record_views(self, passes: int | None) -> None:
         """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""

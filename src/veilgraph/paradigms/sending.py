@@ -18,7 +18,7 @@ from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosures import disclosure_lines, disclosures
 
-Phase = Literal["align", "train", "predict"]
+Phase = Literal["align", "train", "predict", "audit"]
 _NOTE: Final = "sending.json"
 
 

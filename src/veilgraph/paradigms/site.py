@@ -19,13 +19,18 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.consent import Consent
 from veilgraph.paradigms.organisation import Organisation, agree_on_job
-from veilgraph.paradigms.party import Work, run_party
+from veilgraph.paradigms.party import Auditor, Work, run_party
 from veilgraph.paradigms.predictions import scoring
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, passes_kept
 from veilgraph.paradigms.summary import summarise
 
-SiteWork = Literal["align", "train", "predict"]
-SITE_WORKS: Final[dict[str, SiteWork]] = {"align": "align", "train": "train", "predict": "predict"}
+SiteWork = Literal["align", "train", "predict", "audit"]
+SITE_WORKS: Final[dict[str, SiteWork]] = {
+    "align": "align",
+    "train": "train",
+    "predict": "predict",
+    "audit": "audit",
+}
 
 
 def take_part(
@@ -39,6 +44,8 @@ def take_part(
     party_file: Path | None,
     resume: bool,
     restarts: bool = False,
+    allows_audit: bool = False,
+    auditor: Auditor | None = None,
     identity: Identity | None = None,
     names: Mapping[PartyId, str] = MappingProxyType({}),
     job_id: str,
@@ -50,12 +57,16 @@ def take_part(
         runs: folder of this party's runs.
         settings: the job; its ``data.parties`` are names alone.
         party: a holder or the server.
-        work: align (or collect) only; train, aligned first if need be; or predict for the tables as they are now.
+        work: align (or collect) only; train, aligned first if need be; predict for the tables as they are now; or
+            audit what was trained.
         link: to the other parties.
         recorder: counts what crosses ``link``; it may be ``link`` itself.
         party_file: the holder's own; None at the server.
         resume: go on with a run that was cut off.
         restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
+        allows_audit: the server's leave to audit, and so to keep what it sends and receives; a holder's is in its
+            party file.
+        auditor: audits.
         identity: with which the party signs its records; None where the parties have no certificates.
         names: party → the name in its certificate, where that is another one, as the server's is.
         job_id: the engine's, of what was submitted.
@@ -75,13 +86,17 @@ def take_part(
         read = _organisation(party, party_file)
         organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
     path = runs / settings.name
-    agree_on_job(link, settings, party, organisation, _occupied(path, settings, work, resume=resume))
+    allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
+    refuses = [_occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
+    agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)))
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
     with run.lock():
         store = run.party(party)
         if not store.has_seed():
             shared = organisation is not None and organisation.settings.seed == "job"
             store.save_seed(settings.seed if shared else private_seed())
+        if allows_audit and work == "train" and not store.keeps_views():
+            store.record_views(passes_kept(settings))
         own = None if organisation is None else organisation.settings
         run_party(
             run,
@@ -94,6 +109,7 @@ def take_part(
             restarts=restarts if own is None else own.limits.restart,
             identity=identity,
             names=names,
+            auditor=auditor,
         )
         if work == "train" and party in scoring(settings):
             summarise(run, [party], party)
@@ -116,11 +132,20 @@ def _work(work: SiteWork, store: PartyStore) -> Work:
     return "resume" if work == "train" and store.epochs() else work
 
 
+def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
+    """Why the party takes part in no audit; empty when it does, or it is none."""
+    if work != "audit" or allows:
+        return ""
+    if party == SERVER:
+        return "the server joined without --allow-audit: it answers no audit"
+    return "limits.allow_audit=false: set it in the party file before training, or submit no audit"
+
+
 def _occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
     """Why the run directory here cannot be used for this work; empty when it can."""
     exists = (path / "job.yaml").is_file()
     same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
-    if work == "predict":
+    if work in ("predict", "audit"):
         trained = same and RunDirectory(path).trained()
         return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
     if not exists:

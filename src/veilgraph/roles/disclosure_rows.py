@@ -72,6 +72,12 @@ _PERTURBED: Final = (
 _SEAL: Final = "Says who the sender is and nothing of its data; the secret halves of the keys stay at the sender."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 
+_ASKED: Final = "Drawn from a secret of the sender's, and from nothing of its data."
+_RANKED: Final = (
+    "Every party allows it: the order follows from messages that the sender was meant to get, not from its own data; "
+    "whether it is right, the receiver alone knows."
+)
+
 # One row, few lines: a table is read across.
 # fmt: off
 TABLE: Final = (
@@ -93,6 +99,11 @@ TABLE: Final = (
     Row(Kind.COMMON_IDS, _FROM_SERVER, "the hashes that all holders sent", "none",
         "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
         when=("aligned",)),
+    # Audits across organisations
+    Row(Kind.AUDIT_QUESTION, _TO_HOLDER, "random pairs of nodes", "random", _ASKED),
+    Row(Kind.AUDIT_QUESTION, _TO_SERVER, "random pairs of nodes", "random", _ASKED),
+    Row(Kind.AUDIT_ANSWER, _TO_HOLDER, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED),
+    Row(Kind.AUDIT_ANSWER, _FROM_SERVER, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED),
     # Initial embeddings
     Row(Kind.KEY, _TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.", when=("paired",)),

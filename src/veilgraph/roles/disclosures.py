@@ -22,7 +22,7 @@ from veilgraph.nn.layered import first_is_fixed, learning_layers
 from veilgraph.privacy.publish import Spent
 from veilgraph.roles.disclosure_rows import TABLE, Direction, Protection
 
-Work = Literal["align", "train", "predict"]
+Work = Literal["align", "train", "predict", "audit"]
 """A piece of work: one session of all parties."""
 
 _CHARGED: Final[Mapping[Direction, frozenset[str]]] = {

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from veilgraph.audit.attacks.attributes import Attribute, auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.attacks.reconstruction import (
-    alike_pairs,
     complete_columns,
     gram_estimate,
     gram_scores,
     projected_gram,
     sequence_basis,
 )
-from veilgraph.audit.case import Case
+from veilgraph.audit.case import ALIKE, Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats
@@ -35,8 +34,6 @@ _SHARES: Final = (0.1, 0.05, 0.02)
 _MOST_NODES: Final = 5000
 _MOST_STEPS: Final = 50
 _STEPS: Final = 10
-_PAIRS: Final = 4000
-_ALIKE: Final = 0.05
 _TOLERANCE: Final = 1e-5
 """Of directions that rounding has made; holders compute in single precision."""
 _WIDE: Final = 4000
@@ -94,8 +91,7 @@ def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: P
 
 def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
-    features = case.graph(target).features.to_dense().numpy()
-    pairs = alike_pairs(features, _PAIRS, share=_ALIKE, seed=case.seed)
+    pairs = case.alike(target)
     own = case.own_rows(adversary, target)
     first = projected_gram(evidence.steps[0], 1.0)
     count = min(len(evidence.steps) - 1, len(evidence.updates), _STEPS)
@@ -107,7 +103,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
         gram_scores(gram, pairs.pairs),
         pairs.truth,
         without=None if own is None else gram_scores(own @ own.T, pairs.pairs),
-        note="Pairs of nodes whose features at the target have inner products among the highest 5 %.",
+        note=f"Pairs of nodes whose features at the target have inner products among the highest {ALIKE:.0%}.",
     )
 
 

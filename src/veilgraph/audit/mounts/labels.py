@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from veilgraph.audit.attacks.blind_labels import blind_labels
-from veilgraph.audit.attacks.label_gradients import directions, matched
+from veilgraph.audit.attacks.label_gradients import directions
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
-from veilgraph.audit.attacks.pairs import KnownPairs
 from veilgraph.audit.case import Case, Nodes
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
@@ -20,7 +19,6 @@ from veilgraph.core.types import PartyId
 
 _KNOWN_PER_CLASS: Final = 3
 _MOST: Final = 2000
-_MOST_PAIRS: Final = 1000
 _STEPS: Final = 50
 """Gradients of later steps are smaller, and turn."""
 
@@ -37,13 +35,9 @@ def completed(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
 
 def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Which training nodes are of one class, by who knows no label (Arazzi et al. 2023)."""
-    labels, train, _, classes = case.labels(target)
-    random = np.random.default_rng(case.seed)
-    nodes = train[labels[train] >= 0]
-    if len(nodes) > _MOST:
-        nodes = random.choice(nodes, size=_MOST, replace=False)
-    asked = _pairs_of(labels[nodes], random)
-    found = blind_labels(np.stack([step[nodes] for step in evidence.steps[:_STEPS]]), seed=case.seed)
+    steps = evidence.steps[:_STEPS]
+    nodes, asked = case.classmates(target, steps)
+    found = blind_labels(np.stack([step[nodes] for step in steps]), seed=case.seed)
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
 
     def alike(rows: Floats) -> Floats:
@@ -55,27 +49,10 @@ def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -
         asked.truth,
         without=None if own is None else alike(own),
         pooled=None if pooled is None else alike(pooled),
-        accuracy=float((matched(found.groups, labels[nodes]) == labels[nodes]).mean()),
-        note=f"Are two training nodes of one class? No label is known; {found.shares.shape[1]} groups were found where "
-        f"there are {classes} classes. The accuracy is that of groups with the names that fit them best. Without and "
-        "pooled: similarity of features.",
+        accuracy=case.agreement(target, nodes, found.groups),
+        note=f"Are two training nodes of one class? No label is known; {found.shares.shape[1]} groups were found. The "
+        "accuracy is that of groups with the names that fit them best. Without and pooled: similarity of features.",
     )
-
-
-def _pairs_of(labels: Nodes, random: np.random.Generator) -> KnownPairs:
-    """Pairs of nodes, as many of one class as of two, all different.
-
-    Raises:
-        DataError: there are too few of one kind.
-    """
-    first, second = np.triu_indices(len(labels), k=1)
-    same = labels[first] == labels[second]
-    kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
-    size = min(_MOST_PAIRS, *map(len, kinds))
-    if not size:
-        raise DataError(f"{len(labels)} training nodes have no two of one class, or none of two; give more")
-    chosen = np.concatenate([random.choice(kind, size=size, replace=False) for kind in kinds])
-    return KnownPairs(np.stack([first[chosen], second[chosen]], axis=1), same[chosen])
 
 
 def _inferred(

@@ -25,10 +25,8 @@ _STEPS: Final = 50
 
 def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Rows of a gradient are larger where the loss is: at training nodes."""
-    members = np.zeros(case.graph(target).num_nodes, dtype=np.bool_)
-    members[case.labels(target)[1]] = True
     scores = membership_scores(mean(evidence.steps[:_STEPS])[None])
-    return Outcome(scores, members, note="Members: training nodes; all others are not.")
+    return Outcome(scores, case.members(target), note="Members: training nodes; all others are not.")
 
 
 def from_confidence(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:

@@ -9,10 +9,9 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from veilgraph.audit.finding import AuditResult
+from veilgraph.audit.verdicts import AUDIT_FILE
 from veilgraph.core.config import first_problem
 from veilgraph.core.errors import RunError
-
-AUDIT_FILE: Final = "audit.json"
 
 _VERSION: Final = 2
 _RESULT: Final = TypeAdapter(AuditResult)

@@ -1,0 +1,365 @@
+"""An audit across organisations: who has seen something attacks at home, and who is attacked scores it at home.
+
+Nobody has everybody's data. Every holder asks every other party about pairs of nodes that it has drawn at random, from
+a secret of its own and from nothing of its data. The other mounts the attacks that need nothing but what its link has
+recorded, and answers with the order in which these rank what is asked. The holder alone knows which of the answers are
+true, and keeps what comes of it.
+
+    AUDIT_QUESTION  target → adversary  round 0: facts; round 1: pairs [M, 2] int64
+    AUDIT_ANSWER    adversary → target  round 0: which attacks, on what; for answer k of step k: round 1: targets
+                                        [T, 2] int64, where the adversary had to choose them; round 2: ranks [T] float32
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from scipy.stats import rankdata
+
+from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
+from veilgraph.audit.case import ALIKE, Case, Nodes
+from veilgraph.audit.catalogue import ATTACKS
+from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
+from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
+from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
+from veilgraph.audit.view import load_view
+from veilgraph.core.audit_settings import LimitedAttack
+from veilgraph.core.config import first_problem
+from veilgraph.core.errors import DataError, ProtocolError, RunError
+from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
+from veilgraph.paradigms.preparing import kept_identity
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.roles.agreement import one_line
+
+MOST_PAIRS: Final = 500_000
+"""That are asked about; of fewer nodes all pairs. Ranks of as many are whole numbers in single precision."""
+
+_SCORED: Final = 1000
+"""True and other pairs, each, that a figure is made of."""
+_FEWEST: Final = 20
+_MOST_CLASSMATES: Final = 1000
+_MOST_ANSWERS: Final = 200
+_WORDS: Final = 300
+_SEED_BYTES: Final = 32
+_BLOCK: Final = 4096
+
+log = logging.getLogger("veilgraph")
+
+_Line = Annotated[str, Field(max_length=_WORDS), AfterValidator(one_line)]
+_Said = TypeVar("_Said", bound="_Message")
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Question(_Message):
+    """Facts that the parties of the job have stated before."""
+
+    nodes: Annotated[int, Field(ge=2, le=2**32)]
+    labels: bool
+    alignment: Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")] = ""
+
+
+class Answer(_Message):
+    """One attack on one kind of evidence."""
+
+    attack: LimitedAttack
+    evidence: _Line
+
+
+class Unanswered(_Message):
+    """An attack that the adversary did not mount."""
+
+    attack: LimitedAttack
+    why: _Line
+
+
+class Answers(_Message):
+    """What an adversary says first."""
+
+    answers: Annotated[list[Answer], Field(max_length=_MOST_ANSWERS)] = []
+    unanswered: Annotated[list[Unanswered], Field(max_length=_MOST_ANSWERS)] = []
+
+
+def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretSource = system_secrets) -> None:
+    """One party's part: it answers every holder, and scores what it is answered; writes ``audit.json`` at a holder.
+
+    Args:
+        run: with this party's part.
+        party: its name.
+        link: to all parties of the job, which allow the audit.
+        secrets: what a holder draws its questions from.
+
+    Raises:
+        RunError: this party's part is damaged.
+        LinkError: another party failed.
+    """
+    others = [name for name in (SERVER, *run.settings.data.names) if name != party]
+    target = None if party == SERVER else _Target(run, party, secrets)
+    if target is not None:
+        for other in others:
+            link.send(other, Tag(Kind.AUDIT_QUESTION), text_tensor(target.question.model_dump_json()))
+            link.send(other, Tag(Kind.AUDIT_QUESTION, 0, 1), torch.from_numpy(target.pairs))
+    for other in others:
+        if other != SERVER:
+            question = _received(link, other, Tag(Kind.AUDIT_QUESTION), Question)
+            asked = receive_as(link, other, Tag(Kind.AUDIT_QUESTION, 0, 1), (None, 2), torch.int64).numpy()
+            _check_pairs(asked, question.nodes, other)
+            _answer(run, party, link, other, question, asked)
+    if target is None:
+        return
+    findings, skipped = list[Finding](), list[Skipped]()
+    for other in others:
+        for each in target.scored(link, other):
+            (findings if isinstance(each, Finding) else skipped).append(each)  # type: ignore[arg-type]
+    settings = run.settings
+    result = concluded(settings, 0, findings, skipped, limits_of(settings.limits, {}))
+    save_audit(run.path, result)
+    failed = f", of which {len(result.failed)} do not pass" if result.failed else ""
+    log.info("the audit has %d findings on the data here%s: veilgraph audit %s", len(findings), failed, run.path)
+
+
+def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, question: Question, asked: Pairs) -> None:
+    """Mounts what can be mounted, and sends the ranks."""
+    found, unanswered = list[tuple[Answer, NDArray[np.int64] | None, Floats]](), list[Unanswered]()
+    case = _BlindCase(run, question, asked)
+    try:
+        evidence = _evidence(run, party, target, question)
+    except RunError as error:
+        evidence, unanswered = [], [_unanswered(name, error) for name in ATTACKS]
+    for each in evidence:
+        for name, attack in ATTACKS.items():
+            if each.sort not in attack.sorts or (attack.of_labels and not question.labels):
+                continue
+            if not attack.blind:
+                unanswered.append(_unanswered(name, "it is granted a part of the truth, or needs everybody's data"))
+                continue
+            log.info("the audit: %s on %s, from %s", name, target, each.words)
+            try:
+                check_rows(each, question.nodes)
+                outcome = attack.mount(each, case, party, target)
+            except DataError as error:
+                unanswered.append(_unanswered(name, error))
+                continue
+            chosen = case.chosen if ASKED[attack.secret].what == "chosen" else None
+            found.append((Answer(attack=name, evidence=each.words[:_WORDS]), chosen, outcome.scores))
+    said = Answers(answers=[answer for answer, _, _ in found][:_MOST_ANSWERS], unanswered=_distinct(unanswered))
+    link.send(target, Tag(Kind.AUDIT_ANSWER), text_tensor(said.model_dump_json()))
+    for step, (_, chosen, scores) in enumerate(found[:_MOST_ANSWERS]):
+        if chosen is not None:
+            link.send(target, Tag(Kind.AUDIT_ANSWER, step, 1), torch.from_numpy(chosen))
+        ranks = rankdata(scores, method="dense").astype(np.float32)
+        link.send(target, Tag(Kind.AUDIT_ANSWER, step, 2), torch.from_numpy(ranks))
+
+
+def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Question) -> list[Evidence]:
+    """What a party was meant to have of a target's data."""
+    if kept_identity(run.party(party)) != question.alignment:
+        raise RunError("the tables were aligned anew since it trained")
+    return [each for each in evidence_of(load_view(run, party)) if target in each.about]
+
+
+class _BlindCase(Case):
+    """What an attack has where no truth is: the job, and what is asked.
+
+    Nothing of the adversary's own data goes into a score either, for the scores leave it.
+    """
+
+    def __init__(self, run: RunDirectory, question: Question, asked: Pairs) -> None:
+        super().__init__(run, seed=0, shadows=0)
+        self._question, self._asked = question, KnownPairs(asked, np.zeros(len(asked), dtype=np.bool_))
+        self.chosen: Pairs | None = None
+        """The pairs that the last attack on labels chose among nodes with a gradient."""
+
+    def graph(self, party: PartyId) -> PartyGraph:
+        raise DataError(f"it needs data of {party}, which go into no answer")
+
+    def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
+        return None
+
+    def own_edges(self, adversary: PartyId) -> Nodes:
+        return np.empty((2, 0), dtype=np.int64)
+
+    def pooled_rows(self, target: PartyId, without: Sequence[int] = ()) -> Floats | None:
+        return None
+
+    def links(self, target: PartyId, adversary: PartyId) -> KnownPairs:
+        return self._asked
+
+    def alike(self, target: PartyId) -> KnownPairs:
+        return self._asked
+
+    def members(self, target: PartyId) -> NDArray[np.bool_]:
+        return np.zeros(self._question.nodes, dtype=np.bool_)
+
+    def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
+        nodes = np.flatnonzero(np.sum([np.abs(step).sum(axis=1) for step in steps], axis=0))
+        if len(nodes) > _MOST_CLASSMATES:
+            nodes = np.sort(np.random.default_rng(self.seed).choice(nodes, size=_MOST_CLASSMATES, replace=False))
+        places = np.stack(np.triu_indices(len(nodes), k=1), axis=1)
+        self.chosen = nodes[places]
+        return nodes, KnownPairs(places, np.zeros(len(places), dtype=np.bool_))
+
+    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> float | None:
+        return None
+
+
+class _Target:
+    """A holder under attack: its questions, and its truth."""
+
+    def __init__(self, run: RunDirectory, party: PartyId, secrets: SecretSource) -> None:
+        self._settings, self._party = run.settings, party
+        self._graph = load_party(run.party(party).graph_path).common_part()
+        nodes, own = self._graph.num_nodes, run.party(party)
+        self.question = Question(nodes=nodes, labels=self._graph.labels is not None, alignment=kept_identity(own))
+        self._random = np.random.default_rng(int.from_bytes(secrets(_SEED_BYTES)))
+        if nodes * (nodes - 1) // 2 <= MOST_PAIRS:
+            self.pairs = np.stack(np.triu_indices(nodes, k=1), axis=1).astype(np.int64)
+        else:
+            self.pairs = random_pairs(nodes, MOST_PAIRS, self._random)
+
+    def scored(self, link: Link, adversary: PartyId) -> list[Finding | Skipped]:
+        """What an adversary's answers come to.
+
+        Raises:
+            ProtocolError: they are no answers to what was asked.
+        """
+        said = _received(link, adversary, Tag(Kind.AUDIT_ANSWER), Answers)
+        found = list[Finding | Skipped]()
+        for step, answer in enumerate(said.answers):
+            attack = ATTACKS[answer.attack]
+            if not attack.blind:
+                raise ProtocolError(
+                    f"got an answer of {answer.attack} from {adversary}, which nobody can mount blindly"
+                )
+            what, asked = ASKED[attack.secret], self.pairs
+            if what.what == "chosen":
+                asked = receive_as(link, adversary, Tag(Kind.AUDIT_ANSWER, step, 1), (None, 2), torch.int64).numpy()
+                _check_pairs(asked, self.question.nodes, adversary)
+            count = self.question.nodes if what.what == "nodes" else len(asked)
+            ranks = receive_as(link, adversary, Tag(Kind.AUDIT_ANSWER, step, 2), (count,), torch.float32).numpy()
+            try:
+                outcome = self._outcome(what, asked, ranks.astype(np.float64))
+                found.append(
+                    Finding(
+                        adversary, self._party, attack.secret, answer.attack, answer.evidence, permitted=True,
+                        **measured(outcome, seed=0, level=FALSE_ALARM_RATE),
+                    )
+                )  # fmt: skip
+            except DataError as error:
+                found.append(Skipped(adversary, f"{answer.attack} on {self._party}", str(error), answer.attack))
+        return found + [
+            Skipped(adversary, f"{each.attack} on {self._party}", each.why, each.attack) for each in said.unanswered
+        ]
+
+    def _outcome(self, what: Asked, asked: Pairs, ranks: Floats) -> Outcome:
+        truth, told = what.truth(self._graph, asked)
+        kinds = [np.flatnonzero(told & (truth == value)) for value in (True, False)]
+        fewest = min(map(len, kinds))
+        if fewest < _FEWEST:
+            raise DataError(f"of what was asked {fewest} are of one kind, and a figure needs {_FEWEST}")
+        if what.what != "nodes":
+            kinds = [self._random.choice(kind, size=min(_SCORED, fewest), replace=False) for kind in kinds]
+        kept = np.concatenate(kinds)
+        return Outcome(
+            ranks[kept],
+            truth[kept],
+            note="Computed at the adversary's site from its messages alone, without its own data, and scored here.",
+        )
+
+
+def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
+    linked = _codes(graph.edge_index.numpy().T, graph.num_nodes)
+    return np.isin(_codes(asked, graph.num_nodes), linked), _all(asked)
+
+
+def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
+    features = graph.features.to_dense().double().numpy()
+    blocks = np.array_split(asked, 1 + len(asked) // _BLOCK)
+    products = np.concatenate([(features[some[:, 0]] * features[some[:, 1]]).sum(axis=1) for some in blocks])
+    return np.asarray(products > np.quantile(products, 1 - ALIKE)), _all(asked)
+
+
+def _trained_on(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
+    members = _mask(graph)
+    return members, _all(members)
+
+
+def _of_one_class(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
+    labels = np.full(graph.num_nodes, -1) if graph.labels is None else graph.labels.numpy()
+    known = _mask(graph) & (labels >= 0)
+    return np.asarray(labels[asked[:, 0]] == labels[asked[:, 1]]), np.asarray(known[asked].all(axis=1))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What attacks on one kind of secret are asked, and what is true of it.
+
+    Attributes:
+        what: the pairs of the question, all nodes, or pairs that the adversary chooses among nodes with a gradient.
+        truth: (graph, pairs) → what is true, and of which of it something can be said.
+    """
+
+    what: Literal["pairs", "nodes", "chosen"]
+    truth: Callable[[PartyGraph, Pairs], tuple[Truth, Truth]]
+
+
+ASKED: Final[Mapping[Secret, Asked]] = {
+    "edges": Asked("pairs", _linked),
+    "features": Asked("pairs", _alike),
+    "membership": Asked("nodes", _trained_on),
+    "labels": Asked("chosen", _of_one_class),
+}
+
+
+def _all(asked: NDArray[Any]) -> Truth:
+    return np.ones(len(asked), dtype=np.bool_)
+
+
+def _mask(graph: PartyGraph) -> Truth:
+    if graph.train_mask is None:
+        return np.zeros(graph.num_nodes, dtype=np.bool_)
+    return np.asarray(graph.train_mask.numpy())
+
+
+def _codes(pairs: Pairs, nodes: int) -> NDArray[np.int64]:
+    """One number for a pair, in either order."""
+    ends = np.sort(pairs, axis=1)
+    return np.asarray(ends[:, 0] * nodes + ends[:, 1])
+
+
+def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
+    most = max(MOST_PAIRS, _MOST_CLASSMATES * (_MOST_CLASSMATES - 1) // 2)
+    if not 0 < len(pairs) <= most or pairs.min() < 0 or pairs.max() >= nodes or (pairs[:, 0] == pairs[:, 1]).any():
+        raise ProtocolError(
+            f"got {len(pairs)} pairs from {sender}, which are not 1 to {most} pairs of two nodes below {nodes}"
+        )
+
+
+def _unanswered(name: LimitedAttack, why: object) -> Unanswered:
+    text = "".join(each for each in str(why) if each.isprintable())
+    return Unanswered(attack=name, why=text[:_WORDS])
+
+
+def _distinct(unanswered: Sequence[Unanswered]) -> list[Unanswered]:
+    return list({(each.attack, each.why): each for each in unanswered}.values())[:_MOST_ANSWERS]
+
+
+def _received(link: Link, sender: PartyId, tag: Tag, kind: type[_Said]) -> _Said:
+    text = tensor_text(receive_as(link, sender, tag, (None,), torch.uint8))
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise ProtocolError(f"got {tag} from {sender}, which cannot be understood: {first_problem(error)}") from error

@@ -1,0 +1,62 @@
+"""Organisations that do a job together, each in a folder of its own, in threads of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from veilgraph.core.config import JobSettings
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.party import Auditor
+from veilgraph.paradigms.site import SiteWork, take_part
+from veilgraph.roles.launch import run_threads
+
+
+def apart(
+    folder: Path,
+    parties: Mapping[PartyId, Path],
+    settings: JobSettings,
+    work: SiteWork = "train",
+    *,
+    resume: bool = False,
+    server: bool = False,
+    auditor: Auditor | None = None,
+) -> dict[PartyId, Path]:
+    """Every party does its part; returns where its run is.
+
+    Args:
+        folder: of all sites.
+        parties: holder → its party file.
+        settings: the job.
+        work: what is submitted.
+        resume: as submitted.
+        server: the server's leave: to begin again, and to audit.
+        auditor: as the engine gives it.
+    """
+    folders = {party: folder / f"site {party}" for party in (*parties, SERVER)}
+
+    def program(party: PartyId) -> Callable[[Link], None]:
+        def take(link: Link) -> None:
+            recorder = RecordedLink(link)
+            take_part(
+                folders[party],
+                settings,
+                party,
+                work,
+                recorder,
+                recorder,
+                party_file=parties.get(party),
+                resume=resume,
+                restarts=server,
+                allows_audit=server,
+                auditor=auditor,
+                job_id=uuid4().hex,
+                consent=folder / f"consent of {party}",
+            )
+
+        return take
+
+    run_threads({party: program(party) for party in folders}, settings.timeout_s, lambda: None)
+    return {party: site / settings.name for party, site in folders.items()}
