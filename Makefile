@@ -32,7 +32,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network install-locked lock sbom test nightly lint format bench bench-spu bench-peers bench-scale spu reproduce clean
+.PHONY: help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every ro
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest tests/attacks
 	@OMP_NUM_THREADS=1 VEILGRAPH_KILLS=20 $(BIN)/python -m pytest tests/faults
 	@OMP_NUM_THREADS=1 VEILGRAPH_ENGINE_KILLS=20 $(BIN)/python -m pytest tests/deploy/test_engine_kills.py
+
+goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/goldens, or BASE=main: that commit's, made here
+	@$(BIN)/python -m tests.goldens $(if $(BASE),--base $(BASE))
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
