@@ -166,6 +166,22 @@ def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
     assert not (summed / "parties" / who).exists(), "nothing is made in the run"
 
 
+def test_what_members_know_of_one_change_is_added_up(dealt: Path) -> None:
+    """Of h0, to which each member's gradients add their part."""
+    one, other, both = (
+        next(each.updates for each in of(dealt, who, "") if each.sort == "initial") for who in ("B", "C", "B+C")
+    )
+    assert len(both) == len(one) == len(other) > 0
+    for mine, theirs, ours in zip(one, other, both, strict=True):
+        assert np.allclose(ours, mine + theirs)
+        assert not np.allclose(ours, mine)
+
+
+def test_own_parts_are_taken_off_in_every_round(summed: Path) -> None:
+    words = [each.words for each in of(summed, "server+C", "the rest taken off") if "embeddings" in each.words]
+    assert all(any(f"round {round_}" in each for each in words) for round_ in (1, 2)), words
+
+
 def test_a_part_of_the_passes_has_as_much_taken_off(summed: Path) -> None:
     (left,) = of(summed, "server+C", "of the combined embedding of round 1, the rest taken off")
     assert np.array_equal(left.steps[1:][0], left.steps[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,15 +27,18 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms import ledgers
 from veilgraph.paradigms.jobs import resume, train
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy import plan as plans
 from veilgraph.privacy.inserted import Inserted
-from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.publish import Publisher
 
 EVERY_STEP = {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
+COIN_TYPES = (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
 UNITS: Mapping[str, Mapping[str, Any]] = {
     "row": {"unit": "row"},
     "row, replaced": {"unit": "row", "neighbours": "replacement"},
@@ -129,12 +133,23 @@ def test_others_keep_them_apart_and_have_coins_of_their_own() -> None:
     assert not planted.features[ours.places("B").flatten()].any()
     inside = torch.isin(planted.edge_index, ours.places("B").flatten()).any(dim=0)
     assert not inside.any()
-    learner, labelled = inserted("node", "A")
+    learner, _ = inserted("node", "A")
     assert learner.owners == ("B", "C"), "the label holder publishes nothing"
-    kept = learner.into(labelled)
-    assert kept.train_mask is not None
-    assert not kept.train_mask[learner.everywhere].any()
-    assert 6 < int(ours.coins.sum()) < 14 or int(inserted("node", "B")[0].coins.sum()) != int(ours.coins.sum())
+    once, again = (inserted("row", "B", count=90)[0].coins for _ in range(2))
+    assert not torch.equal(once, again), "they follow from the job"
+
+
+@pytest.mark.parametrize("unit", ["row", "node"])
+def test_no_canary_is_learned_from_or_scored(unit: str) -> None:
+    """With unit row the label holder has canaries of its own as well."""
+    canaries, graph = inserted(unit, "A")
+    planted = canaries.into(graph)
+    rest = torch.ones(graph.num_nodes, dtype=torch.bool)
+    rest[canaries.everywhere] = False
+    for name in MASKS:
+        before, after = getattr(graph, name), getattr(planted, name)
+        assert torch.equal(after, before & rest), name
+        assert after.any()
 
 
 def test_too_many_or_other_nodes_are_one_clear_error(tmp_path: Path) -> None:
@@ -156,10 +171,19 @@ def test_they_are_the_same_in_all_sessions(tmp_path: Path) -> None:
         train(job, tmp_path / "run", record_views=True)
     store = RunDirectory.open(tmp_path / "run").party("B")
     content = store.canaries_path.read_bytes()
+    kept = store.canaries()
+    assert kept is not None
+    coins = Inserted.of(job, "B", 300, bytes, kept.key).coins
     lost = shutil.copytree(tmp_path / "run", tmp_path / "lost")
     resume(tmp_path / "run")
     assert store.canaries_path.read_bytes() == content
     assert {f.target for f in bounds(tmp_path / "run").findings} == {"A", "B"}
+    secrets = [kept.key, kept.key.hex().encode(), *(coins.to(kind).numpy().tobytes() for kind in COIN_TYPES)]
+    secrets += [json.dumps(values).encode() for values in (coins.tolist(), coins.int().tolist())]
+    others = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and "B" not in path.parts]
+    assert any(path.parent.name == "A" for path in others)
+    for path in others:
+        assert not any(secret in path.read_bytes() for secret in secrets), f"{path} tells B's coins"
     RunDirectory.open(lost).party("B").canaries_path.unlink()
     with pytest.raises(RunError, match=r"canaries\.safetensors: missing, though the run has begun"):
         resume(lost)
@@ -206,6 +230,28 @@ def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, sha
     assert veilgraph("audit", run, "--adversary", SERVER, "--attack", "epsilon").exit_code == 3
 
 
+def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C adds no noise. In sums the others' hides that from the server; with them it sees C's rows as they are."""
+    masked = {**EVERY_STEP, "combine": {"masked": True}}
+    job = job_in(tmp_path / "data", 3, 1000, masked, schedule="every-step", canaries=300, **UNITS["row, replaced"])
+    draw = Publisher._draw
+
+    def silent(self: Publisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
+        drawn = draw(self, mechanism, shape)
+        if self.plan.party == "C":
+            drawn.result().zero_()
+        return drawn
+
+    monkeypatch.setattr(Publisher, "_draw", silent)
+    run = train(job, tmp_path / "run", record_views=True).path
+    found = audit(run, Plan((SERVER, "server+A+B"), ("epsilon",)))
+    failed = {(each.adversary, each.target) for each in found.findings if not each.passed}
+    assert failed == {("server+A+B", "C")}
+    assert len(found.findings) == 4
+
+
 def old_plan(real: Callable[..., plans.Plan | None]) -> Callable[..., plans.Plan | None]:
     """A holder's own releases alone, as they were counted before what others publish was."""
 
@@ -227,6 +273,8 @@ def test_what_others_publish_of_a_holders_data_is_found_where_it_is_not_paid_for
     job = job_in(tmp_path / "data", 8, 3600, joint, schedule="every-step", canaries=300)
     honest = bounds(train(job, tmp_path / "honest", record_views=True).path)
     assert [finding.passed for finding in honest.findings] == [True] * 8
+    friends = audit(tmp_path / "honest", Plan(("server+A+B+C+D+E+F",), ("epsilon",))).findings
+    assert {(each.target, each.limit) for each in friends} == {("G", None), ("H", None)}, "h0 is not noised to them"
     monkeypatch.setattr(ledgers, "plan", old_plan(plans.plan))
     found = bounds(train(job, tmp_path / "old", record_views=True).path)
     assert sum(not finding.passed for finding in found.findings) >= 5

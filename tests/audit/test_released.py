@@ -20,7 +20,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_for_learner
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.paradigms.jobs import predict, train
 from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy.local.canaries import NodeCanaries
@@ -65,6 +65,22 @@ def test_an_honest_release_is_within_its_epsilon(tmp_path: Path, mechanism: str)
     assert not bounds(run, "C").findings, "who does not learn has nothing"
     predict(run)
     assert [each.limit for each in bounds(run).findings] == [each.limit for each in result.findings]
+
+
+def test_what_is_sent_again_is_one_release_and_of_changed_data_there_are_two(tmp_path: Path) -> None:
+    run = train(job_in(tmp_path / "data"), tmp_path / "run", record_views=True).path
+    once = {("B", "features"): EPSILON, ("B", "labels"): 2.0, ("C", "features"): EPSILON}
+
+    def limits() -> dict[tuple[str, str], float | None]:
+        predict(run)
+        return {(each.target, each.evidence.split()[0]): each.limit for each in bounds(run).findings}
+
+    (run / "parties" / LEARNER / "release.safetensors").unlink()
+    assert limits() == once
+    path = run / "parties" / "C" / "graph.safetensors"
+    graph = load_party(path)
+    save_party(replace(graph, features=-graph.features.to_dense()), path)
+    assert limits() == {**once, ("C", "features"): 2 * EPSILON}
 
 
 def bits(self: MultiBit, x: Tensor, source: SecretSource) -> Tensor:

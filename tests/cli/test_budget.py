@@ -4,6 +4,10 @@ import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.graph import datasets
+from veilgraph.paradigms.jobs import load_result
+from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.report.budget import worth
+from veilgraph.report.page.assemble import page_html
 
 PRIVATE = """
 name: private
@@ -153,3 +157,29 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
         assert "what one node releases at one holder, replacement. Holds against everybody." in words(result.stdout)
     predicted = veilgraph("predict", run, "--nodes", "3,5").stdout.splitlines()
     assert [line.split(",")[0] for line in predicted] == ["node", "3", "5"]
+
+
+def test_a_run_and_its_page_say_what_one_release_was_worth(tmp_path: Path) -> None:
+    once = ("model.local.model=appnp", "privacy={schedule: once, epsilon_total: 1.0e-4}")
+    path = tmp_path / "job.yaml"
+    path.write_text(PRIVATE, encoding="utf-8")
+    trained = veilgraph("train", path, "--out", tmp_path / "run", *(word for each in once for word in ("--set", each)))
+    assert trained.exit_code == 0, trained.output
+    run = RunDirectory.open(tmp_path / "run")
+    said = worth(load_result(run.path).summary, run.settings)
+    assert said.startswith("The release")
+    assert said in words(trained.stdout)
+    assert said in page_html(run)
+
+
+def test_a_number_of_nodes_says_which_delta(private: Path) -> None:
+    text = words(veilgraph("budget", private, "--total", "4", "--nodes", "19717").stdout)
+    assert "δ = 1e-06" in text
+    assert "│ 1e-06 │ 1e-06 │" in text
+
+
+def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) -> None:
+    assert veilgraph("check", private).exit_code == 0
+    assert "every holder refuses the job: privacy.delta=0.5 with" in one_error(
+        veilgraph("check", private, "--set", "privacy.delta=0.5")
+    )

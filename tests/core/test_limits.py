@@ -9,6 +9,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.limits import (
     REASON_CHARACTERS,
     LimitSettings,
+    delta_in_doubt,
     delta_too_large,
     refusal,
     revelations,
@@ -379,7 +380,7 @@ def test_limits_are_read_from_text() -> None:
     assert read == LimitSettings(may_reveal=("training-rows",), max_rounds=2, max_epsilon=1.5)
 
 
-def released(delta: float = 1e-5, **privacy: Any) -> JobSettings:
+def released(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:
     once = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
     return parse_job({"model": once, "privacy": {"schedule": "once", "epsilon_total": 1, "delta": delta, **privacy}})
 
@@ -425,8 +426,44 @@ def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
     )
     assert said.endswith("set privacy.delta well below 0.001")
     assert delta_too_large(JobSettings(), 10**9) == ""
+    assert delta_too_large(released(None), 10**9) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 0.5}
     local = parse_job({"paradigm": "local", "local": {"features": release}})
     assert delta_too_large(local, 2).startswith("local.features.delta=0.5")
     perturbed = parse_job({"model": {"initial": {"method": "perturbed", "release": release}}})
     assert delta_too_large(perturbed, 2).startswith("model.initial.release.delta=0.5")
+
+
+def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
+    """At most a tenth of 1/N, and never above 1e-4."""
+    settings = released(None)
+    assert settings.privacy is not None
+    for nodes, delta in ((1, 1e-4), (1000, 1e-4), (1001, 1e-5), (2708, 1e-5), (10_000, 1e-5), (19_717, 1e-6)):
+        assert settings.privacy.delta_of(nodes) == delta, nodes
+        assert delta * nodes <= 0.1 * (1 + 1e-9)
+    assert settings.privacy.delta_of(None) == 1e-4
+    limits = LimitSettings(max_epsilon=1, max_delta=1e-5)
+    assert refusal(limits, settings, "B", epsilon=1.0) is None, "not known yet"
+    assert refusal(limits, settings, "B", 1001, epsilon=1.0) is None
+    said = refusal(limits, settings, "B", 1000, epsilon=1.0)
+    assert said is not None
+    assert said.startswith("limits.max_delta=1e-05 and privacy.delta=0.0001: ")
+
+
+def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
+    features = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-3}
+    local = parse_job({"paradigm": "local", "local": {"features": features}})
+    said = refusal(LimitSettings(may_reveal=tuple(STATEMENTS), max_epsilon=1), local, "B", epsilon=1.0)
+    assert said == "limits.max_delta=0.0001 and local.features.delta=0.001: lower it or raise the limit"
+
+
+def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
+    assert delta_in_doubt(released(1e-3), 999) == ""
+    assert delta_in_doubt(released(1e-3), 1000) == (
+        "privacy.delta=0.001 is refused from 1,000 common nodes on (δ ≥ 1/N), and there may be 1,000; lower "
+        "privacy.delta, or leave it out and it follows from their number"
+    )
+    assert delta_in_doubt(released(None)) == delta_in_doubt(JobSettings()) == ""
+    release = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-6}
+    local = parse_job({"paradigm": "local", "local": {"features": release}})
+    assert delta_in_doubt(local) == "local.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from threading import Event, Thread
 
 import pytest
 
-from veilgraph.deploy.quiet import no_logs, no_prints
+from veilgraph.deploy.quiet import Shared, no_logs, no_prints
 
 
 def test_threads_that_overlap_leave_everything_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +24,29 @@ def test_threads_that_overlap_leave_everything_as_it_was(capsys: pytest.CaptureF
         assert (sys.stdout, sys.stderr, logging.getLogger("nvflare").level) == (*terminal, level)
     sys.stdout.write("seen\n")
     assert capsys.readouterr().out == "seen\n"
+
+
+@pytest.mark.parametrize("quiet", [no_logs, no_prints])
+def test_it_holds_for_as_long_as_any_thread_is_inside(quiet: Shared) -> None:
+    def state() -> tuple[object, ...]:
+        return sys.stdout, sys.stderr, logging.getLogger("nvflare").level
+
+    before, entered, leave = state(), Event(), Event()
+
+    def other() -> None:
+        with quiet():
+            entered.set()
+            leave.wait(10)
+
+    thread = Thread(target=other)
+    with quiet():
+        thread.start()
+        assert entered.wait(10)
+    inside = state()
+    leave.set()
+    thread.join()
+    assert inside != before, "ended too early"
+    assert state() == before
 
 
 def test_an_error_inside_leaves_everything_as_it_was() -> None:

@@ -192,6 +192,13 @@ def test_a_peer_that_left_before_the_handshake() -> None:
         bank.establish()
 
 
+def test_another_sealed_frame_is_no_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Channel, "confirmation", lambda channel: channel.seal(FrameKind.PING))
+    for error, peer in zip(outcomes(pair()[:2]), ("shop", "bank"), strict=True):
+        assert isinstance(error, ProtocolError)
+        assert str(error) == f"{peer} sent a sealed ping, expected its confirmation"
+
+
 def replaying(round_: int, recorded: Tensor) -> Alter:
     return lambda tag, frame: recorded if tag == Tag(Kind.SEAL, 0, round_) else frame
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.roles.federation import fixed_secrets
-from veilgraph.core.errors import BudgetSpent, ConfigError, DataError
+from tests.roles.federation import fixed_secrets, with_own_nodes
+from tests.roles.local_parties import local_job, local_parties
+from veilgraph.core.config import parse_job
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
+from veilgraph.paradigms.ledgers import LEDGER, publisher_of
+from veilgraph.paradigms.releases import RELEASE, depends_on
+from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.additive import AnalyticGaussian
 from veilgraph.privacy.local.features import FeatureMechanism
@@ -64,7 +70,9 @@ def test_the_room_that_it_states_is_there(
         room = door.room()
         assert room is not None
         assert times - 1 <= room <= times, "one less where the sum, rounded up, is above the budget"
-        while door.room():
+        for _ in range(times + 1):
+            if not door.room():
+                break
             door.features(X)
             if labels is not None:
                 door.labels(LABELS)
@@ -127,3 +135,30 @@ def test_it_is_paid_before_it_is_drawn(tmp_path: Path) -> None:
             door.labels(LABELS)
     with opened(tmp_path, None) as ledger:
         assert publisher(ledger).spent().releases == {"features": 1, "labels": 1}
+
+
+def test_the_partys_own_limit_is_the_budget_and_a_ledger_beside_a_release_is_not_begun_anew(tmp_path: Path) -> None:
+    job = local_job(3)
+    graph, store = local_parties(job)[1], PartyStore(tmp_path)
+    with publisher_of(store, job, graph, 1.5, begun=False) as door:
+        assert door is not None
+        assert door.budget == 1.5
+    (tmp_path / LEDGER).unlink()
+    (tmp_path / RELEASE).touch()
+    with pytest.raises(RunError, match=r"ledger\.jsonl"), publisher_of(store, job, graph, None, begun=True):
+        pass
+    assert not (tmp_path / LEDGER).exists()
+
+
+def test_what_a_release_depends_on() -> None:
+    """Of who learns and releases, its own nodes' features too; of who releases alone, those of common nodes."""
+    vertical = parse_job({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}})
+    for job, counts in ((vertical, True), (local_job(3), False)):
+        graph = with_own_nodes([local_parties(local_job(3))[1]], [3])[0]
+        features = graph.features.to_dense().clone()
+        features[-1] += 1
+        before = depends_on(job, "one", graph)
+        assert (depends_on(job, "one", replace(graph, features=features)) != before) == counts
+        assert depends_on(job, "other", graph) != before, "other rows"
+        fewer = replace(graph, num_common=graph.common - 1)
+        assert depends_on(job, "one", fewer) != before

@@ -75,7 +75,7 @@ def test_what_a_ledger_counts_is_what_all_holders_published(tmp_path: Path, meth
         found = plan(settings, holder)
         assert found is not None
         assert run.paid[holder].total() == found.releases
-        assert found.epsilon_total == total({GaussianEvent(NOISE): found.releases}, found.settings.delta)
+        assert found.epsilon_total == total({GaussianEvent(NOISE): found.releases}, found.delta)
 
 
 def test_joint_embeddings_cost_the_root_of_the_number_of_holders() -> None:

@@ -121,3 +121,11 @@ def test_steps_that_a_budget_affords_leave_room_for_inferences() -> None:
     assert found.per_step == 4
     assert [found.affordable_steps(releases) for releases in (0, 3, 4, 7, 8, 11, 12)] == [0, 0, 0, 0, 1, 1, 2]
     assert found.epsilon_bound == min(found.epsilon_total, 100)
+
+
+@pytest.mark.parametrize("noise", [{"epsilon_total": 4}, {"epsilon_step": 1, "epsilon_total": 4}])
+@pytest.mark.parametrize(("nodes", "delta"), [(500, 1e-4), (19717, 1e-6)])
+def test_a_delta_that_the_job_leaves_open_is_that_of_the_nodes(noise: dict[str, Any], nodes: int, delta: float) -> None:
+    found, wanted = planned(job(**noise), "B", nodes=nodes), planned(job(**noise, delta=delta), "B")
+    assert (found.delta, found.multiplier) == (delta, wanted.multiplier)
+    assert (found.epsilon_release, found.epsilon_total) == (wanted.epsilon_release, wanted.epsilon_total)

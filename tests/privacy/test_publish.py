@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from tests.privacy.jobs import make_graphs, private_job
 from tests.privacy.test_plan import job, planned
-from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.paradigms.ledgers import LEDGER, publisher_of
+from veilgraph.paradigms.ledgers import spent as spent_of
 from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
@@ -168,3 +170,22 @@ def test_the_jobs_budget_and_the_partys_own_limit_both_hold(
     assert (released < 6) == math.isfinite(budget)
     assert spent == pytest.approx(totals[released - 1])
     assert len((tmp_path / LEDGER).read_text(encoding="utf-8").splitlines()) == 1 + released
+
+
+def test_a_ledger_keeps_the_delta_that_it_was_begun_with(tmp_path: Path) -> None:
+    """A job without one takes it from the number of nodes, which changes where tables do."""
+    settings, store = private_job(2, {"noise_multiplier": 2.0}), PartyStore(tmp_path)
+    graph = make_graphs(settings, 0)["B"]
+
+    def delta_with(nodes: int) -> float:
+        more = replace(graph, features=torch.zeros(nodes, 1))
+        with publisher_of(store, settings, more, None, begun=False) as door:
+            assert isinstance(door, Publisher)
+            assert spent_of(door)["delta"] == door.delta
+            return door.delta
+
+    assert [delta_with(nodes) for nodes in (900, 1100, 9999)] == [1e-4] * 3
+    with pytest.raises(RunError, match=r"ledger\.jsonl: its δ is 0\.0001, and with the 10000 common nodes of now"):
+        delta_with(10_000)
+    (tmp_path / LEDGER).unlink()
+    assert delta_with(10_000) == 1e-5

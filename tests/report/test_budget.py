@@ -121,8 +121,31 @@ def test_an_edge_counts_the_rows_that_it_can_change() -> None:
     found = facts(settings)
     assert (found["unit"], found["neighbours"]) == (["edge", "edge"], ["replacement", "replacement"])
     assert found["rows that a unit changes"] == ["–", "at most 40"]
-    assert any("no more than there are common nodes" in note for note in budget_notes(settings))
-    assert not any("common nodes" in note for note in budget_notes(job(epsilon_total=4)))
+    rows_known = "no more than there are common nodes"
+    assert any(rows_known in note for note in budget_notes(settings))
+    assert not any(rows_known in note for note in [*budget_notes(settings, 60), *budget_notes(job(epsilon_total=4))])
+
+
+def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> None:
+    def at(settings: JobSettings, nodes: int | None) -> tuple[str, list[str]]:
+        found = {name: cells for name, *cells in rows(budget_table(settings, nodes))}
+        return found["δ"][0], [note for note in budget_notes(settings, nodes) if "1/N" in note or "1/(10·N)" in note]
+
+    delta, (note,) = at(job(noise_multiplier=5), None)
+    assert delta == "0.0001"
+    assert note.endswith("with N above 1,000 it is less, and noise or ε more: --nodes N shows them")
+    delta, (note,) = at(job(noise_multiplier=5), 19717)
+    assert (delta, note.endswith("and at most 0.0001")) == ("1e-06", True)
+    assert at(job(noise_multiplier=5, delta=1e-5), None)[1] == [
+        "privacy.delta=1e-05 is refused from 100,000 common nodes on (δ ≥ 1/N); lower privacy.delta, or leave it out "
+        "and it follows from their number"
+    ]
+    assert at(job(noise_multiplier=5, delta=1e-5), 19717) == ("1e-05", [])
+    (note,) = at(job(noise_multiplier=5, delta=1e-3), 2708)[1]
+    assert note.startswith("every holder refuses the job: privacy.delta=0.001 with 2708 common nodes")
+    needed = noise_table(job(epsilon_total=4), [4], 19717)
+    assert needed is not None
+    assert "δ = 1e-06" in str(needed.caption)
 
 
 def test_laplace_noise_has_its_own_deviation() -> None:
@@ -259,7 +282,7 @@ def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
     settings = job(noise_multiplier=5)
     nothing = {"releases": {}, "epsilon_release": 0.0, "epsilon_total": 0.0}
     unbounded: dict[str, Any] = {"releases": {}, "epsilon_release": None, "epsilon_total": None}
-    table = spent_table({"A": SPENT, "B": nothing, "[red]C": unbounded}, settings)
+    table = spent_table({"A": {**SPENT, "delta": 1e-4}, "B": nothing, "[red]C": unbounded}, settings)
     assert [str(column.header) for column in table.columns] == ["holder", "releases", "per-release ε", "total ε"]
     assert rows(table) == [
         ("A", "embeddings 201, gradients 200", "0.6016", "21.26"),
@@ -269,6 +292,7 @@ def test_what_was_spent_shows_both_epsilons_and_what_they_are_about() -> None:
     assert table.caption == (
         "δ = 0.0001, unit row (not a person, not an edge), zero-out. Holds against the server and all other holders."
     )
+    assert str(spent_table({"B": nothing}, settings).caption).startswith("δ ≤ 1/(10·N), of N common nodes, unit row")
 
 
 def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> None:
@@ -279,7 +303,8 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
     (part / "ledger.json").write_text(
         '{"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": null, "delta": 1e-4}'
     )
-    assert read_spent(run) == {"B": {"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": None}}
+    spent = {"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": None, "delta": 1e-4}
+    assert read_spent(run) == {"B": spent}
     (part / "ledger.json").write_text('{"releases": {}}')
     with pytest.raises(RunError, match=r"ledger\.json: damaged"):
         read_spent(run)

@@ -27,6 +27,12 @@ def budget_command(
         str | None,
         typer.Option(metavar="1,4,16", help=f"Total ε for which to show the noise that they need. Default: {_TOTALS}."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
+        ),
+    ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
     totals = _totals(_TOTALS if total is None else total)
@@ -36,14 +42,14 @@ def budget_command(
     if settings.feature_release is not None:
         if total is not None:
             raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")
-        _show_releases(settings, settings.feature_release)
+        _show_releases(settings, settings.feature_release, nodes)
         return
     from veilgraph.report.budget import budget_notes, budget_table, noise_notes, noise_table  # noqa: PLC0415
 
     with messages().status("accounting"):
-        planned = None if settings.privacy is None else budget_table(settings)
-        notes = budget_notes(settings)
-        needed = noise_table(settings, totals)
+        planned = None if settings.privacy is None else budget_table(settings, nodes)
+        notes = budget_notes(settings, nodes)
+        needed = noise_table(settings, totals, nodes)
     if planned is not None:
         results().print(planned)
     for note in notes:
@@ -55,11 +61,11 @@ def budget_command(
     typer.echo(_MEANING)
 
 
-def _show_releases(settings: JobSettings, release: FeatureReleaseSettings) -> None:
+def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> None:
     from veilgraph.report.releases import release_notes, release_table  # noqa: PLC0415
 
     results().print(release_table(settings, release))
-    for note in release_notes(settings, release):
+    for note in release_notes(settings, release, nodes):
         typer.echo(note)
     typer.echo(_MEANING)
 

@@ -182,7 +182,8 @@ def _is_party_file(file: Path) -> bool:
     return isinstance(content, dict) and "party" in content
 
 
-def _check_party(file: Path) -> None:
+def _check_party(file: Path) -> int:
+    """Shows what a party file means; returns how many nodes its table has."""
     from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import describe_party  # noqa: PLC0415
@@ -193,18 +194,21 @@ def _check_party(file: Path) -> None:
     for table in party_tables(description):
         results().print(table)
     typer.echo(f"{file} is a valid party file; take part with: veilgraph join KIT --party {file}")
+    return description.nodes
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+    from veilgraph.core.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
+
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
         if settings.paradigm == "horizontal":
             from veilgraph.paradigms.collecting import check_columns_here  # noqa: PLC0415
 
             check_columns_here(settings)
-        for path in (settings.data.parties or {}).values():
-            if path is not None:
-                _check_party(path)
+        nodes = [_check_party(path) for path in (settings.data.parties or {}).values() if path is not None]
+        if said := delta_in_doubt(settings, min(nodes, default=None)):
+            typer.echo(said)
         typer.echo(f"{job} is a valid job")
         return
     from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts  # noqa: PLC0415
@@ -221,6 +225,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
             graphs = local_graphs(settings)
         else:
             graphs = load_parties(settings.data, settings.seed)
+    if refused := "" if horizontal else delta_too_large(settings, graphs[0].common):
+        raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=not horizontal))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
 

@@ -114,7 +114,7 @@ def refusal(
         limits: the party's.
         job: validated.
         party: a holder of the job, or the server.
-        common_nodes: of the alignment, where it is known.
+        common_nodes: of the alignment, where it is known; a δ that follows from it is held to the limit then.
         epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
             privacy.
         besides: what the party's own settings reveal in this job, and which of them do.
@@ -131,9 +131,11 @@ def refusal(
         raise ConfigError(f"party={party!r} is not in the job, whose parties are {', '.join(parties)}; mend the name")
     reasons = [
         _too_many_rounds(limits, job),
-        _too_costly(limits, job, party, epsilon),
+        _too_costly(limits, job, party, epsilon, common_nodes),
         None if common_nodes is None else too_few(limits, common_nodes),
-        _unaccepted(limits, job, party, epsilon, besides or {}),  # the longest last: its end is what may be cut off
+        _unaccepted(
+            limits, job, party, epsilon, besides or {}, common_nodes
+        ),  # the longest last: its end is what may be cut off
     ]
     text = "; ".join(reason for reason in reasons if reason)
     if len(text) > REASON_CHARACTERS:
@@ -192,7 +194,7 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
         job: the job.
         nodes: N, common to all holders.
     """
-    name, delta = _delta(job)
+    name, delta = _delta(job, nodes)
     if delta is None or delta * nodes < 1:
         return ""
     return (
@@ -201,18 +203,33 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
     )
 
 
-def _delta(job: JobSettings) -> tuple[str, float | None]:
-    """The setting of a job's δ, and its value; None where every ε is pure, or there is none."""
+def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
+    """From how many common nodes on a job's δ is refused, where there may be so many; empty where there cannot.
+
+    Args:
+        job: the job; a δ that follows from their number always fits.
+        most: nodes that all holders may have in common; None: any number.
+    """
+    name, delta = _delta(job)
+    if delta is None or (most is not None and delta * most < 1):
+        return ""
+    there = "" if most is None else f", and there may be {most:,}"
+    way_out = f"; lower {name}, or leave it out and it follows from their number" if job.privacy is not None else ""
+    return f"{name}={delta:g} is refused from {math.ceil(1 / delta):,} common nodes on (δ ≥ 1/N){there}{way_out}"
+
+
+def _delta(job: JobSettings, nodes: int | None = None) -> tuple[str, float | None]:
+    """The setting of a job's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
     if job.privacy is not None:
-        return "privacy.delta", job.privacy.delta
+        return "privacy.delta", job.privacy.delta if nodes is None else job.privacy.delta_of(nodes)
     release = job.feature_release
     name = "local.features.delta" if job.paradigm == "local" else "model.initial.release.delta"
     return name, None if release is None else release.delta
 
 
-def _about(limits: LimitSettings, job: JobSettings) -> str | None:
+def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | None:
     """Why a job's ε, whatever it is, is not what a party's limit on ε is about; None where it is."""
-    name, delta = _delta(job)
+    name, delta = _delta(job, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
     unit: str = "node" if job.privacy is None else job.privacy.unit
@@ -226,11 +243,13 @@ def _about(limits: LimitSettings, job: JobSettings) -> str | None:
     return None
 
 
-def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float) -> str | None:
+def _too_costly(
+    limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, nodes: int | None
+) -> str | None:
     if limits.max_epsilon is None:
         return None
     if epsilon <= limits.max_epsilon:
-        return _about(limits, job) if epsilon > 0 else None
+        return _about(limits, job, nodes) if epsilon > 0 else None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
@@ -248,9 +267,14 @@ def _too_costly(limits: LimitSettings, job: JobSettings, party: PartyId, epsilon
 
 
 def _unaccepted(
-    limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, besides: Mapping[Revelation, str]
+    limits: LimitSettings,
+    job: JobSettings,
+    party: PartyId,
+    epsilon: float,
+    besides: Mapping[Revelation, str],
+    nodes: int | None,
 ) -> str | None:
-    bounded = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon) is None
+    bounded = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
     accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
     new = [
         f"{name} ({cause})"

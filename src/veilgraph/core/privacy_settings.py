@@ -14,7 +14,20 @@ Neighbours = Literal["zero-out", "replacement"]
 Unit = Literal["row", "edge", "node", "label"]
 """What one neighbouring step changes: one published row, one edge, one node's features, one label."""
 
+_LEAST_DIGITS: Final = 4
+"""A δ that follows from N is no more than 1e-4."""
+
 _NOISE: Final = ("noise_multiplier", "epsilon_step", "epsilon_total")
+
+
+def fitting_delta(nodes: int | None = None) -> float:
+    """A δ that fits N common nodes: the largest power of ten that is at most 1/(10·N), and at most 1e-4.
+
+    Args:
+        nodes: N; None where it is not known: the δ of all N up to 1,000, which that of any other N is below.
+    """
+    digits = 0 if nodes is None else len(str(10 * nodes - 1))
+    return float(f"1e-{max(_LEAST_DIGITS, digits)}")
 
 
 class PrivacySettings(Settings):
@@ -39,7 +52,13 @@ class PrivacySettings(Settings):
     )
     epsilon_step: float | None = Field(None, gt=0, description="ε of one release, from which the noise is computed")
     epsilon_total: float | None = Field(None, gt=0, description="ε of everything that a holder publishes: its budget")
-    delta: float = Field(1e-4, gt=0, lt=1, description="δ of every ε of the job")
+    delta: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="δ of every ε of the job; null: the largest power of ten that is at most 1/(10·N), of N common "
+        "nodes, and at most 1e-4",
+    )
     calibration: Literal["analytic", "classical"] = Field(
         "analytic", description="of epsilon_step: exact, or the textbook's formula as the paper uses it"
     )
@@ -118,6 +137,10 @@ class PrivacySettings(Settings):
     def relation(self) -> Neighbours:
         """``neighbours`` with its default filled in."""
         return self.neighbours or ("zero-out" if self.unit == "row" else "replacement")
+
+    def delta_of(self, nodes: int | None) -> float:
+        """``delta``, or where it is null the one that fits so many common nodes."""
+        return fitting_delta(nodes) if self.delta is None else self.delta
 
     @property
     def order(self) -> int:

@@ -114,7 +114,7 @@ def privacy_costs(jobs: Iterable[tuple[str, JobSettings]]) -> dict[str, dict[str
                 continue
             privacy, labels = planned.settings, ", has the labels" if party == job.data.label_party else ""
             releases = f"{planned.releases} release{'' if planned.releases == 1 else 's'}"
-            meaning = f"δ = {privacy.delta:g}, {privacy.unit} under {privacy.relation}"
+            meaning = f"δ = {planned.delta:g}, {privacy.unit} under {privacy.relation}"
             counted = {
                 "noise σ (standard deviation / clip)": planned.multiplier,
                 "true ε of one release": planned.epsilon_release,

@@ -18,6 +18,7 @@ from veilgraph.paradigms.run_directory import PartyStore, Record
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.inserted import Inserted
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.ledger_file import LedgerFile
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.canaries import NodeCanaries
 from veilgraph.privacy.local.labels import LabelResponse
@@ -78,7 +79,7 @@ def publisher_of(
         with (
             Ledger.open(
                 store.path / LEDGER,
-                plan_.settings.delta,
+                _delta_of(store, plan_, graph.common),
                 min(budgets, default=None),
                 job=settings.hash(),
                 expected=trained or released,
@@ -86,6 +87,23 @@ def publisher_of(
             Publisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
         ):
             yield publisher
+
+
+def _delta_of(store: PartyStore, of: Plan, nodes: int) -> float:
+    """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common.
+
+    Raises:
+        RunError: there are so many more of them by now that it is 1/N or more.
+    """
+    kept = LedgerFile.delta_at(store.path / LEDGER)
+    if of.settings.delta is not None or kept is None:
+        return of.delta
+    if kept * nodes >= 1:
+        raise RunError(
+            f"{store.path / LEDGER}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
+            f"{1 / nodes:.3g}; begin a new run"
+        )
+    return kept
 
 
 def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> Canaries | None:
@@ -183,7 +201,7 @@ def spent(publisher: AnyPublisher) -> Record:
         about = {"delta": publisher.delta, "unit": event.unit, "neighbours": event.neighbours}
     else:
         privacy = publisher.plan.settings
-        about = {"delta": privacy.delta, "unit": privacy.unit, "neighbours": privacy.relation}
+        about = {"delta": publisher.delta, "unit": privacy.unit, "neighbours": privacy.relation}
     return {
         "releases": dict(so_far.releases),
         "epsilon_release": _finite(so_far.epsilon_release),

@@ -77,11 +77,13 @@ class Organisation:
                 raise DataError(f"{path}: cannot be read ({error}); give the path of a table") from error
         return found.hexdigest()
 
-    def refusal(self, job: JobSettings, *, named: bool = False) -> str | None:
+    def refusal(self, job: JobSettings, nodes: int | None = None, *, named: bool = False) -> str | None:
         """Why it does not accept a job, by its limits or by how its tables become features; None when it does.
 
         Args:
             job: validated.
+            nodes: common to all holders, where that is known; a limit on them, and what follows from them, is asked
+                about then.
             named: with the names of its columns, which are not for others to see.
         """
         party = self.settings.party
@@ -93,9 +95,8 @@ class Organisation:
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
-        return refusal(
-            self.settings.limits, job, party, epsilon=largest_epsilon(job, party), besides=self._revealed(job)
-        )
+        epsilon = largest_epsilon(job, party, nodes)
+        return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=self._revealed(job))
 
     @property
     def _fills_with_means(self) -> bool:
@@ -176,7 +177,7 @@ def _nobody(_wait_s: float) -> str:
     return ""
 
 
-def largest_epsilon(job: JobSettings, party: PartyId) -> float:
+def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
     """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
 
     In paradigm local it is that of one release, of a node's features and label: changed tables are released anew.
@@ -184,6 +185,7 @@ def largest_epsilon(job: JobSettings, party: PartyId) -> float:
     Args:
         job: validated.
         party: a holder.
+        nodes: common to all holders, where that is known.
 
     Raises:
         ConfigError: the job's noise cannot be computed.
@@ -194,5 +196,5 @@ def largest_epsilon(job: JobSettings, party: PartyId) -> float:
         labels = job.local.labels
         of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
         return job.local.features.epsilon + of_labels
-    own = plan(job, party)
+    own = plan(job, party, nodes)
     return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound

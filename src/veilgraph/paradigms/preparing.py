@@ -10,7 +10,6 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.core.limits import too_few
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
@@ -135,7 +134,7 @@ def _aligned(
     aligned = settings.paradigm != "horizontal"  # where nobody learns how many nodes are common
     refuses = split_by_labels(settings, organisation.settings)
     if aligned and not refuses:
-        refuses = too_few(organisation.settings.limits, graph.common) or ""
+        refuses = organisation.refusal(settings, graph.common) or ""
     return Aligned(identity, graph, ids, class_names, refuses)
 
 

@@ -114,6 +114,15 @@ class LedgerFile:
                     "readable and writable"
                 ) from error
 
+    @staticmethod
+    def delta_at(path: Path) -> float | None:
+        """δ of a file that is there; None where none is, or what is there is no ledger, as ``open`` will say."""
+        try:
+            with path.open("rb") as file:
+                return _parse(_Header, file.readline(), f"{path}, line 1").delta
+        except (OSError, RunError):
+            return None
+
     def append(self, step: int, channel: str, event: Event, count: int, total: float, content: str = "") -> None:
         """Writes an entry; when this returns, it is on the disk. The arguments are ``LedgerEntry``'s.
 

@@ -36,6 +36,7 @@ class Plan:
         others: how many other holders' releases depend on this holder's data, for each of its own embeddings.
         steps: training steps of the job.
         rows: how many published rows one unit can change.
+        nodes: common to all holders; None where that is not known.
     """
 
     party: PartyId
@@ -45,6 +46,12 @@ class Plan:
     steps: int
     rows: int
     others: int = 0
+    nodes: int | None = None
+
+    @property
+    def delta(self) -> float:
+        """δ of every ε; where neither it nor the number of nodes is known, that of up to 1,000."""
+        return self.settings.delta_of(self.nodes)
 
     @property
     def inferences(self) -> int:
@@ -78,14 +85,14 @@ class Plan:
             clips = sensitivity_in_clips(privacy.relation) * self.rows
             if privacy.epsilon_step is not None:
                 return clips / privacy.epsilon_step
-            return clips * calibrate.laplace_scale_for_total(self._budget, privacy.delta, self.releases)
+            return clips * calibrate.laplace_scale_for_total(self._budget, self.delta, self.releases)
         clips = sensitivity_in_clips(privacy.relation) * math.sqrt(self.rows)
         if privacy.epsilon_step is None:
-            one = calibrate.multiplier_for_total(self._budget, privacy.delta, self.releases, "zero-out")
+            one = calibrate.multiplier_for_total(self._budget, self.delta, self.releases, "zero-out")
         elif privacy.calibration == "classical":
-            one = calibrate.classical_multiplier(privacy.epsilon_step, privacy.delta, as_in_the_paper=True)
+            one = calibrate.classical_multiplier(privacy.epsilon_step, self.delta, as_in_the_paper=True)
         else:
-            one = calibrate.analytic_multiplier(privacy.epsilon_step, privacy.delta)
+            one = calibrate.analytic_multiplier(privacy.epsilon_step, self.delta)
         return clips * one
 
     @property
@@ -127,10 +134,10 @@ class Plan:
     def _total(self, releases: int) -> float:
         if releases == 0:
             return 0.0
-        return math.inf if self.event is None else accountant.total({self.event: releases}, self.settings.delta)
+        return math.inf if self.event is None else accountant.total({self.event: releases}, self.delta)
 
 
-def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | None:
+def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | None:
     """What a holder will publish; None in a job without differential privacy, and at the server, which has no data.
 
     Every training step publishes, the embeddings of each round and the gradients of each but the last; the label holder
@@ -142,7 +149,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | N
     Args:
         job: validated.
         party: a holder, or the server.
-        nodes: common to all holders, where that is known; no more rows than that can change.
+        nodes: common to all holders, where that is known: no more rows than that can change, and a δ that the job
+            leaves open follows from it.
     """
     privacy, rounds = job.privacy, job.model.rounds
     if privacy is None or party not in job.data.names:
@@ -155,8 +163,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int = _ANY_NUMBER) -> Plan | N
         if others := len(job.data.names) - 1 if job.model.initial.is_joint else 0:
             step["others"] = others * (2 * rounds - 1)
         inference, steps = rounds * (1 + others), job.train.epochs
-    rows = _rows(privacy, job.model.local.hops, nodes)
-    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others)
+    rows = _rows(privacy, job.model.local.hops, _ANY_NUMBER if nodes is None else nodes)
+    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes)
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:

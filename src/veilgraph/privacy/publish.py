@@ -133,6 +133,11 @@ class Publisher:
         """The largest total ε: the job's, or the party's own if that is less."""
         return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
 
+    @property
+    def delta(self) -> float:
+        """δ of every ε."""
+        return self.plan.delta if self._ledger is None else self._ledger.delta
+
     def refusal(self) -> str:
         """Why the budget does not allow an inference; empty where it does."""
         room = self._room()

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import RunError
-from veilgraph.core.privacy_settings import PrivacySettings
+from veilgraph.core.limits import delta_in_doubt, delta_too_large
+from veilgraph.core.privacy_settings import PrivacySettings, fitting_delta
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
 from veilgraph.paradigms.run_directory import Record, RunDirectory
@@ -31,6 +32,8 @@ _NOTHING: Final = "–"
 _DIGITS: Final = 4
 NO_PERSON: Final = " (not a person, not an edge)"
 """Said wherever an ε is shown that is about one published row."""
+OF_NODES: Final = "δ ≤ 1/(10·N), of N common nodes"
+"""Said of a δ that follows from N, where N is not known."""
 _ROUNDING: Final = 1 - 1e-9
 """What calibration adds to be safe is not rounded up to another digit."""
 
@@ -39,19 +42,21 @@ class _Spent(BaseModel):
     releases: dict[str, int]
     epsilon_release: float | None
     epsilon_total: float | None
+    delta: float | None = None
 
 
-def budget_table(job: JobSettings) -> Table:
+def budget_table(job: JobSettings, nodes: int | None = None) -> Table:
     """What every holder publishes, with how much noise, and what that costs.
 
     Args:
         job: with differential privacy.
+        nodes: common to all holders; None where that is not known.
     """
     table = Table(title="Differential privacy", title_justify="left", caption_justify="left")
     table.caption = "Noise over clip: standard deviation (laplace: scale) / C. Its deviation is that of one entry."
     table.add_column("")
     columns = []
-    for name, planned in _plans(job).items():
+    for name, planned in _plans(job, nodes).items():
         table.add_column(Text(name), justify="right")
         columns.append(_facts(planned, holds_against(job)))
     for heading in columns[0]:
@@ -60,20 +65,21 @@ def budget_table(job: JobSettings) -> Table:
     return table
 
 
-def budget_notes(job: JobSettings) -> list[str]:
-    """What must be said beside the table, a line each."""
+def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
+    """What must be said beside the table, a line each; the arguments are ``budget_table``'s."""
     privacy = job.privacy
     if privacy is None and job.feature_release is not None:
-        return release_notes(job, job.feature_release)
+        return release_notes(job, job.feature_release, nodes)
     if privacy is None:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
             "are infinite",
-            "to have it, add to the job, for example, privacy: {epsilon_total: 4, delta: 1.0e-5}, which needs "
+            "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
             "model.initial.method=individual and model.local.model=appnp",
         ]
-    plans = _plans(job)
+    plans = _plans(job, nodes)
     notes = ["each holder's ε is about its own data and counts its own noise alone"]
+    notes += _delta_notes(job, nodes)
     if privacy.unit == "row":
         notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
     if any(planned.multiplier == 0 and planned.releases for planned in plans.values()):
@@ -89,7 +95,7 @@ def budget_notes(job: JobSettings) -> list[str]:
             f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
             "releases of each holder's data (others); the server knows no less if one of them adds no noise"
         )
-    if privacy.unit != "row":
+    if privacy.unit != "row" and nodes is None:
         notes.append(
             f"rows that one {privacy.unit} changes: no more than there are common nodes, whose number is not known "
             "here; with fewer, noise that follows from ε is less, and ε that follows from noise is"
@@ -101,12 +107,27 @@ def budget_notes(job: JobSettings) -> list[str]:
     return notes
 
 
-def noise_table(job: JobSettings, totals: Sequence[float]) -> Table | None:
+def _delta_notes(job: JobSettings, nodes: int | None) -> list[str]:
+    """Which δ the figures are at, and when it is refused."""
+    if job.privacy is not None and job.privacy.delta is None:
+        rule = (
+            "privacy.delta is left out and follows from N, the number of common nodes: the largest power of ten that "
+            f"is at most 1/(10·N), and at most {fitting_delta():g}"
+        )
+        if nodes is None:
+            rule += ", which is taken here; with N above 1,000 it is less, and noise or ε more: --nodes N shows them"
+        return [rule]
+    said = delta_in_doubt(job) if nodes is None else delta_too_large(job, nodes)
+    return [said if nodes is None else f"every holder refuses the job: {said}"] if said else []
+
+
+def noise_table(job: JobSettings, totals: Sequence[float], nodes: int | None = None) -> Table | None:
     """The noise with which all that a job foresees costs a wanted total ε; None if the job can have no such noise.
 
     Args:
         job: with differential privacy, or as it would be with it.
         totals: each finite and above 0.
+        nodes: common to all holders; None where that is not known.
 
     Raises:
         ConfigError: a total needs less noise than a mechanism can add.
@@ -114,13 +135,14 @@ def noise_table(job: JobSettings, totals: Sequence[float]) -> Table | None:
     plans = [
         (schedule, name, planned)
         for schedule, variant in _variants(job)[0].items()
-        for name, planned in _plans(variant).items()
+        for name, planned in _plans(variant, nodes).items()
         if planned.releases
     ]
     if not plans:
         return None
     table = Table(title="Noise that a total needs", title_justify="left", caption_justify="left")
-    table.caption = f"Mechanism {plans[0][-1].settings.mechanism}, noise rounded up. {_about(plans[0][-1].settings)}."
+    first = plans[0][-1]
+    table.caption = f"Mechanism {first.settings.mechanism}, noise rounded up. {_about(first.settings, first.delta)}."
     for heading in (_TOTAL, "schedule", "holder", "releases", "noise over clip", _PER_RELEASE):
         table.add_column(heading, justify="left" if heading in ("schedule", "holder") else "right")
     for total in totals:
@@ -159,7 +181,9 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         releases = "not counted" if record["epsilon_total"] is None else _counts(record["releases"])
         table.add_row(Text(party), releases, *epsilons)
     if job.privacy is not None:
-        table.caption = f"{_about(job.privacy)}. Holds against {holds_against(job)}."
+        deltas = [record["delta"] for record in spent.values() if record.get("delta") is not None]
+        delta = max(deltas, default=job.privacy.delta)
+        table.caption = f"{_about(job.privacy, delta)}. Holds against {holds_against(job)}."
     elif job.feature_release is not None:
         delta = job.feature_release.delta
         about = "" if delta is None else f"δ = {delta:g}, "
@@ -213,11 +237,11 @@ def epsilon_text(epsilon: float | None) -> str:
     return "infinite" if epsilon is None else _up(epsilon)
 
 
-def _plans(job: JobSettings) -> dict[str, Plan]:
+def _plans(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
     """Holders' names → their plan: the label holder's, and the others', which are all alike."""
     labelled = job.data.label_party
     others = [name for name in job.data.names if name != labelled]
-    found = {f"{labelled} (label holder)": plan(job, labelled), ", ".join(others): plan(job, others[0])}
+    found = {f"{labelled} (label holder)": plan(job, labelled, nodes), ", ".join(others): plan(job, others[0], nodes)}
     return {name: planned for name, planned in found.items() if planned is not None}
 
 
@@ -245,7 +269,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "unit": privacy.unit,
         "neighbours": privacy.relation,
         "rows that a unit changes": if_any(every, changed),
-        "δ": f"{privacy.delta:g}",
+        "δ": f"{planned.delta:g}",
         _PER_RELEASE: _up(planned.epsilon_release),
         _TOTAL: _up(planned.epsilon_total) if _has_room(planned) else f"at most {_up(planned.epsilon_bound)}",
         "holds against": against,
@@ -286,7 +310,7 @@ def _room(plans: Sequence[Plan], limit: float) -> str:
 def _releases_that_fit(planned: Plan, limit: float) -> int:
     if planned.event is None:
         return planned.releases
-    return releases_within(planned.event, limit, planned.settings.delta, most=planned.releases)
+    return releases_within(planned.event, limit, planned.delta, most=planned.releases)
 
 
 def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
@@ -306,10 +330,11 @@ def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
     return found, reasons
 
 
-def _about(privacy: PrivacySettings) -> str:
+def _about(privacy: PrivacySettings, delta: float | None) -> str:
     """What an ε is about."""
+    at = OF_NODES if delta is None else f"δ = {delta:g}"
     what = NO_PERSON if privacy.unit == "row" else ""
-    return f"δ = {privacy.delta:g}, unit {privacy.unit}{what}, {privacy.relation}"
+    return f"{at}, unit {privacy.unit}{what}, {privacy.relation}"
 
 
 def _counts(releases: Mapping[Any, int]) -> str:

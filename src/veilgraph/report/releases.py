@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veilgraph.core.config import JobSettings
+from veilgraph.core.limits import delta_in_doubt, delta_too_large
 from veilgraph.core.release_settings import FeatureReleaseSettings
 
 _RESPONSE: Final = "randomised response"
@@ -35,12 +36,13 @@ def release_table(job: JobSettings, release: FeatureReleaseSettings) -> Table:
     return table
 
 
-def release_notes(job: JobSettings, release: FeatureReleaseSettings) -> list[str]:
+def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int | None = None) -> list[str]:
     """What must be said beside the table, a line each.
 
     Args:
         job: in which nodes perturb their features.
         release: how they do.
+        nodes: common to all holders; None where that is not known.
     """
     labels, delta = job.local.labels, "" if release.delta is None else f", δ = {release.delta:g}"
     notes = [
@@ -56,6 +58,10 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings) -> list[str
     if len(job.releasing) > 1:
         everything = sum(cost for holder in job.releasing for *_, cost in _costs(job, release, holder))
         notes.append(f"what a node releases at all of these holders together has a total ε of {everything:g}")
+    if nodes is None and (said := delta_in_doubt(job)):
+        notes.append(said)
+    if nodes is not None and (refused := delta_too_large(job, nodes)):
+        notes.append(f"every holder refuses the job: {refused}")
     if job.paradigm == "vertical":
         notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
     else:

@@ -68,7 +68,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
                 f"{len(releases)} releases with {canaries.count} canaries of unit {canaries.unit} in {holder}'s data",
                 scores,
                 coins[judged],
-                delta=privacy.delta,
+                delta=privacy.delta_of(nodes),
                 gaussian=privacy.mechanism != "laplace",
                 limit=None if joint else limit,
                 claim="The limit is the ledger's total.",

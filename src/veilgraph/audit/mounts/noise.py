@@ -72,7 +72,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             f"{len(released)} releases with {canaries.count} canaries in each",
             scores,
             canaries.coins.numpy(),
-            delta=privacy.delta,
+            delta=privacy.delta_of(canaries.nodes),
             gaussian=privacy.mechanism != "laplace",
             limit=total if len(members) == 1 or not case.settings.model.initial.is_joint else None,
             claim="The limit is the ledger's total.",

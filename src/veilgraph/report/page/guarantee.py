@@ -9,7 +9,7 @@ from typing import Final
 from veilgraph.core.config import JobSettings
 from veilgraph.core.privacy_settings import PrivacySettings
 from veilgraph.core.release_settings import FeatureReleaseSettings
-from veilgraph.report.budget import NO_PERSON, holds_against
+from veilgraph.report.budget import NO_PERSON, OF_NODES, holds_against
 from veilgraph.report.page.text import listed
 
 _UNITS: Final = MappingProxyType(
@@ -61,21 +61,22 @@ class Guarantee:
     limits: tuple[str, ...] = ()
 
 
-def guarantee(job: JobSettings) -> Guarantee:
-    """The guarantee of a job, in words."""
+def guarantee(job: JobSettings, delta: float | None = None) -> Guarantee:
+    """The guarantee of a job, in words; a δ that the job leaves open is the ledgers', where they say one."""
     if job.privacy is not None:
-        return _published(job, job.privacy)
+        return _published(job, job.privacy, delta)
     if job.feature_release is not None:
         return _perturbed(job, job.feature_release)
     return Guarantee("", _NONE)
 
 
-def _published(job: JobSettings, settings: PrivacySettings) -> Guarantee:
-    against = holds_against(job)
+def _published(job: JobSettings, settings: PrivacySettings, delta: float | None) -> Guarantee:
+    against, known = holds_against(job), settings.delta or delta
+    at = OF_NODES if known is None else f"δ = {known:g}"
     about = (
         ("unit", _UNITS[settings.unit]),
         ("neighbouring relation", f"{settings.relation}: the unit {_RELATIONS[settings.relation]}"),
-        ("δ", f"{settings.delta:g}"),
+        ("δ", at.removeprefix("δ = ")),
         ("mechanism", f"{settings.mechanism}, {'one release' if settings.once else 'a release in every step'}"),
         ("holds against", against),
     )
@@ -93,7 +94,7 @@ def _published(job: JobSettings, settings: PrivacySettings) -> Guarantee:
         "choices made by looking at data, and predictions and scores that the label holder hands on.",
     ]
     what = NO_PERSON if settings.unit == "row" else ""
-    scope = f"of every holder's {settings.unit}s{what}, at δ = {settings.delta:g}, against {against}"
+    scope = f"of every holder's {settings.unit}s{what}, at {at}, against {against}"
     return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else _BOUND, about, tuple(limits))
 
 

@@ -21,6 +21,7 @@ class _Ledger(BaseModel):
     releases: dict[str, int]
     epsilon_release: float | None
     epsilon_total: float | None
+    delta: float | None = None
     budget: float | None = None
 
 
@@ -76,7 +77,8 @@ def privacy(found: Found) -> Privacy:
     notes = _missing(found, ledgers)
     if found.summary is not None and (said := worth(found.summary, job)):
         notes = (said, *notes)
-    return Privacy(_verdict(ledgers), guarantee(job), accounts, notes)
+    deltas = [ledger.delta for ledger in ledgers.values() if ledger.delta is not None]
+    return Privacy(_verdict(ledgers), guarantee(job, max(deltas, default=None)), accounts, notes)
 
 
 def _verdict(ledgers: dict[PartyId, _Ledger]) -> str:
