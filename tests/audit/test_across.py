@@ -29,7 +29,7 @@ from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.config import parse_job
 from veilgraph.core.data_settings import DataSettings
-from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -298,6 +298,38 @@ def test_a_lie_is_one_clear_error_and_nothing_is_written(sites: Path, liar: str,
 
     with pytest.raises(ProtocolError, match=liar):
         audited(sites, alter=alter)
+
+
+@pytest.mark.parametrize("kind", [Kind.AUDIT_QUESTION, Kind.AUDIT_ANSWER])
+def test_no_frame_of_a_peer_breaks_a_holder(sites: Path, kind: Kind) -> None:
+    """Whatever comes in place of a message, in any order: it is taken, or refused with one clear error."""
+    refused: list[VeilgraphError] = []
+    for case in range(9):
+        random = torch.Generator().manual_seed(case)
+
+        def alter(party: PartyId, link: Link, random: torch.Generator = random) -> Link:
+            return AlteredLink(link, lambda tag, right: hostile(right, random) if tag.kind is kind else right)
+
+        try:
+            audited(sites, alter=alter)
+        except VeilgraphError as error:
+            refused.append(error)
+    assert len(refused) > 3
+    assert all(str(error).isprintable() for error in refused)
+
+
+def hostile(right: Tensor, random: torch.Generator) -> Tensor:
+    """Another tensor than the one that was sent, or, once in three, that one."""
+    draw = int(torch.randint(12, (1,), generator=random))
+    if draw < 4:
+        return right
+    if draw < 6:
+        return right[: len(right) // 2]
+    if draw < 8:
+        return right.to(torch.float64)
+    if draw < 10 and right.dtype == torch.uint8:
+        return torch.randint(256, right.shape, dtype=torch.uint8, generator=random)
+    return torch.full_like(right, 2**62 if right.dtype == torch.int64 else 0)
 
 
 def test_an_attack_that_looks_at_data_is_not_answered(sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,8 +212,8 @@ class _BlindCase(Case):
         self.chosen = nodes[places]
         return nodes, KnownPairs(places, np.zeros(len(places), dtype=np.bool_))
 
-    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> float | None:
-        return None
+    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> tuple[float | None, str]:
+        return None, ""
 
 
 class _Target:

@@ -134,10 +134,11 @@ class Case:
         chosen = np.concatenate([random.choice(kind, size=size, replace=False) for kind in kinds])
         return nodes, KnownPairs(np.stack([first[chosen], second[chosen]], axis=1), same[chosen])
 
-    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> float | None:
-        """How many of some nodes are in the group that is named after their class, by the names that fit best."""
-        labels = self.labels(target)[0][nodes]
-        return float((matched(groups, labels) == labels).mean())
+    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> tuple[float | None, str]:
+        """How many of some nodes are in the group of their class, by the names that fit best; and of how many."""
+        labels, _, _, classes = self.labels(target)
+        right = matched(groups, labels[nodes]) == labels[nodes]
+        return float(right.mean()), f" where there are {classes} classes"
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
         """What the adversary has of the target's nodes without any message; None where that is nothing."""

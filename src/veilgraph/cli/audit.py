@@ -18,6 +18,7 @@ from veilgraph.core.audit_settings import (
     LimitedFigure,
 )
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import SERVER
 
 if TYPE_CHECKING:
     from veilgraph.audit.audit import Plan
@@ -94,7 +95,7 @@ def audit_command(
 
 
 def _of_others(run: Path, plan: Plan) -> AuditResult | None:
-    """What an audit across organisations found; None where all parties' parts are here.
+    """What an audit across organisations found; None where more than one party's part is here.
 
     Raises:
         ConfigError: something is asked for that it was not made with.
@@ -104,7 +105,9 @@ def _of_others(run: Path, plan: Plan) -> AuditResult | None:
     from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.page.audit_file import read_audit  # noqa: PLC0415
 
-    if not RunDirectory.open(run).settings.data.is_apart:
+    opened = RunDirectory.open(run)
+    here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
+    if not opened.settings.data.is_apart or len(here) > 1:
         return None
     if plan != Plan(limits={}):
         raise ConfigError(

@@ -38,6 +38,7 @@ def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -
     steps = evidence.steps[:_STEPS]
     nodes, asked = case.classmates(target, steps)
     found = blind_labels(np.stack([step[nodes] for step in steps]), seed=case.seed)
+    accuracy_, classes = case.agreement(target, nodes, found.groups)
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
 
     def alike(rows: Floats) -> Floats:
@@ -49,9 +50,10 @@ def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -
         asked.truth,
         without=None if own is None else alike(own),
         pooled=None if pooled is None else alike(pooled),
-        accuracy=case.agreement(target, nodes, found.groups),
-        note=f"Are two training nodes of one class? No label is known; {found.shares.shape[1]} groups were found. The "
-        "accuracy is that of groups with the names that fit them best. Without and pooled: similarity of features.",
+        accuracy=accuracy_,
+        note=f"Are two training nodes of one class? No label is known; {found.shares.shape[1]} groups were found"
+        f"{classes}. The accuracy is that of groups with the names that fit them best. Without and "
+        "pooled: similarity of features.",
     )
 
 
