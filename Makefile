@@ -124,7 +124,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(SPU_INSTALLED): src/veilgraph/baselines/spu/requirements.txt
+$(SPU_INSTALLED): research/spu/requirements.txt
 	$(call make-venv,$(SPU_VENV),$(or $(SPU_PYTHON),python3.11 python3),$(SPU_SUITABLE),Python 3.11,SPU_PYTHON)
 	@$(SPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from benchmarks import step
 from benchmarks.graphs import public
-from veilgraph.experiments.shipped import with_overrides
+from veilgraph.samples.shipped import with_overrides
 
 DATASETS: Final = ("cora", "pubmed")
 VARIANTS: Final = (

@@ -19,16 +19,16 @@ import torch
 from benchmarks import memory, step
 from benchmarks.graphs import public, random_parties
 from benchmarks.turns import Moment, TurnLink, Turns
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.experiments.shipped import with_overrides
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import available_cores
-from veilgraph.paradigms.inputs import gather_inputs
-from veilgraph.paradigms.party import run_simulated
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.roles.launch import run_threads
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.inputs import gather_inputs, save_inputs
+from veilgraph.run.launch import run_threads
+from veilgraph.run.party import run_simulated
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.shipped import with_overrides
 
 ARXIV: Final = "arXiv-sized"
 _STEPS: Final = {"cora": 25, "citeseer": 25, "pubmed": 25, ARXIV: 10}
@@ -106,7 +106,7 @@ def follow(settings: JobSettings, graphs: Sequence[PartyGraph]) -> tuple[Turns, 
         out = Path(folder) / "run"
         inputs = gather_inputs(settings, list(graphs), None, out)
         run = RunDirectory.create(out, inputs.settings)
-        inputs.save(run)
+        save_inputs(inputs, run)
         parties = (*inputs.settings.data.names, SERVER)
         for party in parties:
             run.party(party).save_seed(settings.seed)

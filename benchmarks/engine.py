@@ -19,17 +19,18 @@ import torch
 
 from benchmarks.graphs import random_parties
 from benchmarks.memory import CLASSES, EDGES, FEATURES, NODES
-from veilgraph.core.config import JobSettings, parse_job, read_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import free_ports, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.experiments.organisations import export_organisations
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_organisations
 
 CASES: dict[str, tuple[Callable[[], list[PartyGraph]], int, int]] = {
     "Cora, d = 64": (lambda: load_parties(DataSettings(dataset="cora"), 0), 64, 40),

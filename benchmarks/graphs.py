@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import DataSettings
 
 
 def public(dataset: str) -> list[PartyGraph]:

@@ -15,8 +15,8 @@ import torch
 from benchmarks import step
 from benchmarks.graphs import public
 from veilgraph.core.randomness import system_secrets
-from veilgraph.experiments.shipped import with_overrides
 from veilgraph.privacy.mechanism import MECHANISMS
+from veilgraph.samples.shipped import with_overrides
 
 DATASETS = {"cora": 2708, "pubmed": 19717}
 _WARM_UP, _RUNS = 3, 20

@@ -21,7 +21,7 @@ from veilgraph.mpc.dealer import BLOCK_BYTES, Dealer, Direction, row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares
-from veilgraph.roles.launch import run_threads
+from veilgraph.run.launch import run_threads
 
 DIM = 64
 STEPS = 12

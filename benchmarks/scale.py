@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import save_party
-from veilgraph.paradigms.jobs import train
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 5_000_000)
 BATCH, FANOUT, MEAN_DEGREE, FEATURES = 16_384, 5, 20, 64

@@ -29,7 +29,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.compare import MaxServer, SecureMax
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.plain import plain_max
-from veilgraph.roles.launch import run_threads
+from veilgraph.run.launch import run_threads
 
 ROWS, COLUMNS, REPEATS = 2708, 64, 5
 HOLDERS = (2, 3, 4)

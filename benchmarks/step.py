@@ -16,12 +16,13 @@ from torch_geometric.nn import SAGEConv
 
 from benchmarks.graphs import public
 from benchmarks.traffic import step_bytes
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.experiments.shipped import with_overrides
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.jobs import TrainResult, train
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import TrainResult, train
+from veilgraph.samples.shipped import with_overrides
 
 DIM = 64
 HOPS = 2

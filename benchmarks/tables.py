@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from veilgraph.core.party_settings import parse_party_settings
-from veilgraph.graph.build import build_graph
+from veilgraph.graph.build import build_graph, read_table
+from veilgraph.protocol.party_settings import parse_party_settings
+from veilgraph.tables.encode import fit_encoding
 
 NODES, EDGES, NUMBERS = 1_000_000, 10_000_000, 8
 FORMATS = ("csv", "csv.gz", "parquet")
@@ -81,7 +82,8 @@ def _load(folder: Path, suffix: str) -> None:
     )
     base = _peak_gib()
     start = time.perf_counter()
-    graph = build_graph(settings, folder, None, None, "none").graph
+    table = read_table(settings, folder, None, "none")
+    graph = build_graph(settings, folder, table, fit_encoding(table, "none")).graph
     seconds = time.perf_counter() - start
     tensors = (graph.features, graph.edge_index, graph.edge_weight)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)

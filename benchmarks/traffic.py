@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.nn.network import deep_width
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.job import JobSettings
 
 
 def step_bytes(settings: JobSettings, nodes: int, features: Mapping[PartyId, int]) -> dict[PartyId, int]:
@@ -18,7 +19,7 @@ def step_bytes(settings: JobSettings, nodes: int, features: Mapping[PartyId, int
         nodes: N.
         features: holder → number of its feature columns.
     """
-    model = settings.model
+    model = vertical(settings).model
     peers, rounds, dim = len(features) - 1, model.rounds, model.dim
     real = 8 if settings.precision == "float64" else 4
     ring_rows = 8 * nodes * dim + HEADER_BYTES

@@ -17,12 +17,13 @@ from torch_geometric.data import Data
 
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import NODES, OwnModel, Settings, small_data, small_job, small_parties
-from veilgraph.core.config import JobSettings, parse_job, read_job
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOverflow, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +98,7 @@ def test_a_job_file_that_cannot_be_read(tmp_path: Path) -> None:
         with refused(ConfigError, "job.yaml"):
             read_job(tmp_path / "job.yaml")
     (tmp_path / "job.yaml").write_text("")
-    assert read_job(tmp_path / "job.yaml") == JobSettings()
+    assert read_job(tmp_path / "job.yaml") == VerticalJob()
 
 
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "..", ".", "A\nB", "x" * 300, "-A", "é", ""])

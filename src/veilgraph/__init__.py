@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from veilgraph.core.config import JobSettings, parse_job, read_job
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically
     from veilgraph.graph.party import PartyGraph
-    from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
-    from veilgraph.paradigms.predictions import Predictions
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.job_file import parse_job, read_job
+    from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
+    from veilgraph.run.predictions import Predictions
 
 __version__ = "0.1.0"
 
@@ -37,18 +38,18 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "JobSettings": "veilgraph.core.config",
+    "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
-    "Predictions": "veilgraph.paradigms.predictions",
-    "TrainResult": "veilgraph.paradigms.jobs",
+    "Predictions": "veilgraph.run.predictions",
+    "TrainResult": "veilgraph.run.jobs",
     "VeilgraphError": "veilgraph.core.errors",
-    "load_result": "veilgraph.paradigms.jobs",
-    "parse_job": "veilgraph.core.config",
-    "predict": "veilgraph.paradigms.jobs",
-    "read_job": "veilgraph.core.config",
-    "resume": "veilgraph.paradigms.jobs",
+    "load_result": "veilgraph.run.jobs",
+    "parse_job": "veilgraph.protocol.job_file",
+    "predict": "veilgraph.run.jobs",
+    "read_job": "veilgraph.protocol.job_file",
+    "resume": "veilgraph.run.jobs",
     "split_vertically": "veilgraph.graph.partition",
-    "train": "veilgraph.paradigms.jobs",
+    "train": "veilgraph.run.jobs",
 }
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.samples.organisations import export_dataset
 
 HOLDERS = ("A", "B", "C")
 ADMINISTRATOR = "ops@example.org"

@@ -9,8 +9,8 @@ import torch
 
 from tests.roles.federation import federate, small_job, small_parties
 from veilgraph.audit.attacks.active_labels import amplify
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.roles.role import Role
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.role import Role
 
 STEPS = 8
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tests.mpc.sessions import Embedded, embed_session, fixed_secrets
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import SEED_BYTES, expand
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.plain import rounded
+from veilgraph.nn.settings import InitialSettings
 
 NODES, DIM, STEPS, FEATURE_BITS = 30, 3, 2, 4
 SETTINGS = InitialSettings(learning_rate=1.0, momentum=0.0)

@@ -28,23 +28,23 @@ from torch import Tensor
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests import nightly
-from veilgraph.core import consent as rules
-from veilgraph.core import journal as journals
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.consent import ConsentSettings, Counted, count
 from veilgraph.core.errors import ConfigError, PeerFailed, ProtocolError, RunError
-from veilgraph.core.journal import Journal, utc_now
-from veilgraph.core.requests import REQUESTS, JobRequest, Waiting, all_waiting, answer
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder
-from veilgraph.paradigms import aligning
-from veilgraph.paradigms import consent as consents
-from veilgraph.paradigms.consent import Consent
-from veilgraph.paradigms.site import SiteWork, take_part
-from veilgraph.roles import agreement
+from veilgraph.protocol import agreement, aligning
+from veilgraph.protocol import consent as consents
+from veilgraph.protocol import consent_settings as rules
+from veilgraph.protocol import journal as journals
+from veilgraph.protocol.consent import Consent
+from veilgraph.protocol.consent_settings import ConsentSettings, Counted, count
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.journal import Journal, utc_now
+from veilgraph.protocol.requests import REQUESTS, JobRequest, Waiting, all_waiting, answer
+from veilgraph.run.site import SiteWork, take_part
 
 Wrap = Callable[[Link], Link]
 
@@ -286,10 +286,10 @@ def test_what_was_counted_is_on_the_disk_before_the_first_message(
 PROCESS = """
 import sys, time
 from pathlib import Path
-from veilgraph.core.config import parse_job
-from veilgraph.core.consent import ConsentSettings
-from veilgraph.core.requests import JobRequest
-from veilgraph.paradigms.consent import Consent
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.consent_settings import ConsentSettings
+from veilgraph.protocol.requests import JobRequest
+from veilgraph.protocol.consent import Consent
 folder, limit = Path(sys.argv[1]), ConsentSettings(approval="ask")
 request = JobRequest(job="killed", work="train", resume=False, settings=parse_job({}))
 consent = Consent(limit, folder, request, folder / "runs")
@@ -334,7 +334,7 @@ def test_two_jobs_at_once_for_one_place(tmp_path: Path, lock: str, monkeypatch: 
 
     monkeypatch.setattr(consents, "used_up", judged)
     if lock == "not held":
-        monkeypatch.setattr("veilgraph.core.journal.fcntl.flock", lambda *_: None)
+        monkeypatch.setattr("veilgraph.protocol.journal.fcntl.flock", lambda *_: None)
 
     def take(name: str) -> str:
         with consent_to(tmp_path, request(job=name), jobs=1).job() as refuses:

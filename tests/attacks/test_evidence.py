@@ -23,18 +23,19 @@ from tests.cli.commands import one_error, veilgraph
 from tests.faults.runs import table_job
 from tests.link.certificates import Project, pem
 from veilgraph.core.chain import digest
-from veilgraph.core.config import JobSettings, parse_job, write_job
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.statement import Countersignature, Statement
-from veilgraph.paradigms.attesting import Attesting, Opening, Verdict, attesting
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.site import SiteWork, take_part
-from veilgraph.paradigms.verifying import VerifiedRecord, verify
-from veilgraph.roles.launch import run_threads
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.attesting import Attesting, Opening, Verdict, attesting
+from veilgraph.run.launch import run_threads
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.site import SiteWork, take_part
+from veilgraph.run.verifying import VerifiedRecord, verify
 
 HOLDERS = ("A", "B")
 PARTIES = (*HOLDERS, SERVER)
@@ -385,7 +386,7 @@ def test_changed_evidence_is_noticed(sites: Sites, change: Callable[[list[bytes]
 
 def test_signatures_tell_by_themselves(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """With heads and numbers left unchecked."""
-    monkeypatch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+    monkeypatch.setattr("veilgraph.run.verifying.difference", lambda *_: "")
     for change, says in EDITS.values():
         copy = sites.file("B", EVIDENCE).read_bytes()
         changed(sites.file("B", EVIDENCE), change, chained=True)
@@ -415,7 +416,7 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
         with pytest.raises(RunError, match=rf"{says}|not what statement"):
             sites.verify("B")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+            patch.setattr("veilgraph.run.verifying.difference", lambda *_: "")
             with pytest.raises(RunError, match=says):
                 sites.verify("B")
         sites.file("B", EVIDENCE).write_bytes(copy)
@@ -423,7 +424,7 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
 
 def test_evidence_must_fit_together_whoever_signed_it(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every signature is true, and the owner made the heads anew, for which ``difference`` stands here."""
-    monkeypatch.setattr("veilgraph.paradigms.verifying.difference", lambda *_: "")
+    monkeypatch.setattr("veilgraph.run.verifying.difference", lambda *_: "")
     identity, copy = sites.identities["A"], sites.file("B", EVIDENCE).read_bytes()
     assert identity is not None
 
@@ -852,7 +853,7 @@ def test_a_statement_does_not_tell_when_a_session_ended(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls.fromisoformat(began) + timedelta(hours=1)
 
-    monkeypatch.setattr("veilgraph.paradigms.attesting.datetime", Later)
+    monkeypatch.setattr("veilgraph.run.attesting.datetime", Later)
     party.record(DISCLOSURES)
     at._opened = True
     at.close()

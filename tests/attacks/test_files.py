@@ -24,12 +24,12 @@ from tests.paradigms.test_horizontal_runs import job as horizontal_job
 from tests.paradigms.test_local_runs import saved as local_job
 from tests.paradigms.test_once_runs import once_job
 from tests.paradigms.test_private_runs import private_job
-from veilgraph.core.config import JobSettings, write_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import append, appended_file, check_private, new_file, private_folder, whole_file, write_whole
-from veilgraph.experiments.organisations import export_dataset
-from veilgraph.paradigms.jobs import load_result, predict, resume, train
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.run.jobs import load_result, predict, resume, train
+from veilgraph.samples.organisations import export_dataset
 
 SOURCE = Path(veilgraph.__file__).parent
 SHORT = {"train": {"epochs": 2, "checkpoint_every": 1}}
@@ -131,8 +131,7 @@ def test_a_write_that_fails_leaves_nothing_beside(tmp_path: Path) -> None:
 
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes", "touch", "mkfifo", "symlink_to", "hardlink_to", "savez"}
 MAKING |= {"NamedTemporaryFile", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2", "copytree", "to_csv", "to_parquet"}
-IN_A_PRIVATE_FOLDER = {"baselines/secure_gnn_files.py", "baselines/secure_gnn_spu.py", "baselines/spu/program.py"}
-IN_A_PRIVATE_FOLDER |= {"deploy/key_file.py"}
+IN_A_PRIVATE_FOLDER = {"deploy/key_file.py"}
 """They write in a ``TemporaryDirectory`` (0700) alone, or in memory."""
 
 
@@ -286,7 +285,7 @@ def test_a_link_out_of_a_run_is_refused(run: Path, tmp_path: Path) -> None:
 
 def test_the_attack_succeeds_without_the_check(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The positive control."""
-    from veilgraph.paradigms import run_directory  # noqa: PLC0415
+    from veilgraph.run import run_directory  # noqa: PLC0415
 
     (run / "parties" / "B" / "seed.json").chmod(0o644)
     monkeypatch.setattr(run_directory, "check_private", lambda path: None)

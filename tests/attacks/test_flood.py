@@ -6,14 +6,18 @@ import pytest
 import torch
 
 from tests.roles.federation import FEATURES, NODES, build_role, small_job, small_parties
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
 from veilgraph.nn.layered import layer_widths
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.unread import unread_bytes, unread_bytes_by_rows
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
+from veilgraph.paradigms.vertical.paradigm import VERTICAL
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.launch import run_threads
 
 PIECE = torch.zeros(1 << 20, dtype=torch.uint8)
 """One piece of memory, however often it is sent."""
@@ -44,7 +48,7 @@ def test_a_flood_is_noticed_at_what_the_job_needs() -> None:
         finally:
             role.close()
 
-    limit = unread_bytes(job, hellos(job, NODES, FEATURES // 2))
+    limit = VERTICAL.unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2))
     with pytest.raises(ProtocolError, match=f"B has sent more than {limit} bytes that A has not asked for"):
         run_threads(dict.fromkeys(["A", "B", SERVER], program), 20, lambda: None)
     assert limit < 2 * SLACK_BYTES < MAX_UNREAD_BYTES
@@ -52,22 +56,22 @@ def test_a_flood_is_noticed_at_what_the_job_needs() -> None:
 
 def test_what_is_allowed_follows_the_job() -> None:
     job = small_job(2)
-    one = unread_bytes(job, hellos(job, 169_343, 64))
+    one = VERTICAL.unread_bytes(vertical(job), hellos(job, 169_343, 64))
     assert one < 4 << 30
-    assert unread_bytes(job, hellos(job, 2 * 169_343, 64)) - SLACK_BYTES > 1.9 * (one - SLACK_BYTES)
+    assert VERTICAL.unread_bytes(vertical(job), hellos(job, 2 * 169_343, 64)) - SLACK_BYTES > 1.9 * (one - SLACK_BYTES)
     wide = small_job(2, {"model": {"combine": {"strategy": "concat"}}})
-    assert unread_bytes(wide, hellos(wide, 169_343, 64)) > one
+    assert VERTICAL.unread_bytes(vertical(wide), hellos(wide, 169_343, 64)) > one
     batched = small_job(2, {"train": {"batch_size": 1}})
-    assert unread_bytes(batched, hellos(batched, 169_343, 64)) > one
-    horizontal = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}})
-    widths = layer_widths(horizontal.horizontal, 64)
-    assert unread_bytes_by_rows(horizontal, 1000, widths) < 2 << 30
-    secure = parse_job({**horizontal.model_dump(mode="json"), "horizontal": {"combine": "secure-max"}})
+    assert VERTICAL.unread_bytes(vertical(batched), hellos(batched, 169_343, 64)) > one
+    pooled = horizontal(parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}))
+    widths = layer_widths(pooled.horizontal, 64)
+    assert unread_bytes_by_rows(pooled, 1000, widths) < 2 << 30
+    secure = horizontal(parse_job({**pooled.model_dump(mode="json"), "horizontal": {"combine": "secure-max"}}))
     assert unread_bytes_by_rows(secure, 1000, widths) == 4 * MAX_UNREAD_BYTES
 
 
 def test_an_honest_session_stays_far_below() -> None:
     """Half of the limit is never used, whatever the parties' pace: all that one sends another in a step is less."""
     job = small_job(2, {"model": {"rounds": 2}})
-    step = 3 * (2 * 2 - 1) * 8 * NODES * job.model.dim + 8 * NODES * FEATURES
-    assert unread_bytes(job, hellos(job, NODES, FEATURES // 2)) - SLACK_BYTES > 2 * step
+    step = 3 * (2 * 2 - 1) * 8 * NODES * vertical(job).model.dim + 8 * NODES * FEATURES
+    assert VERTICAL.unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2)) - SLACK_BYTES > 2 * step

@@ -22,7 +22,6 @@ from torch import Tensor
 from tests.reference.test_horizontal_twin import job as horizontal_job
 from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -32,17 +31,19 @@ from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.paradigms.collecting import _check_columns, _Totals
-from veilgraph.paradigms.fit import Judgement, _judge, infer, train_step
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.feature_release import exchange_releases
-from veilgraph.roles.horizontal_holder import HorizontalHolder
-from veilgraph.roles.horizontal_server import HorizontalServer
-from veilgraph.roles.label_holder import LabelHolder
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Role, Session
-from veilgraph.roles.server import Server
+from veilgraph.paradigms.horizontal.collecting import _check_columns, _Totals
+from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.server import Server
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.feature_release import exchange_releases
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import _judge, infer, train_step
+from veilgraph.run.launch import run_threads
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))
 MEMORY_BYTES = 1 << 30

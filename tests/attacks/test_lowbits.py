@@ -19,7 +19,6 @@ from tests.reference.test_horizontal_twin import job as horizontal_job
 from tests.reference.test_horizontal_twin import parts_of
 from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
 from veilgraph.core.errors import DataError
-from veilgraph.core.model_settings import CombineSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
@@ -28,8 +27,9 @@ from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.privacy.plan import plan
-from veilgraph.roles.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
+from veilgraph.nn.settings import CombineSettings
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.protocol.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
 
 COUNT, DIM, BITS = 16_000, 16, 32

@@ -11,11 +11,13 @@ import yaml
 from torch import Tensor
 
 from tests.paradigms.test_horizontal_runs import job
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, private_seed
-from veilgraph.experiments.organisations import export_parts
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.roles import horizontal_holder, node_lists
+from veilgraph.paradigms.horizontal import holder as horizontal_holder
+from veilgraph.paradigms.horizontal import node_lists
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import predict, train
+from veilgraph.samples.organisations import export_parts
 
 
 def sorted_tables(folder: Path) -> JobSettings:

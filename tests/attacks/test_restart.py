@@ -24,17 +24,18 @@ from tests.paradigms.test_local_runs import saved as local_job
 from tests.paradigms.test_once_runs import once_job
 from tests.paradigms.test_resume import CutError, cut_at, cut_run
 from tests.roles.federation import Settings
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import save_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS
-from veilgraph.paradigms.checkpoints import Checkpoints
-from veilgraph.paradigms.jobs import TrainResult, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.roles import agreement, resumption
-from veilgraph.roles.resumption import Point
+from veilgraph.protocol import agreement, resumption
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.resumption import Point
+from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.jobs import TrainResult, resume, train
+from veilgraph.run.run_directory import RunDirectory
 
 LIAR = "B"
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}

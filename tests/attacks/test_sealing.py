@@ -42,8 +42,8 @@ from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import Peer
 from veilgraph.link.pieces import PIECE_BYTES, Outgoing
 from veilgraph.link.refusals import MAX_SOURCES, Refusals
-from veilgraph.paradigms import jobs
-from veilgraph.paradigms.jobs import train
+from veilgraph.run import jobs
+from veilgraph.run.jobs import train
 
 SEED = Tag(Kind.SEED)
 TRUE, FALSE = torch.arange(32, dtype=torch.uint8), torch.full((32,), 66, dtype=torch.uint8)

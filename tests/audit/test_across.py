@@ -26,22 +26,22 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
-from veilgraph.core.audit_settings import LimitedAttack
-from veilgraph.core.config import parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.graph.settings import DataSettings
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page.audit_file import read_audit
-from veilgraph.roles.disclosures import DisclosureRecord
-from veilgraph.roles.launch import run_threads
+from veilgraph.run.launch import run_threads
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_dataset
 
 NAMES = ("A", "B", "C")
 PARTIES = (*NAMES, SERVER)

@@ -18,8 +18,6 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
-from veilgraph.core.audit_settings import ATTACK_NAMES, CHECKS, AttackLimit
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
@@ -28,8 +26,11 @@ from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.audit_settings import ATTACK_NAMES, CHECKS, AttackLimit
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
 
 NODES = 240
 MOUNTED = (
@@ -307,6 +308,6 @@ def test_runs_in_batches_or_in_blocks_are_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(RunError, match=f"train.batch_size={NODES // 2}, and the audit reads passes over all nodes"):
         audit(tmp_path / "batches")
     train(job_in(tmp_path / "more", train={"epochs": 1, "patience": None}), tmp_path / "blocks", record_views=True)
-    monkeypatch.setattr("veilgraph.audit.audit.row_blocks", lambda n, f, d: row_blocks(n, f, d, 8 * 8 * 10))
+    monkeypatch.setattr("veilgraph.audit.sources.vertical.row_blocks", lambda n, f, d: row_blocks(n, f, d, 8 * 8 * 10))
     with pytest.raises(RunError, match=r"blocks of rows, and the audit reads those of one; audit a run on at most 10"):
         audit(tmp_path / "blocks")

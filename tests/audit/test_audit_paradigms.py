@@ -19,13 +19,13 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.mounts.features import known_nodes
-from veilgraph.core.config import parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.run_directory import RunDirectory
 
 assert parties is not None  # a fixture
 

@@ -15,17 +15,18 @@ from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
-from veilgraph.core.audit_settings import LimitedAttack
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
 
 NAMES = ("A", "B", "C")
 

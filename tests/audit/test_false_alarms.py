@@ -19,14 +19,15 @@ from tests import nightly
 from tests.roles.federation import merge
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE
-from veilgraph.core.audit_settings import CHECKS, Check
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
-from veilgraph.paradigms.jobs import train
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.audit_settings import CHECKS, Check
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
+from veilgraph.samples.organisations import export_dataset
 
 AUDITS = int(os.environ.get("VEILGRAPH_AUDITS", "20"))
 VERDICTS = ("uniformity", "epsilon", *CHECKS)

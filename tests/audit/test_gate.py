@@ -17,8 +17,8 @@ from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
 from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
-from veilgraph.core.audit_settings import AttackLimit
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.audit_settings import AttackLimit
 
 __all__ = ["run"]  # the fixture
 

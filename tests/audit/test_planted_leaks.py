@@ -19,24 +19,25 @@ from tests.cli.commands import veilgraph
 from tests.roles.federation import merge
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.core.audit_settings import AttackName
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.experiments.organisations import export_parts
 from veilgraph.graph import random_split
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.secret_rounding import SecretRounding
-from veilgraph.paradigms import jobs
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical import once
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian, Mechanism
 from veilgraph.privacy.publish import Publisher, clip_rows
-from veilgraph.roles import once
+from veilgraph.protocol.audit_settings import AttackName
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run import jobs
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_parts
 from veilgraph.tables.split import draw_splits
 
 Patch = pytest.MonkeyPatch

@@ -15,17 +15,17 @@ from tests.roles.federation import Settings
 from tests.roles.local_parties import RANGE, local_job
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.privacy.local.canaries import NodeCanaries
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.node_canaries import NodeCanaries
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.run_directory import RunDirectory
 
 NODES, CANARIES, LEARNER = 700, 500, "A"
 LABELS: Settings = {"local": {"labels": {"holder": "B", "epsilon": 2.0}}, "train": {"epochs": 1, "patience": None}}

@@ -11,7 +11,7 @@ from tests import nightly
 from tests.audit.test_audit import job_in
 from veilgraph.audit.audit import Plan, audit
 from veilgraph.audit.finding import Finding
-from veilgraph.paradigms.jobs import train
+from veilgraph.run.jobs import train
 
 SHORT = {"epochs": 2, "patience": None}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from sklearn.metrics import roc_curve
 
-from veilgraph.audit.statistics import Figure, best_threshold, differences, intervals, measure, verdict
+from veilgraph.audit.statistics import Figure, differences, intervals, measure, verdict
 from veilgraph.core.errors import ConfigError, DataError
 
 FIGURES: tuple[Figure, ...] = ("auc", "advantage", "tpr_at_0_1_percent", "tpr_at_1_percent")
@@ -24,6 +24,11 @@ def normals(random, positives, negatives, shift):
     return random.normal(size=len(truth)) + shift * truth, truth
 
 
+def figures_of(scores, truth, threshold=None):
+    found = intervals(scores, truth, seed=0, samples=100, threshold=threshold)
+    return {figure: found[figure].value for figure in FIGURES}
+
+
 @st.composite
 def tied_targets(draw):
     truth = targets(draw(st.integers(10, 25)), draw(st.integers(10, 25)))
@@ -36,53 +41,50 @@ def tied_targets(draw):
 def test_figures_are_those_of_counting(case):
     scores, truth = case
     members, others = scores[truth], scores[~truth]
-    strength = measure(scores, truth)
+    roc, figures = measure(scores, truth), figures_of(scores, truth)
     wins = sum((member > other) + 0.5 * (member == other) for member in members for other in others)
-    assert strength.auc == wins / (len(members) * len(others))
+    assert roc.auc == figures["auc"] == wins / (len(members) * len(others))
 
     def rates(threshold):
         return (members >= threshold).mean(), (others >= threshold).mean()
 
     thresholds = [math.inf, *sorted(set(scores), reverse=True)]
     gains = [rates(threshold)[0] - rates(threshold)[1] for threshold in thresholds]
-    assert strength.advantage == pytest.approx(max(gains), abs=1e-12)
+    assert figures["advantage"] == pytest.approx(max(gains), abs=1e-12)
     first = next(place for place, gain in enumerate(gains) if gain >= max(gains) - 1e-12)  # equal but for rounding
-    assert strength.threshold == best_threshold(scores, truth) == thresholds[first]
+    assert roc.best_threshold() == thresholds[first]
     for figure, limit in (("tpr_at_0_1_percent", 0.001), ("tpr_at_1_percent", 0.01)):
-        assert getattr(strength, figure) == max(tpr for tpr, fpr in map(rates, thresholds) if fpr <= limit)
+        assert figures[figure] == max(tpr for tpr, fpr in map(rates, thresholds) if fpr <= limit)
     for threshold in (-math.inf, -0.6, 0.25, 2.0, math.inf):
         tpr, fpr = rates(threshold)
         balanced_accuracy = (tpr + 1 - fpr) / 2
-        fixed = measure(scores, truth, threshold=threshold)
-        assert fixed.advantage == pytest.approx(2 * (balanced_accuracy - 0.5), abs=1e-12)
-        assert fixed.threshold_given
-        assert not strength.threshold_given
+        fixed = figures_of(scores, truth, threshold)
+        assert fixed["advantage"] == pytest.approx(2 * (balanced_accuracy - 0.5), abs=1e-12)
 
     fpr, tpr, at = roc_curve(truth, scores, drop_intermediate=False)
-    np.testing.assert_array_equal(strength.roc.false_positive_rate, fpr)
-    np.testing.assert_array_equal(strength.roc.true_positive_rate, tpr)
-    np.testing.assert_array_equal(strength.roc.thresholds, at)
+    np.testing.assert_array_equal(roc.false_positive_rate, fpr)
+    np.testing.assert_array_equal(roc.true_positive_rate, tpr)
+    np.testing.assert_array_equal(roc.thresholds, at)
 
 
 @settings(max_examples=30)
 @given(tied_targets(), st.integers(0, 2**32))
 def test_figures_keep_with_the_order_alone(case, seed):
     scores, truth = case
-    strength = measure(scores, truth)
+    figures = figures_of(scores, truth)
     order = np.random.default_rng(seed).permutation(len(truth))
-    for alike in (measure(scores[order], truth[order].astype(int)), measure(np.exp(3 * scores) - 7, truth)):
-        assert all(getattr(alike, figure) == getattr(strength, figure) for figure in FIGURES)
-    assert measure(-scores, truth).auc == pytest.approx(1 - strength.auc, abs=1e-12)
-    assert measure(scores, ~truth).auc == pytest.approx(1 - strength.auc, abs=1e-12)
+    for alike in (figures_of(scores[order], truth[order].astype(int)), figures_of(np.exp(3 * scores) - 7, truth)):
+        assert alike == figures
+    assert measure(-scores, truth).auc == pytest.approx(1 - figures["auc"], abs=1e-12)
+    assert measure(scores, ~truth).auc == pytest.approx(1 - figures["auc"], abs=1e-12)
 
 
 def test_a_perfect_attack_and_one_that_says_nothing():
     truth = targets(15, 40)
-    perfect, constant = measure(truth.astype(float), truth), measure(np.zeros(55), truth)
-    assert [getattr(perfect, figure) for figure in FIGURES] == [1, 1, 1, 1]
-    assert [getattr(constant, figure) for figure in FIGURES] == [0.5, 0, 0, 0]
-    assert (perfect.threshold, constant.threshold) == (1.0, math.inf)
-    assert (perfect.positives, perfect.negatives) == (15, 40)
+    perfect, constant = truth.astype(float), np.zeros(55)
+    assert list(figures_of(perfect, truth).values()) == [1, 1, 1, 1]
+    assert list(figures_of(constant, truth).values()) == [0.5, 0, 0, 0]
+    assert [measure(scores, truth).best_threshold() for scores in (perfect, constant)] == [1.0, math.inf]
 
 
 def test_low_false_positive_rates_are_counted_exactly():
@@ -90,10 +92,10 @@ def test_low_false_positive_rates_are_counted_exactly():
     truth = targets(100, 2000)
     negatives = np.arange(2000) / 2000
     positives = np.repeat([0.9987, 0.99025, 0.5], [7, 20, 73])  # above all but 2, all but 19, half of the negatives
-    strength = measure(np.concatenate([positives, negatives]), truth)
-    assert (strength.tpr_at_0_1_percent, strength.tpr_at_1_percent) == (0.07, 0.27)
-    few = measure(np.concatenate([positives, negatives[-99:]]), targets(100, 99))
-    assert (few.tpr_at_0_1_percent, few.tpr_at_1_percent) == (0, 0)
+    many = figures_of(np.concatenate([positives, negatives]), truth)
+    assert (many["tpr_at_0_1_percent"], many["tpr_at_1_percent"]) == (0.07, 0.27)
+    few = figures_of(np.concatenate([positives, negatives[-99:]]), targets(100, 99))
+    assert (few["tpr_at_0_1_percent"], few["tpr_at_1_percent"]) == (0, 0)
 
 
 def test_an_interval_holds_the_true_value_as_often_as_it_says():
@@ -115,10 +117,9 @@ def test_intervals_are_those_of_their_seed_and_widen_with_confidence():
     first, again = (intervals(scores, truth, seed=3, samples=200) for _ in range(2))
     assert first == again != intervals(scores, truth, seed=4, samples=200)
     wide = intervals(scores, truth, seed=3, samples=200, confidence=0.99)
-    strength = measure(scores, truth)
     for figure in FIGURES:
         interval = first[figure]
-        assert interval.value == getattr(strength, figure) == wide[figure].value
+        assert interval.value == wide[figure].value
         assert wide[figure].low <= interval.low <= interval.value <= interval.high <= wide[figure].high
     mirrored = intervals(-scores, truth, seed=3, samples=200)["auc"]  # the tails are alike
     assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((first["auc"].low, first["auc"].high))
@@ -137,7 +138,7 @@ def test_differences_are_paired():
     assert 0 < paired.low < paired.value < paired.high
     alone = intervals(better, truth, seed=0, samples=300)["auc"]
     assert paired.high - paired.low < (alone.high - alone.low) / 2
-    same = differences(shared, 5 * shared, truth, seed=0, threshold=0.5, baseline_threshold=2.5)
+    same = differences(shared, 5 * shared, truth, seed=0)
     assert {(found.value, found.low, found.high) for found in same.values()} == {(0.0, 0.0, 0.0)}
 
 
@@ -210,7 +211,6 @@ def test_a_leak_is_found_against_chance_and_against_a_baseline():
 def test_targets_that_give_no_figure_are_refused(scores, truth, says):
     for call in (
         measure,
-        best_threshold,
         lambda *given: intervals(*given, seed=0),
         lambda *given: verdict(*given, level=0.05, seed=0),
     ):
@@ -226,7 +226,7 @@ def test_settings_out_of_range_are_refused():
         (lambda: differences(scores, scores, truth, seed=0, samples=0), "samples=0"),
         (lambda: verdict(scores, truth, level=0.0, seed=0), "level=0.0"),
         (lambda: verdict(scores, truth, level=0.01, seed=0, permutations=98), "permutations=98.*at least 99"),
-        (lambda: measure(scores, truth, threshold=math.nan), "threshold=nan"),
+        (lambda: intervals(scores, truth, seed=0, threshold=math.nan), "threshold=nan"),
     ):
         with pytest.raises(ConfigError, match=says):
             call()

@@ -16,8 +16,8 @@ from veilgraph.audit.finding import Finding
 from veilgraph.audit.twin import trained_twin
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.run_directory import RunDirectory
 
 
 def trained(folder: Path, method: str, **changes: object) -> Path:

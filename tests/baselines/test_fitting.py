@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.baselines.fitting import fit
-from veilgraph.core.config import TrainSettings
-from veilgraph.roles.scores import Scores
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.scores import Scores
 
 VAL_ACCURACY = [0.2, 0.6, 0.5, 0.7, 0.4, 0.4, 0.9]
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.baselines.fitting import fit
-from veilgraph.baselines.layered import LayeredNetwork, separate
-from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.horizontal_settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
+from veilgraph.nn.horizontal_settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.nn.pooling import UPDATES
-from veilgraph.roles.cut import leaf
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, separate
+from veilgraph.protocol.cut import leaf
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.plain_fitting import fit
 
 NAMES = ("A", "B", "C", "D", "E")
 TRAIN = TrainSettings(epochs=5, weight_decay=1e-3)

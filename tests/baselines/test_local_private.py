@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.baselines.local_private import (
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.random_split import split_randomly
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.nn.local_settings import DenoiseSettings, KPropSettings
+from veilgraph.paradigms.node_dp.twin import (
     LocalPrivateNetwork,
     ReleasedLabels,
     degree_features,
     random_features,
     train_local_private,
 )
-from veilgraph.core.config import TrainSettings
-from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.local_settings import DenoiseSettings, KPropSettings
-from veilgraph.core.party_settings import SplitFractions
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.random_split import split_randomly
-from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.tables.settings import SplitFractions
 
 HALF = SplitFractions(train=0.5, val=0.25, test=0.25, seed=0)
 GRAPH = split_randomly(PartyGraph.from_data("a", synthetic_data(seed=1)), HALF)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from veilgraph.baselines.ppgnn import as_vertical, ppgnn
-from veilgraph.core.config import JobSettings, parse_job
+from research.ppgnn import as_vertical, ppgnn
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 
 EQ_23 = {"layers": 2, "dim": 8, "message": "none", "update": "sum", "server": {"dropout": 0.0}}
 
@@ -45,7 +47,7 @@ def test_the_logits_are_those_of_the_equation(monkeypatch) -> None:
         made.append(network)
         raise InterruptedError
 
-    monkeypatch.setattr("veilgraph.baselines.ppgnn.fit", catch)
+    monkeypatch.setattr("research.ppgnn.fit", catch)
     parts = load_parts(settings.data, 0)
     with pytest.raises(InterruptedError):
         ppgnn(settings, parts)
@@ -86,10 +88,10 @@ def test_labels_divide_too() -> None:
 
 def test_the_vertical_job_trains_alike() -> None:
     settings = job(seed=3, precision="float64", train={"epochs": 7, "weight_decay": 0.25, "patience": 3})
-    vertical = as_vertical(settings)
-    assert (vertical.paradigm, vertical.seed, vertical.precision) == ("vertical", 3, "float64")
-    assert vertical.train == settings.train
-    assert (vertical.model.dim, vertical.model.combine.strategy) == (8, "mean")
+    alike = vertical(as_vertical(settings))
+    assert (alike.paradigm, alike.seed, alike.precision) == ("vertical", 3, "float64")
+    assert alike.train == settings.train
+    assert (alike.model.dim, alike.model.combine.strategy) == (8, "mean")
 
 
 def test_holders_that_are_not_aligned_are_refused() -> None:

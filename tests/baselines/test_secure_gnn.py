@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from veilgraph.baselines.secure_gnn import TOLERANCE, read_epochs, secure_epochs, twin_scores
-from veilgraph.baselines.secure_gnn_cubic import fit_cubic, sigmoid
-from veilgraph.baselines.secure_gnn_files import SIGMOID, TANH, SecureGNN, read_arrays, write_inputs
-from veilgraph.baselines.secure_gnn_spu import PROGRAMS, PYTHON_VARIABLE, REQUIREMENTS, run_together, spu_python
+from research.secure_gnn import TOLERANCE, read_epochs, secure_epochs, twin_scores
+from research.secure_gnn_cubic import fit_cubic, sigmoid
+from research.secure_gnn_files import SIGMOID, TANH, SecureGNN, read_arrays, write_inputs
+from research.secure_gnn_spu import PROGRAMS, PYTHON_VARIABLE, REQUIREMENTS, run_together, spu_python
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.party import PartyGraph
 

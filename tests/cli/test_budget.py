@@ -4,10 +4,10 @@ import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.graph import datasets
-from veilgraph.paradigms.jobs import load_result
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.budget import worth
 from veilgraph.report.page.assemble import page_html
+from veilgraph.run.jobs import load_result
+from veilgraph.run.run_directory import RunDirectory
 
 PRIVATE = """
 name: private

@@ -13,13 +13,13 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from veilgraph.cli import passphrase
-from veilgraph.core.config import parse_job
-from veilgraph.core.journal import Journal
-from veilgraph.core.requests import JobRequest, waiting
 from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import _tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.link import private_key
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.journal import Journal
+from veilgraph.protocol.requests import JobRequest, waiting
 
 PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}\nedges: []\n"
 

@@ -3,11 +3,12 @@ from typing import Any
 
 import pytest
 
+from research import paper_tables
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
-from veilgraph.core.config import read_job
-from veilgraph.experiments import paper_tables
-from veilgraph.experiments.demo import demo_settings
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.job_file import read_job
+from veilgraph.samples.demo import demo_settings
 
 COMMANDS = (
     "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "machine", "submit",
@@ -80,7 +81,7 @@ def test_the_demo_is_the_job_in_the_jobs_folder() -> None:
 
 
 def test_the_demo_shows_what_it_is_meant_to() -> None:
-    model = demo_settings().model
+    model = vertical(demo_settings()).model
     assert model.initial.method == "collaborative"
     assert model.combine.strategy == "mean"
     assert model.combine.is_masked

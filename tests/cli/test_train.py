@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.paradigms import inputs, jobs
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical import paradigm
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.run import jobs
+from veilgraph.run.run_directory import RunDirectory
 
 
 def interrupted(*_: Any, **__: Any) -> NoReturn:
@@ -33,7 +35,7 @@ def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     settings = RunDirectory.open(out).settings
     assert (settings.train.epochs, settings.train.checkpoint_every) == (2, 2)
-    assert (settings.model.local.model, settings.model.local.hops) == ("gcn", 1)
+    assert (vertical(settings).model.local.model, vertical(settings).model.local.hops) == ("gcn", 1)
     assert len((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
@@ -77,7 +79,7 @@ def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, mo
 
 
 def test_an_interrupt_before_the_run_began_says_so(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "load_parties", interrupted)
+    monkeypatch.setattr(paradigm, "load_parties", interrupted)
     result = veilgraph("train", job, "--out", tmp_path / "run")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "veilgraph: stopped before the run began"

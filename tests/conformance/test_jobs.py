@@ -24,9 +24,11 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.link.sockets import SocketLink, socket_mesh
 from veilgraph.mpc import ring
-from veilgraph.paradigms import jobs
-from veilgraph.paradigms.jobs import load_result, predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.run import jobs
+from veilgraph.run.jobs import load_result, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 JOBS: dict[str, Settings] = {
     "collaborative": {},
@@ -58,7 +60,7 @@ def test_twice_over_memory(tmp_path: Path, job: Settings) -> None:
     assert_same_run(one, other)
     assert one.summary["sent_bytes"] == other.summary["sent_bytes"]
     ours, theirs = model_bytes(one.path), model_bytes(other.path)
-    random = settings.model.initial.method == "collaborative"
+    random = vertical(settings).model.initial.method == "collaborative"
     for party in (*settings.data.names, SERVER):
         assert (ours[party] == theirs[party]) == (party == SERVER or not random), party
 
@@ -133,8 +135,8 @@ def test_horizontal_jobs_over_memory_and_over_sockets(
     tmp_path: Path, variant: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = horizontal_job(3, variant, {"train": {"epochs": 3}})
-    assert (settings.horizontal.message, settings.horizontal.aggregate) == ("linear", "max")
-    assert settings.horizontal.edges == "may-overlap"
+    assert (horizontal(settings).horizontal.message, horizontal(settings).horizontal.aggregate) == ("linear", "max")
+    assert horizontal(settings).horizontal.edges == "may-overlap"
     one, again = train(settings, tmp_path / "one"), train(settings, tmp_path / "again")
     monkeypatch.setattr(jobs, "run_threads", run_over_sockets)
     other = train(settings, tmp_path / "other")

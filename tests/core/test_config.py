@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.roles.federation import merge
-from veilgraph.core.config import JobSettings, parse_job, read_job, write_job
 from veilgraph.core.errors import ConfigError
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import parse_job, read_job
 
 ANYTHING = {
     "name": "trial-1",
@@ -65,13 +68,13 @@ def test_a_written_job_is_read_back_whole_and_hashes_the_same(tmp_path, data):
     again = read_job(path)
     assert again == job
     assert again.hash() == job.hash()
-    assert set(yaml.safe_load(path.read_text())) == set(JobSettings.model_fields)
+    assert set(yaml.safe_load(path.read_text())) == set(type(job).model_fields)
 
 
 def test_an_empty_file_is_the_default_job(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("")
-    assert read_job(path) == JobSettings()
+    assert read_job(path) == VerticalJob()
 
 
 def test_the_shipped_jobs_are_valid():
@@ -222,7 +225,7 @@ junk = st.recursive(
     max_leaves=6,
 )
 KEYS = [
-    *JobSettings.model_fields,
+    *VerticalJob.model_fields,
     *(f"data.{key}" for key in ("holders", "parties", "label_holder", "feature_proportions", "root")),
     *(f"model.{key}" for key in ("dim", "initial", "local", "combine", "combine.bits", "local.model")),
 ]
@@ -240,9 +243,9 @@ def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
 
 def test_settings_are_frozen():
     with pytest.raises(ValidationError, match="frozen"):
-        JobSettings().seed = 3  # type: ignore[misc]
+        VerticalJob().seed = 3  # type: ignore[misc]
     with pytest.raises(ValidationError, match="frozen"):
-        JobSettings().model.dim = 3  # type: ignore[misc]
+        VerticalJob().model.dim = 3  # type: ignore[misc]
 
 
 def test_the_hash_is_of_the_content_and_of_all_of_it():
@@ -277,7 +280,7 @@ def test_what_is_linear_is_masked_unless_told_otherwise(strategy, masked):
     linear = strategy != "concat"
     if masked and not linear:
         return
-    combine = parse_job({"model": {"combine": {"strategy": strategy, "masked": masked}}}).model.combine
+    combine = vertical(parse_job({"model": {"combine": {"strategy": strategy, "masked": masked}}})).model.combine
     assert combine.linear == linear
     assert combine.is_masked == (linear if masked is None else masked)
 
@@ -383,7 +386,7 @@ def test_who_releases_and_who_learns():
     three = {"holders": 3, "label_holder": "B"}
     job = parse_job(local(data=three, local__labels={**LABELS, "holder": "C"}))
     assert (job.releasing, job.learning) == (("A", "C"), ("B",))
-    assert job.feature_release == job.local.features
+    assert job.feature_release == node_dp(job).local.features
     assert not job.passes_cost
     assert parse_job({}).releasing == parse_job({"paradigm": "horizontal"}).releasing == ()
     assert parse_job({}).feature_release is None

@@ -4,9 +4,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.limits import (
+from veilgraph.core.revelations import STATEMENTS, Revelation
+from veilgraph.core.types import SERVER
+from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import (
     REASON_CHARACTERS,
     LimitSettings,
     delta_in_doubt,
@@ -15,9 +19,7 @@ from veilgraph.core.limits import (
     revelations,
     too_few,
 )
-from veilgraph.core.revelations import STATEMENTS, Revelation
-from veilgraph.core.types import SERVER
-from veilgraph.paradigms.organisation import largest_epsilon
+from veilgraph.protocol.organisation import largest_epsilon
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -70,7 +72,7 @@ def test_what_reveals_more_is_refused_until_it_is_accepted_by_name(name: str) ->
     refusals = [refusal(LimitSettings(), settings, holder) for holder in settings.data.names]
     for revelation in more:
         assert any(reason and revelation in reason for reason in refusals)
-    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=settings.model.rounds)
+    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=vertical(settings).model.rounds)
     assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
 
 
@@ -425,7 +427,7 @@ def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
         "privacy.delta=0.001 with 1000 common nodes: where δ is 1/N or more, a node can be published"
     )
     assert said.endswith("set privacy.delta well below 0.001")
-    assert delta_too_large(JobSettings(), 10**9) == ""
+    assert delta_too_large(VerticalJob(), 10**9) == ""
     assert delta_too_large(released(None), 10**9) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 0.5}
     local = parse_job({"paradigm": "local", "local": {"features": release}})
@@ -463,7 +465,7 @@ def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
         "privacy.delta=0.001 is refused from 1,000 common nodes on (δ ≥ 1/N), and there may be 1,000; lower "
         "privacy.delta, or leave it out and it follows from their number"
     )
-    assert delta_in_doubt(released(None)) == delta_in_doubt(JobSettings()) == ""
+    assert delta_in_doubt(released(None)) == delta_in_doubt(VerticalJob()) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-6}
     local = parse_job({"paradigm": "local", "local": {"features": release}})
     assert delta_in_doubt(local) == "local.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"

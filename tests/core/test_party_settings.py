@@ -5,13 +5,9 @@ import pytest
 import yaml
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.core.party_settings import (
-    SplitColumn,
-    SplitFractions,
-    parse_party_settings,
-    read_party_settings,
-)
+from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.settings import SplitColumn, SplitFractions
 
 EXAMPLE: dict[str, Any] = {
     "party": "bank",

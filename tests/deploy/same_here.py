@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import LocalNetwork
-from veilgraph.paradigms.jobs import resume
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import resume
+from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 
 def model_of(run_of, parties: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -18,10 +18,10 @@ import pytest
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
 from tests.deploy.test_network import HOLDERS, JOB, Consortium, consortium, job, job_processes
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import join_site
+from veilgraph.protocol.job import JobSettings
 
 __all__ = ["consortium"]  # the fixture
 

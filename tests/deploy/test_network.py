@@ -35,12 +35,7 @@ from tests import nightly
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here, model_of
 from veilgraph.cli import app
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.consent import count
-from veilgraph.core.data_settings import DataSettings, PartSettings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
-from veilgraph.core.journal import Journal
-from veilgraph.core.requests import all_waiting
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
@@ -48,12 +43,18 @@ from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.experiments.organisations import export_dataset, export_parts
 from veilgraph.graph.ids import unpack_ids
+from veilgraph.graph.settings import DataSettings, PartSettings
 from veilgraph.link.identity import load_roots
-from veilgraph.paradigms.jobs import load_result, predict, resume
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.verifying import verify
+from veilgraph.protocol.consent_settings import count
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.journal import Journal
+from veilgraph.protocol.requests import all_waiting
+from veilgraph.run.jobs import load_result, predict, resume
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.run.verifying import verify
+from veilgraph.samples.organisations import export_dataset, export_parts
 
 HOLDERS = ("A", "B", "C")
 JOB: dict[str, Any] = {

@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
-from veilgraph.core.config import parse_job
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
 from veilgraph.graph.ids import pack_ids
-from veilgraph.paradigms.predictions import save_predictions
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.predictions import save_predictions
+from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 
 IDS = ("C1", "C2", "7")
 FIRST = torch.tensor([[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])

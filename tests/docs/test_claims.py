@@ -25,7 +25,7 @@ from tests.docs.claims import (
     sentences,
     tells,
 )
-from veilgraph.core.audit_settings import ATTACK_NAMES
+from veilgraph.protocol.audit_settings import ATTACK_NAMES
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

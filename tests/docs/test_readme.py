@@ -7,8 +7,9 @@ import pytest
 import torch
 import yaml
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.types import Kind
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job_file import parse_job
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,9 +35,9 @@ def test_yaml_blocks_are_jobs(block):
 def test_the_first_job_names_every_setting_but_those_of_other_purposes():
     named = set(keys(yaml.safe_load(blocks("yaml")[0])))
     other = {"paradigm", "data.root", "data.parties", "data.block_model", "data.parts"}
-    other |= {"privacy", "horizontal", "local", "limits"}
-    nested = ("data.parts.", "horizontal.", "local.")
-    left = {key for key in keys(JobSettings().model_dump()) if not key.startswith(nested)} - named
+    other |= {"privacy", "limits"}
+    nested = ("data.parts.",)
+    left = {key for key in keys(VerticalJob().model_dump()) if not key.startswith(nested)} - named
     assert left == other
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from veilgraph.experiments.grid import Entry
-from veilgraph.experiments.paper_tables import TABLES
-from veilgraph.experiments.table import Table
+from research.grid import Entry
+from research.paper_tables import TABLES
+from research.table import Table
 
 TINY = {
     "data.dataset": "synthetic",

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch_geometric.nn import GCNConv, SAGEConv
 
+from research import attack_strength
+from research.attack_strength_members import membership
+from research.attack_strength_models import PlainNetwork, PlainSettings, induced, train_plain
+from research.attack_strength_settings import StrengthSettings
+from research.paper_tables import reproduce
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.experiments import attack_strength
-from veilgraph.experiments.attack_strength_members import membership
-from veilgraph.experiments.attack_strength_models import PlainNetwork, PlainSettings, induced, train_plain
-from veilgraph.experiments.attack_strength_settings import StrengthSettings
-from veilgraph.experiments.paper_tables import reproduce
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.features import compact
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from research import audit_views as module
+from research.audit_views import audit_views
+from research.paper_tables import reproduce
 from veilgraph.core.errors import ConfigError
-from veilgraph.experiments import audit_views as module
-from veilgraph.experiments.audit_views import audit_views
-from veilgraph.experiments.paper_tables import reproduce
 
 SMALL = {"data.dataset": "digits", "train.epochs": 2, "train.patience": None, "model.dim": 8}
 

@@ -3,14 +3,14 @@ from dataclasses import replace
 
 import pytest
 
+from research import grid
+from research.grid import Cell, run_cell, run_cells
+from research.store import Store
 from tests.experiments.conftest import TINY
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.core.privacy_settings import PrivacySettings
-from veilgraph.experiments import grid
-from veilgraph.experiments.grid import Cell, run_cell, run_cells
-from veilgraph.experiments.shipped import shipped_job, with_overrides
-from veilgraph.experiments.store import Store
 from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 LAST = {"train.select_by": "last", "train.patience": None}
 

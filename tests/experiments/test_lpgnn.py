@@ -4,19 +4,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from research import lpgnn_mae
+from research.grid import Cell, run_cell
+from research.local import FEATURES
+from research.lpgnn_mae import DATASETS, DELTA, mean_absolute_error, release_settings
+from research.lpgnn_table import EPSILONS, LPGNN_TABLES
+from research.paper_tables import TABLES, reproduce
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.release_settings import FeatureReleaseSettings
-from veilgraph.experiments import lpgnn_mae
-from veilgraph.experiments.grid import Cell, run_cell
-from veilgraph.experiments.local import FEATURES
-from veilgraph.experiments.lpgnn_mae import DATASETS, DELTA, mean_absolute_error, release_settings
-from veilgraph.experiments.lpgnn_table import EPSILONS, LPGNN_TABLES
-from veilgraph.experiments.paper_tables import TABLES, reproduce
-from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.run.jobs import train
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {
     "data.dataset": "synthetic",
@@ -88,16 +89,17 @@ def test_every_place_is_a_job_of_its_data_set_divided_at_random():
         job = entry.settings
         assert (job.paradigm, job.data.dataset, job.data.split) == ("local", entry.dataset, (0.5, 0.25, 0.25))
         assert job.releasing == ("B",)
-        assert job.local.features is not None
-        assert job.local.labels is None
+        released = node_dp(job).local
+        assert released.features is not None
+        assert released.labels is None
         if entry.kind == "federated":
-            assert entry.column == f"LPGNN ε = {job.local.features.epsilon}"
-            assert job.local.features.mechanism == "multi-bit"
+            assert entry.column == f"LPGNN ε = {released.features.epsilon}"
+            assert released.features.mechanism == "multi-bit"
         else:
-            assert job.local.network.hops == 0
+            assert released.network.hops == 0
     for dataset in DATASETS:
         private = [entry.settings for entry in ENTRIES if entry.dataset == dataset and entry.kind == "federated"]
-        assert len({(job.local.network, job.train) for job in private}) == 1  # the same settings for every ε
+        assert len({(released.network, job.train) for job in private}) == 1  # the same settings for every ε
 
 
 def test_the_ledger_says_the_columns_epsilon(tmp_path):

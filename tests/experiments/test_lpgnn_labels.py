@@ -3,14 +3,15 @@ from typing import Any
 import pytest
 import torch
 
-from veilgraph.baselines.local_private import train_local_private
+from research.grid import Cell, run_cell
+from research.lpgnn_labels import LABEL_EPSILONS, LPGNN_LABELS
+from research.paper_tables import TABLES
 from veilgraph.core.errors import ConfigError
-from veilgraph.experiments.grid import Cell, run_cell
-from veilgraph.experiments.lpgnn_labels import LABEL_EPSILONS, LPGNN_LABELS
-from veilgraph.experiments.paper_tables import TABLES
-from veilgraph.experiments.shipped import shipped_job, with_overrides
 from veilgraph.graph.datasets import load_whole
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.twin import train_local_private
 from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 ENTRIES = LPGNN_LABELS["lpgnn-labels"].entries
 
@@ -44,7 +45,7 @@ def given(monkeypatch):
         found[:] = [graph, features, labels]
         return train_local_private(settings, train, graph, features, labels, **options)
 
-    monkeypatch.setattr("veilgraph.experiments.local.train_local_private", spying)
+    monkeypatch.setattr("research.local.train_local_private", spying)
     return found
 
 
@@ -53,11 +54,12 @@ def test_the_table_is_one_job_per_data_set_with_so_much_noise_on_labels():
     assert len(ENTRIES) == 3 * 4 * 4
     for entry in ENTRIES:
         job = entry.settings
-        assert job.local.labels is not None
-        assert job.local.features is not None
-        assert entry.row == f"{entry.dataset}, ε of labels = {job.local.labels.epsilon}"
-        assert job.local.features.epsilon == 1.0
-        assert job.local.network == shipped_job(f"{entry.dataset}-local").local.network
+        released = node_dp(job).local
+        assert released.labels is not None
+        assert released.features is not None
+        assert entry.row == f"{entry.dataset}, ε of labels = {released.labels.epsilon}"
+        assert released.features.epsilon == 1.0
+        assert released.network == node_dp(shipped_job(f"{entry.dataset}-local")).local.network
     assert {entry.row for entry in ENTRIES if entry.dataset == "cora"} == {
         f"cora, ε of labels = {epsilon}" for epsilon in LABEL_EPSILONS
     }

@@ -6,26 +6,28 @@ import pytest
 import torch
 import yaml
 
-from veilgraph.core.config import parse_job, read_job
-from veilgraph.core.data_settings import DataSettings
+from research import comparison
+from research.comparison import compare
+from tests.tables.writing import build
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.party_settings import read_party_settings
-from veilgraph.experiments import comparison
-from veilgraph.experiments.comparison import compare
-from veilgraph.experiments.organisations import (
+from veilgraph.graph.datasets import load_parties, load_parts
+from veilgraph.graph.ids import unpack_ids
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import DataSettings
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.organisations import (
     draw_knowledge,
     export_dataset,
     export_organisations,
     export_parts,
     job_of,
 )
-from veilgraph.graph.build import build_graph
-from veilgraph.graph.datasets import load_parties, load_parts
-from veilgraph.graph.ids import unpack_ids
-from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.organisation import Organisation
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
 
 HOLDERS = 3
 JOB = parse_job(
@@ -43,7 +45,7 @@ def whole_graphs():
 
 
 def built(path, common=None):
-    return build_graph(read_party_settings(path), path.parent, common, None, "none")
+    return build(read_party_settings(path), path.parent, common)
 
 
 def rows_of(ids):
@@ -122,7 +124,12 @@ def test_the_files_beside_the_holders(tmp_path, monkeypatch):
     assert here.data.parties == files
     assert across.data.parties == dict.fromkeys(files)
     assert here.hash() == across.hash()
-    assert (here.model, here.train, here.seed, here.data.label_party) == (JOB.model, JOB.train, 5, "B")
+    assert (vertical(here).model, here.train, here.seed, here.data.label_party) == (
+        vertical(JOB).model,
+        JOB.train,
+        5,
+        "B",
+    )
 
 
 def test_the_project_file_can_be_provisioned(tmp_path):
@@ -137,7 +144,7 @@ def test_the_job_is_the_data_sets_own(tmp_path):
     assert job_of("synthetic").name == "synthetic"
     export_dataset(DataSettings(dataset="digits"), tmp_path / "own", 0.8, 0)
     own = read_job(tmp_path / "own" / "job.yaml")
-    assert own.model == job_of("digits").model
+    assert vertical(own).model == vertical(job_of("digits")).model
     assert own.data.feature_scaling == job_of("digits").data.feature_scaling
     export_dataset(DataSettings(dataset="digits", feature_scaling="row"), tmp_path / "given", 0.8, 0)
     assert read_job(tmp_path / "given" / "job.yaml").data.feature_scaling == "row"
@@ -265,7 +272,11 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
     files = export_parts(HORIZONTAL.data, tmp_path, 3, job=HORIZONTAL)
     here, across = read_job(tmp_path / "job.yaml"), read_job(tmp_path / "network-job.yaml")
     assert here.hash() == across.hash()
-    assert (here.paradigm, here.horizontal, here.seed) == ("horizontal", HORIZONTAL.horizontal, 3)
+    assert (here.paradigm, horizontal(here).horizontal, here.seed) == (
+        "horizontal",
+        horizontal(HORIZONTAL).horizontal,
+        3,
+    )
     for party, file in files.items():
         assert Organisation.read(file, party).refusal(here) is None
     assert job_of("cora", "horizontal").name == "cora-horizontal"

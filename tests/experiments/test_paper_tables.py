@@ -5,15 +5,16 @@ from statistics import fmean, stdev
 
 import pytest
 
+from research import grid
+from research.grid import Entry
+from research.markdown import mean_and_spread, privacy_costs
+from research.paper_tables import TABLES, reproduce
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.privacy_settings import PrivacySettings
-from veilgraph.experiments import grid
-from veilgraph.experiments.grid import Entry
-from veilgraph.experiments.markdown import mean_and_spread, privacy_costs
-from veilgraph.experiments.paper_tables import TABLES, reproduce
-from veilgraph.experiments.shipped import shipped_job
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.plan import plan
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.samples.shipped import shipped_job
 
 CLASSICAL = math.sqrt(2 * math.log(1.25 / 1e-4))
 """σ·ε of the paper's Definition 3 at its δ of Table 5."""
@@ -209,13 +210,13 @@ def test_the_tables_vary_what_they_say():
     (uneven,) = [e for e in TABLES["table3"].entries if (e.row, e.column) == ("8:2", "VFGNN_C")]
     settings = uneven.settings
     assert settings.data.feature_proportions == settings.data.edge_proportions == (8, 2)
-    assert settings.model.combine.strategy == "concat"
+    assert vertical(settings).model.combine.strategy == "concat"
     (many,) = [e for e in TABLES["table4"].entries if (e.row, e.column) == ("4", "VFGNN_R")]
     settings = many.settings
-    assert (settings.data.holders, settings.model.combine.strategy) == (4, "regression")
+    assert (settings.data.holders, vertical(settings).model.combine.strategy) == (4, "regression")
     (ours,) = [e for e in TABLES["rounds"].entries if (e.row, e.column) == ("3", "pubmed")]
     settings = ours.settings
-    assert (settings.data.holders, settings.model.combine.strategy) == (3, "degree-weighted")
+    assert (settings.data.holders, vertical(settings).model.combine.strategy) == (3, "degree-weighted")
 
 
 def privacy_of(entry: Entry) -> PrivacySettings:
@@ -230,7 +231,11 @@ def test_table_5_has_the_papers_noise():
         sigmas = [planned.multiplier for planned in map(partial(plan, job), ("A", "B")) if planned is not None]
         epsilon = float(entry.column.split()[-1])
         assert sigmas == pytest.approx([CLASSICAL / epsilon] * 2, rel=1e-12)
-        assert (job.data.holders, job.model.combine.strategy, job.model.initial.method) == (2, "mean", "collaborative")
+        assert (job.data.holders, vertical(job).model.combine.strategy, vertical(job).model.initial.method) == (
+            2,
+            "mean",
+            "collaborative",
+        )
         assert {"Gaussian": "gaussian", "James-Stein": "james-stein"}[entry.row] == privacy.mechanism
 
 

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from veilgraph.baselines.secure_gnn import SecureEpochs, TwinScores
-from veilgraph.baselines.secure_gnn_spu import PYTHON_VARIABLE
+from research import q3 as module
+from research.paper_tables import reproduce
+from research.q3 import BYTES_PER_PAIR, secure_settings, too_large
+from research.secure_gnn import SecureEpochs, TwinScores
+from research.secure_gnn_spu import PYTHON_VARIABLE
 from veilgraph.core.errors import ConfigError
-from veilgraph.experiments import q3 as module
-from veilgraph.experiments.paper_tables import reproduce
-from veilgraph.experiments.q3 import BYTES_PER_PAIR, secure_settings, too_large
-from veilgraph.experiments.shipped import shipped_job, with_overrides
-from veilgraph.paradigms.jobs import train
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.run.jobs import train
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.local.hops": 1, "train.epochs": 2}
 
@@ -109,7 +110,7 @@ def test_a_step_of_vfgnn_is_timed_with_every_party_a_process(monkeypatch):
 def test_secure_gnn_has_the_jobs_width_and_hops():
     job = shipped_job("cora")
     settings = secure_settings(job)
-    assert (settings.dim, settings.hops) == (job.model.dim, job.model.local.hops) == (64, 3)
+    assert (settings.dim, settings.hops) == (vertical(job).model.dim, vertical(job).model.local.hops) == (64, 3)
 
 
 def test_without_spu_only_vfgnn_can_be_asked_for(tmp_path, monkeypatch):

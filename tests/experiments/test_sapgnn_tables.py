@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from research.grid import Cell, run_cell
+from research.markdown import Figure
+from research.paper_tables import TABLES, reproduce
+from research.sapgnn_plot import draw_label_distribution
+from research.sapgnn_tables import SAPGNN_TABLES
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.experiments.grid import Cell, run_cell
-from veilgraph.experiments.markdown import Figure
-from veilgraph.experiments.paper_tables import TABLES, reproduce
-from veilgraph.experiments.sapgnn_plot import draw_label_distribution
-from veilgraph.experiments.sapgnn_tables import SAPGNN_TABLES
-from veilgraph.experiments.shipped import shipped_job, with_overrides
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "horizontal.dim": 8, "horizontal.server.dropout": 0.5, "train.epochs": 4}
 KINDS = ("separate", "ppgnn", "federated", "pooled")

@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from veilgraph.core.config import JobSettings, read_job
 from veilgraph.core.errors import ConfigError
-from veilgraph.experiments.shipped import shipped_job, shipped_jobs, with_overrides
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
+from veilgraph.protocol.job_file import read_job
+from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 JOBS = {
     "acm": "acm",
@@ -33,7 +35,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_all_jobs_are_package_data():
-    folder = files("veilgraph.experiments") / "jobs"
+    folder = files("veilgraph.samples") / "jobs"
     assert {file.name for file in folder.iterdir()} == {f"{name}.yaml" for name in JOBS}
     assert shipped_jobs() == tuple(JOBS)
 
@@ -48,7 +50,7 @@ def test_every_job_parses(name):
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name.endswith("-rounds")])
 def test_rounds_jobs_exchange_more_than_once_with_degree_weights(name):
-    model = shipped_job(name).model
+    model = vertical(shipped_job(name)).model
     assert model.rounds > 1
     assert model.combine.strategy == "degree-weighted"
 
@@ -62,7 +64,7 @@ def test_private_jobs_publish_by_their_schedule(name, schedule):
 
 @pytest.mark.parametrize("name", ["cora", "cora-private", "citeseer", "pubmed", "arxiv"])
 def test_paper_jobs_use_the_papers_local_model_and_one_round(name):
-    model = shipped_job(name).model
+    model = vertical(shipped_job(name)).model
     assert (model.rounds, model.local.model) == (1, "sage-mean")
 
 
@@ -77,9 +79,9 @@ def test_an_unknown_job_names_the_choices():
 
 
 def test_overrides_replace_only_what_they_name():
-    settings = JobSettings()
+    settings = VerticalJob()
     changed = with_overrides(settings, {"data.holders": 3, "model.combine.strategy": "concat", "seed": 7})
-    assert (changed.data.holders, changed.model.combine.strategy, changed.seed) == (3, "concat", 7)
+    assert (changed.data.holders, vertical(changed).model.combine.strategy, changed.seed) == (3, "concat", 7)
     assert with_overrides(changed, {"data.holders": 2, "model.combine.strategy": "mean", "seed": 0}) == settings
     assert with_overrides(settings, {}) == settings
 
@@ -95,13 +97,13 @@ def test_overrides_replace_only_what_they_name():
 )
 def test_broken_overrides_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        with_overrides(JobSettings(), overrides)
+        with_overrides(VerticalJob(), overrides)
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name.endswith("-horizontal")])
 def test_horizontal_jobs_have_the_network_of_equation_23(name):
     job = shipped_job(name)
-    network = job.horizontal
+    network = horizontal(job).horizontal
     assert job.paradigm == "horizontal"
     assert (network.layers, network.message, network.aggregate, network.update) == (2, "none", "max", "sum")
     assert (job.train.epochs, job.train.learning_rate) == (300, 0.01)

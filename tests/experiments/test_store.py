@@ -3,11 +3,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from veilgraph.core.config import JobSettings
+from research import store as store_module
+from research.store import Finished, Store, identity, training_key
 from veilgraph.core.errors import RunError
-from veilgraph.experiments import store as store_module
-from veilgraph.experiments.shipped import with_overrides
-from veilgraph.experiments.store import Finished, Store, identity, training_key
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.samples.shipped import with_overrides
 
 
 def finished(key="k", **changes):
@@ -26,7 +26,7 @@ def finished(key="k", **changes):
         best_epoch=2,
         seconds=1.5,
         sent_bytes={"A": 3},
-        settings=identity(JobSettings()),
+        settings=identity(VerticalJob()),
     )
     return replace(entry, **changes)
 
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 
 
 def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):
-    settings = JobSettings()
+    settings = VerticalJob()
     keys = [
         training_key(settings, "federated", "federated"),
         training_key(settings, "federated", "plaintext"),
@@ -120,7 +120,7 @@ def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):
     "overrides", [{"name": "other"}, {"timeout_s": 1}, {"data.root": "elsewhere"}, {"train.checkpoint_every": 3}]
 )
 def test_the_key_stays_with_what_cannot_change_the_result(overrides):
-    settings = JobSettings()
+    settings = VerticalJob()
     changed = with_overrides(settings, overrides)
     assert changed != settings
     assert training_key(changed, "pooled", "plaintext") == training_key(settings, "pooled", "plaintext")

@@ -23,12 +23,11 @@ from typing import IO, Literal
 
 import pytest
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms import worker
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.roles import launch
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run import launch, worker
+from veilgraph.run.jobs import predict, resume, train
 
 LONG_S = 60.0
 
@@ -131,7 +130,7 @@ class Forked:
     def __init__(
         self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: IO[bytes]
     ) -> None:
-        assert list(command[1:3]) == ["-m", "veilgraph.paradigms.worker"]
+        assert list(command[1:3]) == ["-m", "veilgraph.run.worker"]
         assert stdin == subprocess.PIPE
         assert stdout == subprocess.DEVNULL
         reading, writing = os.pipe()

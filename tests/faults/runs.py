@@ -14,11 +14,12 @@ from tests.paradigms.test_horizontal_runs import MEAN, SECURE, assert_same
 from tests.paradigms.test_horizontal_runs import job as small_horizontal_job
 from tests.roles.federation import Settings
 from tests.tables.writing import write
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.jobs import load_result, predict, resume
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.disclosures import read_disclosures
+from veilgraph.run.jobs import load_result, predict, resume
+from veilgraph.run.run_directory import RunDirectory
 
 EPOCHS = 12
 LABEL_HOLDER, OTHER = "A", "B"

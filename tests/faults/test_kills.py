@@ -20,8 +20,8 @@ import pytest
 from tests.faults.host import Host, Order, Outcome
 from tests.faults.runs import ROLES, assert_undisturbed, graph_job, mean_job, secure_max_job, table_job
 from tests.paradigms.test_resume import alive
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import JobSettings
 
 KILLS = int(os.environ.get("VEILGRAPH_KILLS", "1"))
 Job = Callable[[Path], JobSettings]

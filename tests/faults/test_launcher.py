@@ -14,8 +14,8 @@ from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.runs import OTHER, ROLES, assert_undisturbed, graph_job
 from tests.paradigms.test_resume import alive, lines_of, one_thread, wait_for, workers
-from veilgraph.core.config import write_job
-from veilgraph.paradigms.jobs import resume
+from veilgraph.protocol.job import write_job
+from veilgraph.run.jobs import resume
 
 NOTICE_S = 15.0
 LONG = 150

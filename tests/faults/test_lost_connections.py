@@ -18,7 +18,7 @@ from tests.paradigms.test_resume import lines_of, wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.sockets import SocketLink, socket_mesh
-from veilgraph.paradigms import jobs
+from veilgraph.run import jobs
 
 ENDS_WITHIN_S = 10.0
 """Far below the job's timeout, which must not be needed."""

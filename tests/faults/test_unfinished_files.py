@@ -9,13 +9,13 @@ import pytest
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
 from tests.paradigms.test_resume import CutError, cut_at
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import PartyStore, RunDirectory
 
 STRAYS = (
     "parties/A/checkpoints/.epoch-000004.safetensors.4711",

@@ -8,14 +8,15 @@ from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from scipy.stats import norm, poisson
 
-from veilgraph.core.config import parse_job, read_job, write_job
-from veilgraph.core.data_settings import BlockModelSettings, DataSettings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.party_settings import read_party_settings
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.block_model import block_model_data, weight_cutoff
 from veilgraph.graph.datasets import load_for_learner, load_parties, load_parts
-from veilgraph.paradigms.jobs import train
+from veilgraph.graph.settings import BlockModelSettings, DataSettings
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.run.jobs import train
+from veilgraph.samples.organisations import export_dataset
 from veilgraph.tables.describe import describe_party
 
 SMALL = {"nodes": 300, "classes": 3, "features": 12, "mean_degree": 8, "signal": 3.0}

@@ -12,13 +12,13 @@ import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph import public
 from veilgraph.graph.datasets import DATASETS, load_for_learner, load_parties, load_parts
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
+from veilgraph.graph.settings import DataSettings
 
 DATA = os.environ.get("VEILGRAPH_DATA")
 

@@ -7,7 +7,7 @@ from torch_geometric.utils import is_undirected, to_undirected
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.features import compact, scale_features
+from veilgraph.graph.features import compact, scale_features, scale_together
 from veilgraph.graph.partition import pool, split_for_learner, split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency
@@ -124,6 +124,12 @@ def test_bad_proportions(argument, value):
         split(synthetic_data(40, 6), **{argument: value})
 
 
+@pytest.mark.parametrize("name", ["", "server"])
+def test_a_name_that_no_holder_may_have(name):
+    with pytest.raises(DataError, match=f"party '{name}': party: a holder may be called neither"):
+        split(synthetic_data(60, 12), names=["B", name])
+
+
 class TestPool:
     def test_a_split_graph_comes_back(self):
         data = synthetic_data(80, 10)
@@ -194,6 +200,14 @@ class TestScaling:
         assert out.layout == torch.strided
         torch.testing.assert_close(out.mean(0), torch.zeros(3, dtype=torch.float64))
         torch.testing.assert_close(out.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64))
+
+    @pytest.mark.parametrize("scaling", ["standard", "together"])
+    def test_numbers_that_are_too_large_to_be_scaled(self, scaling):
+        graph = PartyGraph(
+            "A", torch.tensor([[1.5e308], [1.6e308]], dtype=torch.float64), torch.empty(2, 0, dtype=torch.int64)
+        )
+        with pytest.raises(DataError, match=r"party 'A': features: value .* in row 0 is not finite"):
+            scale_features(graph, scaling) if scaling == "standard" else scale_together([graph, graph], "standard")
 
 
 # For a learner that knows the graph

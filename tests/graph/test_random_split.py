@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.random_split import masks_by_fractions, split_randomly
 from veilgraph.graph.rules import MASKS
+from veilgraph.tables.settings import SplitFractions
 
 HALF = SplitFractions(train=0.5, val=0.25, test=0.25, seed=0)
 GRAPH = PartyGraph.from_data("a", synthetic_data(seed=1))

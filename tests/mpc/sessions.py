@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import PeerFailed
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub
@@ -21,6 +20,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.nn.settings import InitialSettings
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
 """(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.embed import METHODS, Collaborative, SecureSum, init_std, init_weight
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.plain import PlainCollaborative, PlainOwn, masked_sum, rounded
+from veilgraph.nn.settings import InitialSettings
 
 NAMES = ["A", "B", "C", "D", "E"]
 FORMS = ["dense", "binary", "sparse"]

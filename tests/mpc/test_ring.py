@@ -7,7 +7,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.model_settings import MAX_DETECTED_BITS
 from veilgraph.core.randomness import expand
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import SeededOperand
@@ -21,6 +20,7 @@ from veilgraph.mpc.ring import (
     matmul,
     static_operand,
 )
+from veilgraph.nn.settings import MAX_DETECTED_BITS
 
 ROOM = 63 - GUARD_BITS
 WHAT, REMEDY = "the number", "turn the knob"

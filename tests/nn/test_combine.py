@@ -3,11 +3,11 @@ import torch
 
 from tests.nn.graphs import dense, random_adjacency
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.model_settings import CombineSettings, LocalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import COMBINES, build_combine
 from veilgraph.nn.local import build_local
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import CombineSettings, LocalSettings
 
 HOLDERS = 3
 

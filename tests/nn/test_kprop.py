@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from veilgraph.core.local_settings import KPropSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn import kprop
 from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, PropagatedInput, neighbour_adjacency, propagate
+from veilgraph.nn.local_settings import KPropSettings
 
 DOUBLE = torch.float64
 AGGREGATES = ["gcn", "mean", "sum"]

@@ -14,9 +14,9 @@ from torch import nn
 
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.horizontal_settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact
+from veilgraph.nn.horizontal_settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.nn.layered import (
     Features,
     LayeredHolder,

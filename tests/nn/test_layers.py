@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.nn.graphs import random_adjacency
-from veilgraph.core.model_settings import HeadSettings, InitialSettings, ServerSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.head import build_head
 from veilgraph.nn.initial import InitialTransform
+from veilgraph.nn.settings import HeadSettings, InitialSettings, ServerSettings
 
 STREAMS = LearningStreams(0, "server")
 

@@ -5,10 +5,10 @@ from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
 
 from tests.nn.graphs import random_adjacency, weighted_adjacency
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local import LOCAL_MODELS, CustomLocal, build_local
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import LocalSettings
 
 KINDS = sorted(LOCAL_MODELS)
 DIM = 8

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from tests.nn.graphs import dense, random_adjacency
-from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local import CustomLocal, LocalModel, build_local
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import LocalSettings
 
 NODES, DIM = 40, 4
 MODELS = ["sage-mean", "sage-lstm", "sage-pool", "gcn", "gat", "gin", "appnp"]

@@ -16,7 +16,6 @@ from torch import nn
 
 from tests.nn.graphs import random_adjacency, weighted_adjacency
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
-from veilgraph.core.model_settings import LocalSettings, ModelSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local import build_local
 from veilgraph.nn.neighbourhood import Sampler
@@ -26,6 +25,7 @@ from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.passes import PARTITIONED
 from veilgraph.nn.partitioned.rendezvous import lead, open_door
 from veilgraph.nn.partitioned.secret import new_secret
+from veilgraph.nn.settings import LocalSettings, ModelSettings
 
 DIM = 6
 LONG_S = 60.0

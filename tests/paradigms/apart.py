@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.party import Auditor
-from veilgraph.paradigms.site import SiteWork, take_part
-from veilgraph.roles.launch import run_threads
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.launch import run_threads
+from veilgraph.run.party import Auditor
+from veilgraph.run.site import SiteWork, take_part
 
 
 def apart(

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from tests.roles.federation import Settings, joint_weights, small_job, small_parties
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.paradigms.jobs import TrainResult, load_result
-from veilgraph.paradigms.run_directory import Record, RunDirectory, load_tensors
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.jobs import TrainResult, load_result
+from veilgraph.run.run_directory import Record, RunDirectory, load_tensors
 
 DROPOUT: Settings = {"model": {"initial": {"dropout": 0.2}, "local": {"dropout": 0.2}, "server": {"dropout": 0.5}}}
 
@@ -34,7 +35,7 @@ def joint_model(path: Path) -> dict[str, Tensor]:
     settings = run.settings
     parties = (*settings.data.names, SERVER)
     parts = {party: load_tensors(run.party(party).model_path)[0] for party in parties}
-    bits = settings.feature_bits
+    bits = vertical(settings).feature_bits
     if bits is None:
         graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
         bits = max(fractional_bits(graph.features) for graph in graphs)

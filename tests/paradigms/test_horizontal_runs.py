@@ -18,17 +18,19 @@ from torch import Tensor
 from tests.paradigms.runs import lasting, lasting_summary
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings, merge
-from veilgraph.baselines.fitting import fit
-from veilgraph.baselines.layered import LayeredNetwork
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.nn.layered import layer_widths
-from veilgraph.paradigms import inputs
-from veilgraph.paradigms.jobs import TrainResult, predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
+from veilgraph.paradigms.horizontal import inputs as horizontal_inputs
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.plain_fitting import fit
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 PLAIN: Settings = {"horizontal": {"server": {"dropout": 0.0}}}
 SECURE: Settings = {"horizontal": {"combine": "secure-max"}}
@@ -94,7 +96,9 @@ def test_the_twin_finds_the_same_epoch_and_scores(settings: JobSettings, tmp_pat
     settings = settings.model_copy(update={"precision": "float64"})
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
-    network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64)
+    network = LayeredNetwork(
+        horizontal(settings).horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64
+    )
     twin = fit(network)
     for name in ("best_epoch", "train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1"):
         assert run.summary[name] == pytest.approx(twin.summary[name], abs=1e-12), name
@@ -219,7 +223,7 @@ def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> N
     settings = job(3, variant)
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
-    widths = layer_widths(settings.horizontal, parts[0].graph.num_features)
+    widths = layer_widths(horizontal(settings).horizontal, parts[0].graph.num_features)
     header, others, epochs, classes = 60, 2, 8, 3
     weights = sum(tensor.numel() for tensor in models(run)["A"].values())
     server = 0
@@ -246,7 +250,7 @@ def sent_bytes(run: TrainResult, party: str) -> int:
 def test_the_pages_jobs_are_jobs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "horizontal.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert [parse_job(yaml.safe_load(block)).horizontal.combine for block in blocks] == ["secure-max"]
+    assert [horizontal(parse_job(yaml.safe_load(block))).horizontal.combine for block in blocks] == ["secure-max"]
 
 
 def test_the_run_directory(tmp_path: Path) -> None:
@@ -298,7 +302,7 @@ def test_holders_that_do_not_fit_are_refused(
 ) -> None:
     settings = job(3)
     parts = [change(part) if part.graph.party in at else part for part in load_parts(settings.data, settings.seed)]
-    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: parts)
+    monkeypatch.setattr(horizontal_inputs, "load_parts", lambda data, seed: parts)
     with pytest.raises(DataError, match=message) as caught:
         train(settings, tmp_path / "run")
     assert "\n" not in str(caught.value)
@@ -308,7 +312,7 @@ def test_holders_without_labels_take_part(tmp_path: Path, monkeypatch: pytest.Mo
     settings = job(3)
     parts = load_parts(settings.data, settings.seed)
     parts = [without_labels(part) if part.graph.party == "A" else part for part in parts]
-    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: parts)
+    monkeypatch.setattr(horizontal_inputs, "load_parts", lambda data, seed: parts)
     run = train(settings, tmp_path / "run")
     assert run.summary["val_accuracy"] > 1 / 3
     assert len(tables(run)["A"].splitlines()) == 1 + len(parts[0].ids)
@@ -318,7 +322,7 @@ def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.M
     settings = job(2, MEAN)
     one, other = load_parts(settings.data, settings.seed)
     none = replace(other.graph, edge_index=other.graph.edge_index[:, :0], edge_weight=None)
-    monkeypatch.setattr(inputs, "load_parts", lambda data, seed: [one, replace(other, graph=none)])
+    monkeypatch.setattr(horizontal_inputs, "load_parts", lambda data, seed: [one, replace(other, graph=none)])
     assert train(settings, tmp_path / "run").summary["val_accuracy"] > 1 / 3
 
 

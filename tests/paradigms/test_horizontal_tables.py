@@ -21,18 +21,19 @@ from tests.paradigms.runs import lasting
 from tests.paradigms.test_horizontal_runs import MEAN, PLAIN, assert_same, job, models
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.experiments.organisations import export_parts
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.view import read_view
-from veilgraph.paradigms.jobs import TrainResult, align, load_result, predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors
-from veilgraph.paradigms.site import SiteWork
-from veilgraph.roles.disclosures import DisclosureRecord
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import TrainResult, align, load_result, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.run.site import SiteWork
+from veilgraph.samples.organisations import export_parts
 from veilgraph.tables.encode import FeatureEncoding
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}

@@ -27,17 +27,17 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.baselines.fitting import fit
-from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.jobs import load_result, predict, resume, train
-from veilgraph.paradigms.run_directory import Record, RunDirectory
-from veilgraph.roles.scores import Scores
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.scores import Scores
+from veilgraph.run.jobs import load_result, predict, resume, train
+from veilgraph.run.run_directory import Record, RunDirectory
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 

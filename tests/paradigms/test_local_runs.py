@@ -22,20 +22,21 @@ from tests.paradigms.test_resume import CutError, cut_at, cut_run, epochs_of
 from tests.roles.federation import Settings, with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.test_local_learner import streams_of
-from veilgraph.baselines.fitting import PlainResult
-from veilgraph.baselines.local_private import train_local_private
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.kprop import AffineFeatures
-from veilgraph.paradigms.jobs import TrainResult, predict, resume, train
-from veilgraph.paradigms.releases import OWN_RELEASE, KeptRelease
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.twin import train_local_private
 from veilgraph.privacy.local.build import feature_mechanism
-from veilgraph.roles.disclosures import DisclosureRecord
-from veilgraph.roles.feature_release import unpacked
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.feature_release import unpacked
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import PlainResult
+from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 
 ONE, TWO = Counter(features=1), Counter(features=2)
 PREDICTED = "prediction_traffic.json"
@@ -97,7 +98,7 @@ def assert_same(one: TrainResult, other: TrainResult) -> None:
 def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures]) -> PlainResult:
     with streams_of(LEARNER):
         return train_local_private(
-            settings.local.network,
+            node_dp(settings).local.network,
             settings.train,
             learner,
             AffineFeatures.joined([AffineFeatures(learner.features), *blocks], torch.float32),
@@ -109,8 +110,10 @@ def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures
 def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, name: str) -> None:
     settings = saved(tmp_path / "data", own=name == "one-bit", **MECHANISMS[name])
     run = train(settings, tmp_path / "run")
-    assert settings.local.features is not None
-    mechanism, blocks = feature_mechanism(settings.local.features, COLUMNS // 2), []
+    assert node_dp(settings).local.features is not None
+    release = node_dp(settings).local.features
+    assert release is not None
+    mechanism, blocks = feature_mechanism(release, COLUMNS // 2), []
     for party in settings.releasing:
         values = unpacked(kept(run.path)[f"features/{party}"], 60, mechanism)
         blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))

@@ -19,11 +19,11 @@ from tests.paradigms.test_local_runs import disclosed, kept, sent
 from tests.paradigms.test_private_runs import entries, kinds_sent, paid, refused_by_all
 from tests.roles.federation import Settings
 from tests.roles.local_parties import local_job
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
-from veilgraph.paradigms.jobs import align, predict, train
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.jobs import align, predict, train
 
 COMMON, OWN, CLASSES = 60, 5, ("cat", "dog", "emu")
 ONE, TWO = Counter(features=1), Counter(features=2)

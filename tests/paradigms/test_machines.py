@@ -16,12 +16,13 @@ import torch
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.runs import lasting, saved_job
-from veilgraph.core.config import parse_job, write_job
 from veilgraph.core.errors import ConfigError, LinkError, RunError
-from veilgraph.core.party_settings import read_party_settings
-from veilgraph.paradigms import jobs, worker
-from veilgraph.paradigms.jobs import resume, train
-from veilgraph.paradigms.party import run_simulated
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.run import jobs, worker
+from veilgraph.run.jobs import resume, train
+from veilgraph.run.party import run_simulated
 
 TRAIN = {"epochs": 4, "patience": None, "checkpoint_every": 2}
 CHANGES = {"precision": "float64", "timeout_s": 60, "model": {"rounds": 2}, "train": TRAIN}

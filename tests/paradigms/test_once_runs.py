@@ -30,20 +30,22 @@ from tests.paradigms.test_private_runs import (
 )
 from tests.paradigms.test_resume import CutError, checkpoint, cut_at, cut_run, epochs_of
 from tests.roles.federation import Settings, with_own_nodes
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms import releases
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.releases import OWN_RELEASE, KeptRelease, depends_on
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.graph.settings import DataSettings
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import ledger_file
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.protocol import releases
+from veilgraph.protocol.cut import HolderCut
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, depends_on
 from veilgraph.report.budget import worth
-from veilgraph.roles.cut import HolderCut
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.samples.organisations import export_dataset
 
 ONE = Counter(embeddings=1)
 PREDICTED = "prediction_traffic.json"
@@ -102,8 +104,8 @@ def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes:
     assert_nothing_left(run.path, LABEL_HOLDER)
     assert entries(run.path, LABEL_HOLDER) == []
     assert run.summary["privacy"][LABEL_HOLDER]["epsilon_total"] == 0
-    concat = settings.model.combine.strategy == "concat"
-    assert released(run.path).shape == (60, settings.model.dim * (holders - 1 if concat else 1))
+    concat = vertical(settings).model.combine.strategy == "concat"
+    assert released(run.path).shape == (60, vertical(settings).model.dim * (holders - 1 if concat else 1))
     for _ in range(3):
         assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
     (run.path / "summary.json").unlink()
@@ -357,9 +359,9 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
     settings = once_job(tmp_path / "data")
     run = train(settings, tmp_path / "run").path
     store = PartyStore(run / "parties" / OTHER)
-    assert KeptRelease(store, settings, "", load_party(graph(run, OTHER))).number == 1
+    assert KeptRelease(store.path, settings, "", load_party(graph(run, OTHER))).number == 1
     change_features(run, OTHER)
-    assert KeptRelease(store, settings, "", load_party(graph(run, OTHER))).number == -1
+    assert KeptRelease(store.path, settings, "", load_party(graph(run, OTHER))).number == -1
 
 
 def test_a_release_is_of_one_alignment_and_one_number_of_nodes(tmp_path: Path) -> None:

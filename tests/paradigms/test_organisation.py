@@ -16,21 +16,22 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests.paradigms.test_horizontal_tables import found_in, plain_hashes
 from veilgraph.core.chain import digest
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.party import load_party
+from veilgraph.graph.settings import DataSettings
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.view import read_view
-from veilgraph.paradigms.jobs import align, predict, resume, train
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory, load_tensors
-from veilgraph.paradigms.sending import SendingRecord
 from veilgraph.privacy.publish import Spent
-from veilgraph.roles.disclosures import DisclosureRecord
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import align, predict, resume, train
+from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.run.sending import SendingRecord
+from veilgraph.samples.organisations import export_dataset
 
 
 @pytest.fixture

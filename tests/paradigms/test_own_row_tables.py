@@ -14,13 +14,14 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests.paradigms.test_private_runs import entries, paid, spent_total
 from tests.roles.federation import Settings, merge
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.party import load_party
-from veilgraph.paradigms.jobs import align, predict, train
-from veilgraph.paradigms.organisation import Organisation
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.run.jobs import align, predict, train
+from veilgraph.samples.organisations import export_dataset
 
 RANGE = {"low": 0, "high": 2}
 NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}

@@ -16,17 +16,20 @@ import yaml
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.paradigms.test_resume import CutError, cut_at, cut_run
 from tests.roles.federation import Settings
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.experiments.organisations import export_dataset
-from veilgraph.paradigms import jobs
-from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.graph.settings import DataSettings
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent
-from veilgraph.privacy.plan import Plan, plan
+from veilgraph.privacy.plan import Plan
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run import jobs
+from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_dataset
 
 LABEL_HOLDER, OTHER = "A", "B"
 LAST: Settings = {"train": {"select_by": "last"}}
@@ -195,7 +198,7 @@ def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, h
         own = count - Counter(others=count["others"])
         assert own == sent(run.path, party) == arrived(run.path, party)
         assert count.total() == of.releases
-        rounds, epochs = settings.model.rounds, settings.train.epochs
+        rounds, epochs = vertical(settings).model.rounds, settings.train.epochs
         labelled = party == LABEL_HOLDER
         assert own == Counter(embeddings=rounds * (epochs + 1), gradients=epochs * (rounds - 1 + labelled))
         assert count["others"] == of.others * (rounds * (epochs + 1) + epochs * (rounds - 1))

@@ -17,8 +17,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind
 from veilgraph.link.traced import TracedLink
-from veilgraph.paradigms import party
-from veilgraph.paradigms.jobs import TrainResult, load_result, resume, train
+from veilgraph.run import party
+from veilgraph.run.jobs import TrainResult, load_result, resume, train
 
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}

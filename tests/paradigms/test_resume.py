@@ -21,12 +21,12 @@ from tests import nightly
 from tests.faults.host import Host, Order
 from tests.paradigms.runs import assert_same_run, joint_model, lasting, saved_job
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
-from veilgraph.core.config import JobSettings, write_job
 from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.jobs import TrainResult, load_result, predict, resume, train
-from veilgraph.paradigms.run_directory import PartyStore, Record, RunDirectory, save_tensors
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
+from veilgraph.run.run_directory import PartyStore, Record, RunDirectory, save_tensors
 
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 VARIANTS: dict[str, Settings] = {
@@ -376,8 +376,8 @@ import json, os, sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from veilgraph.core.config import read_job
-from veilgraph.paradigms.jobs import train
+from veilgraph.protocol.job_file import read_job
+from veilgraph.run.jobs import train
 job, *outs = sys.argv[1:]
 pids = {}
 for out in outs:
@@ -440,7 +440,7 @@ def workers(run: Path) -> dict[str, int]:
             arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "veilgraph.paradigms.worker" in arguments and str(run) in arguments:
+        if "veilgraph.run.worker" in arguments and str(run) in arguments:
             found[arguments[arguments.index(str(run)) + 2]] = int(folder.name)
     return found
 

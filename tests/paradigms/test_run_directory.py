@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from veilgraph.core.config import parse_job
 from veilgraph.core.errors import RunError
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.run_directory import RunDirectory
 
 
 def epochs(run: RunDirectory) -> list[int]:

@@ -23,23 +23,24 @@ from tests.paradigms.test_horizontal_tables import export, over
 from tests.privacy.jobs import make_graphs, private_job
 from tests.roles.federation import merge, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.experiments.organisations import export_organisations
 from veilgraph.link.channel import Session
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.private_key import sealed_key
 from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import read_view
 from veilgraph.mpc.secret_rounding import SecretRounding
-from veilgraph.paradigms.inputs import GivenParties
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy import noise
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.inputs import GivenParties
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_organisations
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,9 @@ def horizontal(folder: Path) -> Case:
     )
     asked = {
         MASKS: (2 * 2 + 2, 32),
-        "paradigms.collecting._fresh_identity": (3, 32),
-        "roles.node_lists.share_secrets": (1, 32),
-        "roles.node_lists.send_places": (1, 8 * 400),
+        "paradigms.horizontal.collecting._fresh_identity": (3, 32),
+        "paradigms.horizontal.node_lists.share_secrets": (1, 32),
+        "paradigms.horizontal.node_lists.send_places": (1, 8 * 400),
         "mpc.compare.MaxServer.__init__": (2, 32),
     }
     return Case(over(export(folder, settings), settings), None, asked)
@@ -173,17 +174,17 @@ def horizontal(folder: Path) -> Case:
 def of_every_party(parties: int) -> Asked:
     return {
         "core.randomness.private_seed": (parties, 32),
-        "paradigms.attesting.attesting": (parties, 32),
-        "roles.role.Session.nonce": (parties, 16),
+        "run.attesting.attesting": (parties, 32),
+        "protocol.role.Session.nonce": (parties, 16),
     }
 
 
 TOLD: dict[str, Kind] = {
-    "roles.role.Session.nonce": Kind.HELLO,
-    "paradigms.collecting._fresh_identity": Kind.HELLO,
+    "protocol.role.Session.nonce": Kind.HELLO,
+    "paradigms.horizontal.collecting._fresh_identity": Kind.HELLO,
     "mpc.dealer.Dealer.__init__": Kind.SEED,
     "mpc.compare.MaxServer.__init__": Kind.SEED,
-    "roles.node_lists.share_secrets": Kind.NODE_KEY,
+    "paradigms.horizontal.node_lists.share_secrets": Kind.NODE_KEY,
 }
 """What is drawn to be told, and the one kind of message that tells it. Nothing else that is drawn is ever sent."""
 

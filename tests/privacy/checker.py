@@ -21,15 +21,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.privacy.jobs import Recording
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import tensor_text
 from veilgraph.link.message import Message
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import add
-from veilgraph.privacy.plan import plan
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.cut import GRADIENT_BITS
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.cut import GRADIENT_BITS
+from veilgraph.protocol.job import JobSettings
 
 LEVEL: Final = 1e-7
 """A test of uniformity or independence fails below this p-value."""
@@ -76,7 +77,7 @@ class Rule:
 
 def table(settings: JobSettings) -> list[Rule]:
     """Every message that a job with these settings may exchange."""
-    model = settings.model
+    model = vertical(settings).model
     if settings.privacy is not None and settings.privacy.once:
         return _table_of_one_release(settings)
     real = torch.float64 if settings.precision == "float64" else torch.float32
@@ -243,7 +244,7 @@ def _is(recording: Recording, party: PartyId, role: Role) -> bool:
 
 def _fits(recording: Recording, message: Message, shape: tuple[int | str, ...]) -> bool:
     columns = {name: graph.num_features for name, graph in recording.graphs.items()}
-    job, model = recording.settings, recording.settings.model
+    job, model = recording.settings, vertical(recording.settings).model
     wide = model.dim * (len(job.publishing) if model.combine.strategy == "concat" else 1)
     has_layers = model.server.layers > 0 and not (job.privacy is not None and job.privacy.once)
     symbols = {
@@ -400,7 +401,7 @@ def noise_of(settings: JobSettings, kind: Kind, publishers: int = 1) -> tuple[fl
     assert own is not None
     gradient = kind in (Kind.GRADIENT, Kind.MASKED_GRADIENT)
     clip = own.settings.gradient_clip if gradient else own.settings.clip
-    if not gradient and settings.model.combine.strategy == "mean":
+    if not gradient and vertical(settings).model.combine.strategy == "mean":
         clip /= len(settings.publishing)
     return own.multiplier * clip * publishers**0.5, clip * publishers
 
@@ -421,7 +422,7 @@ def _check_noise(recording: Recording, messages: Sequence[Message]) -> None:
         if message.receiver == SERVER and message.tag.kind in (Kind.MASKED, Kind.MASKED_GRADIENT):
             opened[message.tag].append(message.tensor)
     for tag, pieces in opened.items():
-        bits = recording.settings.model.combine.bits if tag.kind is Kind.MASKED else GRADIENT_BITS
+        bits = vertical(recording.settings).model.combine.bits if tag.kind is Kind.MASKED else GRADIENT_BITS
         total = ring.decode(add(pieces), bits, torch.float64, str(tag), "")
         _check_size(f"the sum of {tag}", total, *noise_of(recording.settings, tag.kind, len(pieces)))
 
@@ -545,7 +546,7 @@ def secrets_of(recording: Recording, holder: PartyId) -> list[Secret]:
         ("degrees", rows, Regressors(graph.degrees().unsqueeze(1))),
     ]
     # With noise, later rounds start from what was released in the first: they are related to it and may be.
-    every = 1 if recording.settings.privacy is None else recording.settings.model.rounds
+    every = 1 if recording.settings.privacy is None else vertical(recording.settings).model.rounds
     for number, embedding in enumerate(recording.embeddings[holder][::every]):
         found.append((f"local embedding {number}", rows, Regressors(embedding)))
     return found

@@ -17,22 +17,23 @@ import torch
 from torch import Tensor
 
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.embed import Collaborative
-from veilgraph.paradigms.casting import Cast
-from veilgraph.paradigms.fit import fit
-from veilgraph.paradigms.ledgers import LEDGER, publisher_of
-from veilgraph.paradigms.organisation import Aligned
-from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.publish import Publisher
-from veilgraph.roles.cut import HolderCut
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Session
+from veilgraph.protocol.cut import HolderCut
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.role import Session
+from veilgraph.run.fitting import fit
+from veilgraph.run.launch import run_threads
+from veilgraph.run.ledgers import LEDGER, publisher_of
+from veilgraph.run.run_directory import PartyStore
 
 NODES, FEATURES, DIM, CLASSES = 400, 24, 8, 3
 
@@ -155,7 +156,11 @@ def run_job(
             with publisher_of(store, settings, graph, None, begun=False) as opened:
                 publisher = opened if isinstance(opened, Publisher) else None
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
-                role = Cast(session, store, Aligned(graph=graph), None).role
+                role = (
+                    PARADIGMS[session.settings.paradigm]
+                    .cast(session, store.path, Aligned(graph=graph), None, None)
+                    .role
+                )
                 try:
                     fit(role, store, [], begin=lambda epoch, last: None, log=lambda record: None)
                 finally:

@@ -18,7 +18,6 @@ from veilgraph.privacy.accountant import (
     gaussian_epsilon,
     per_step,
     releases_within,
-    subsampled_total,
     total,
 )
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
@@ -124,7 +123,6 @@ def test_a_mixture_costs_more_than_its_parts_and_less_than_their_sum():
 def test_nothing_released_costs_nothing():
     assert total({}, DELTA) == 0
     assert total({GaussianEvent(1.0): 0, LaplaceEvent(1.0): 0}, DELTA) == 0
-    assert subsampled_total(GaussianEvent(1.0), 0.5, 0, DELTA) == 0
 
 
 def test_noise_too_small_for_any_float_costs_infinity():
@@ -145,7 +143,6 @@ def test_delta_must_be_a_probability_strictly_inside(delta):
         lambda: total({}, delta),
         lambda: gaussian_epsilon(1.0, delta),
         lambda: per_step(GaussianEvent(1.0), delta),
-        lambda: subsampled_total(GaussianEvent(1.0), 0.5, 1, delta),
     ):
         with pytest.raises(ConfigError, match="delta"):
             ask()
@@ -168,34 +165,6 @@ def test_gaussian_delta_refuses_what_is_negative_or_no_number(arguments):
         gaussian_delta(*arguments)
 
 
-def test_sampling_costs_less_and_full_sampling_the_same():
-    event = GaussianEvent(5.0)
-    costs = [subsampled_total(event, q, 100, DELTA) for q in (0.1, 0.5, 1.0)]
-    assert costs == sorted(costs)
-    assert costs[0] < 0.2 * costs[-1]
-    assert costs[-1] == total({event: 100}, DELTA)
-    assert subsampled_total(event, 0.9999, 100, DELTA) == pytest.approx(costs[-1], rel=1e-3)
-    assert subsampled_total(LaplaceEvent(5.0), 0.1, 100, DELTA) < total({LaplaceEvent(5.0): 100}, DELTA)
-
-
-def test_one_sampled_gaussian_release_costs_its_closed_form():
-    # (1 − q)·P + q·Q against P: δ at ln(1 + q(e^ε − 1)) is q times δ at ε (Balle, Barthe & Gaboardi 2018, theorem 2).
-    q, epsilon, mu = 0.1, 2.0, 1.0
-    cost = subsampled_total(GaussianEvent(1 / mu), q, 1, q * gaussian_delta(epsilon, mu))
-    assert cost == pytest.approx(math.log1p(q * math.expm1(epsilon)), rel=1e-3)
-
-
-def test_what_sampling_cannot_account_for_is_refused():
-    for event in (LaplaceEvent(1.0, "replacement"), GaussianEvent(1.0, "replacement")):
-        with pytest.raises(ConfigError, match="zero-out"):
-            subsampled_total(event, 0.5, 1, DELTA)
-    for q in (0.0, 1.1, math.nan):
-        with pytest.raises(ConfigError, match="q="):
-            subsampled_total(GaussianEvent(1.0), q, 1, DELTA)
-    with pytest.raises(ConfigError, match="steps"):
-        subsampled_total(GaussianEvent(1.0), 0.5, -1, DELTA)
-
-
 def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
     for delta in (1e-12, DELTA, 0.1):
         assert per_step(LocalEvent(0.5), delta) == 0.5
@@ -209,9 +178,3 @@ def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
 def test_local_releases_of_features_and_of_labels_are_not_added_up():
     with pytest.raises(ConfigError, match="unit=label and node"):
         total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)
-
-
-def test_a_local_release_gains_nothing_from_sampling():
-    assert subsampled_total(LocalEvent(0.5), 1, 2, DELTA) == 1.0
-    with pytest.raises(ConfigError, match="replacement"):
-        subsampled_total(LocalEvent(0.5), 0.5, 2, DELTA)

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import nightly
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.accountant import gaussian_delta, per_step, subsampled_total, total
+from veilgraph.privacy.accountant import gaussian_delta, per_step, total
 from veilgraph.privacy.calibrate import (
     analytic_multiplier,
-    calibrate_subsampled,
     classical_multiplier,
     multiplier_for_total,
 )
@@ -72,44 +70,21 @@ def test_the_classical_formula_is_refused_where_it_is_not_proven():
     assert per_step(GaussianEvent(paper), 1e-4) > 32
 
 
-@pytest.mark.parametrize(("epsilon", "q", "steps"), [(4.0, 0.1, 100), (1.0, 0.5, 1)])
-@nightly
-def test_subsampled_noise_is_enough_hardly_more_and_less_than_unsampled(epsilon, q, steps):
-    multiplier = calibrate_subsampled(epsilon, 1e-4, q, steps)
-    assert subsampled_total(GaussianEvent(multiplier), q, steps, 1e-4) <= epsilon
-    assert subsampled_total(GaussianEvent(multiplier * 0.999), q, steps, 1e-4) > epsilon
-    assert multiplier < multiplier_for_total(epsilon, 1e-4, steps, "zero-out")
-
-
-def test_full_sampling_needs_the_closed_form_noise():
-    assert calibrate_subsampled(4.0, 1e-4, 1.0, 300) == multiplier_for_total(4.0, 1e-4, 300, "zero-out")
-
-
-def test_a_delta_that_covers_every_sampled_unit_is_refused():
-    with pytest.raises(ConfigError, match="lower delta"):
-        calibrate_subsampled(4.0, 0.01, 1e-5, 100)
-
-
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_epsilon_must_be_finite_and_positive(epsilon):
     for calibrate in (
         lambda: classical_multiplier(epsilon, 1e-4),
         lambda: analytic_multiplier(epsilon, 1e-4),
         lambda: multiplier_for_total(epsilon, 1e-4, 1, "zero-out"),
-        lambda: calibrate_subsampled(epsilon, 1e-4, 0.5, 1),
     ):
         with pytest.raises(ConfigError, match="epsilon"):
             calibrate()
 
 
-def test_delta_releases_and_q_are_checked():
+def test_delta_and_releases_are_checked():
     with pytest.raises(ConfigError, match="delta"):
         classical_multiplier(0.5, 0.0)
     with pytest.raises(ConfigError, match="delta"):
         analytic_multiplier(0.5, 1.0)
     with pytest.raises(ConfigError, match="releases"):
         multiplier_for_total(1.0, 1e-4, 0, "zero-out")
-    with pytest.raises(ConfigError, match="steps"):
-        calibrate_subsampled(1.0, 1e-4, 0.5, 0)
-    with pytest.raises(ConfigError, match="q="):
-        calibrate_subsampled(1.0, 1e-4, 0.0, 1)

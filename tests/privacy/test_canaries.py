@@ -14,18 +14,19 @@ from tests.mpc.sessions import fixed_secrets
 from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_job
 from tests.privacy.test_plan import job, planned
 from veilgraph.audit.attacks.epsilon import OneRunBound, canary_scores, one_run_epsilon
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.mpc.mask import open_sum
-from veilgraph.paradigms.ledgers import publisher_of
-from veilgraph.paradigms.run_directory import PartyStore
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.mechanism import Gaussian
-from veilgraph.privacy.plan import plan
 from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.ledgers import publisher_of
+from veilgraph.run.run_directory import PartyStore
 
 COUNT, DELTA, EPSILON = 380, 1e-4, 4.0
 GRADIENTS = (Kind.GRADIENT, Kind.MASKED_GRADIENT)
@@ -201,7 +202,7 @@ def received(recording: Recording, holder: PartyId) -> Iterator[tuple[int, Tenso
             continue
         tensor = message.tensor
         if not tensor.is_floating_point():
-            bits = 40 if message.tag.kind in GRADIENTS else recording.settings.model.combine.bits
+            bits = 40 if message.tag.kind in GRADIENTS else vertical(recording.settings).model.combine.bits
             pieces = [other.tensor for other in to_server if other.tag == message.tag]
             tensor = open_sum(pieces, bits, torch.float64, "the sum", "")
         yield message.tag.step, tensor

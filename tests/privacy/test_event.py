@@ -17,9 +17,7 @@ RELATIONS = st.sampled_from(["zero-out", "replacement"])
 UNITS = st.sampled_from(["row", "edge", "node", "label"])
 
 
-def test_replacement_halves_the_multiplier_and_doubles_the_pure_epsilon():
-    assert GaussianEvent(5.0).multiplier == 5.0
-    assert GaussianEvent(5.0, "replacement").multiplier == 2.5
+def test_replacement_doubles_the_pure_epsilon():
     assert LaplaceEvent(5.0).epsilon == 0.2
     assert LaplaceEvent(5.0, "replacement").epsilon == 0.4
 

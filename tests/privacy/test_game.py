@@ -18,11 +18,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.privacy.lower_bound import epsilon_lower_bound
 from tests.privacy.test_noise import fixed
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
-from veilgraph.privacy.empirical import epsilon_lower_bound
 from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.ledger import Ledger, Protected
 from veilgraph.privacy.mechanism import MECHANISMS, JamesStein, Laplace

@@ -21,15 +21,16 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 from tests.paradigms.test_local_runs import kept, sent
 from tests.paradigms.test_local_tables import COMMON, party_file, tables
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.party_settings import SplitFractions, read_party_settings
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_whole
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.settings import SplitFractions
 from veilgraph.tables.split import draw_splits
 
 FRACTIONS = {"train": 0.5, "val": 0.25, "test": 0.25}
@@ -140,7 +141,7 @@ def test_tables_that_were_kept_with_a_split_by_classes_release_nothing(
     """As a run has them that an earlier release of veilgraph aligned."""
     settings = stratified(tmp_path, stratify=True)
     with monkeypatch.context() as patch:
-        patch.setattr("veilgraph.paradigms.aligning.split_by_labels", lambda job, party: "")
+        patch.setattr("veilgraph.protocol.aligning.split_by_labels", lambda job, party: "")
         with pytest.raises(ConfigError, match=r"^C refuses the job: .*stratify=true"):
             train(settings, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"^C refuses the job: .*stratify=true"):

@@ -265,7 +265,7 @@ def test_noise_is_as_large_as_the_range_asks_for():
     event = gaussian.event()
     assert isinstance(event, GaussianEvent)
     deviation = float(gaussian.variance(ROW[None])[0, 0]) ** 0.5
-    assert deviation == pytest.approx(event.multiplier * 2.5 * 2, rel=1e-8)
+    assert deviation == pytest.approx(event.noise_multiplier * 2.5, rel=1e-8)
     laplace = float(LocalLaplace(0.5, LOW, HIGH, 4).variance(ROW[None])[0, 0])
     assert laplace == pytest.approx(2 * (2.5 * 4 / 0.5) ** 2, rel=1e-8)
 

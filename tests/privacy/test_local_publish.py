@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from tests.roles.federation import fixed_secrets, with_own_nodes
 from tests.roles.local_parties import local_job, local_parties
-from veilgraph.core.config import parse_job
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
-from veilgraph.paradigms.ledgers import LEDGER, publisher_of
-from veilgraph.paradigms.releases import RELEASE, depends_on
-from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.additive import AnalyticGaussian
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.releases import RELEASE, depends_on
+from veilgraph.run.ledgers import LEDGER, publisher_of
+from veilgraph.run.run_directory import PartyStore
 
 X, LABELS = torch.rand(7, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
 

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from tests.privacy.jobs import make_graphs, private_job, run_job
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import BudgetSpent
-from veilgraph.core.model_settings import MAX_DETECTED_BITS
+from veilgraph.nn.settings import MAX_DETECTED_BITS
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import total
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.plan import plan
-from veilgraph.roles.agreement import Hello
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import JobSettings
 
 NODE = 7
 NOISE = 5.0
@@ -116,5 +117,5 @@ def test_features_say_nothing_by_their_fractional_bits(tmp_path: Path) -> None:
         hellos = [message.tensor for message in run.sent if message.sender == "B" and message.tag.kind.name == "HELLO"]
         stated += [Hello.model_validate_json(bytes(each.tolist())).feature_bits for each in hellos]
     assert set(stated) == {MAX_DETECTED_BITS}
-    assert settings.feature_bits == MAX_DETECTED_BITS
-    assert settings.model_copy(update={"privacy": None}).feature_bits is None
+    assert vertical(settings).feature_bits == MAX_DETECTED_BITS
+    assert vertical(settings.model_copy(update={"privacy": None})).feature_bits is None

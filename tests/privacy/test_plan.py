@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.plan import Plan, plan
+from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 
 HOPS = 2
 
@@ -46,7 +49,7 @@ def test_releases_are_those_of_the_protocol(rounds: int) -> None:
     assert holder.releases == 50 * (2 * rounds - 1) + 5 * rounds
     assert label_holder.releases == 50 * 2 * rounds + 5 * rounds
     assert plan(settings, "server") is None
-    assert plan(JobSettings(), "A") is None
+    assert plan(VerticalJob(), "A") is None
 
 
 def test_once_is_one_release_and_none_at_the_label_holder() -> None:

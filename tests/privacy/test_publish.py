@@ -16,13 +16,13 @@ from tests.privacy.jobs import make_graphs, private_job
 from tests.privacy.test_plan import job, planned
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.randomness import system_secrets
-from veilgraph.paradigms.ledgers import LEDGER, publisher_of
-from veilgraph.paradigms.ledgers import spent as spent_of
-from veilgraph.paradigms.run_directory import PartyStore
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.publish import Publisher, clip_rows
+from veilgraph.run.ledgers import LEDGER, publisher_of
+from veilgraph.run.ledgers import spent as spent_of
+from veilgraph.run.run_directory import PartyStore
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.privacy.checker import (
     table,
 )
 from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_graphs, private_job, run_job
-from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
@@ -34,15 +33,17 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
 from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms import jobs, party
+from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.publish import Publisher
-from veilgraph.roles.cut import HolderCut
-from veilgraph.roles.label_holder import LabelHolder
-from veilgraph.roles.once import LearningHolder
-from veilgraph.roles.resumption import Point, Start
+from veilgraph.protocol.cut import HolderCut
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.resumption import Point, Start
+from veilgraph.run import jobs, party
 
 MODELS: dict[str, dict[str, Any]] = {
     "collaborative": {},
@@ -112,7 +113,7 @@ def test_what_is_in_the_clear_is_exactly_this(name: str) -> None:
         ("GRADIENT", "server", "holder"),
         ("COMBINED", "server", "label holder"),
     }
-    if JOBS[name].model.rounds > 1:
+    if vertical(JOBS[name]).model.rounds > 1:
         expected.add(("COMBINED", "server", "holder"))
     assert sent_in_clear(recorded(name, 1)) == expected
 
@@ -145,7 +146,7 @@ def test_an_unmasked_job_is_told_so(name: str) -> None:
     recording = recorded(name, 1)
     assert ("EMBEDDING", "holder", "server") in sent_in_clear(recording)
     with pytest.raises(LeakFound, match=r"no line of the table allows embedding/.* from [ABC] to server"):
-        check_private(recording, table(job(len(recording.holders), rounds=recording.settings.model.rounds)))
+        check_private(recording, table(job(len(recording.holders), rounds=vertical(recording.settings).model.rounds)))
 
 
 @pytest.mark.parametrize("name", UNMASKED)
@@ -545,7 +546,7 @@ def test_with_private_seeds_a_holder_cannot_solve_for_anothers_features(
     bits = 12 + 12 + 28 if method == "collaborative" else 40
     opened = ring.decode(add([message.tensor for message in view]), bits, torch.float64, "h^0", "")
     columns = {name: graph.num_features for name, graph in graphs.items()}
-    std = init_std(settings.model.initial, sum(columns.values()), width)
+    std = init_std(vertical(settings).model.initial, sum(columns.values()), width)
     weights = {}
     for owner, width_of_x in columns.items():
         drawing = list(columns) if method == "collaborative" else [owner]

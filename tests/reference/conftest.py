@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilgraph.roles import launch
+from veilgraph.run import launch
 
 
 @pytest.fixture(autouse=True)

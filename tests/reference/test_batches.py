@@ -11,16 +11,17 @@ import torch
 
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import CLASSES, DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import read_view
 from veilgraph.mpc.dealer import row_blocks
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.roles.batches import inference_batches, training_batches
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.batches import inference_batches, training_batches
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
 
 SIZE = NODES // 3 + 1
 DROPOUT: Settings = {

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from tests import nightly
 from tests.paradigms.test_resume import CutError, cut_at
-from veilgraph.baselines.layered import LayeredNetwork
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
@@ -22,13 +20,17 @@ from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.fit import infer, train_step
-from veilgraph.paradigms.jobs import resume, train
-from veilgraph.paradigms.run_directory import load_tensors
-from veilgraph.roles.horizontal_holder import HorizontalHolder
-from veilgraph.roles.horizontal_server import HorizontalServer
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Role, Session
+from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import infer, train_step
+from veilgraph.run.jobs import resume, train
+from veilgraph.run.launch import run_threads
+from veilgraph.run.run_directory import load_tensors
 
 STEPS = 50
 Settings = Mapping[str, Any]
@@ -83,7 +85,9 @@ def federate(
 
 
 def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> LayeredNetwork:
-    network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64)
+    network = LayeredNetwork(
+        horizontal(settings).horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64
+    )
     for epoch in range(1, steps + 1):
         network.train_step(epoch)
     return network

@@ -30,24 +30,25 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
-from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.baselines.pooled import pooled
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
-from veilgraph.paradigms.fit import infer
-from veilgraph.paradigms.jobs import predict, train
-from veilgraph.paradigms.jobs import resume as resume_run
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Role
-from veilgraph.roles.scores import Scores
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.role import Role
+from veilgraph.protocol.scores import Scores
+from veilgraph.run.fitting import infer
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.jobs import resume as resume_run
+from veilgraph.run.launch import run_threads
 
 COUNTS = (7, 5, 0)
 """Own nodes per holder; no N is the number of anything else."""
@@ -101,7 +102,7 @@ def test_every_weight_equals_the_twins(method: str, rounds: int, holders: int) -
 )
 def test_more_rounds_concat_and_an_own_model(method: str, extra: Settings) -> None:
     settings = job(3, method, 1, dropout_everywhere(), extra)
-    custom = OwnModel if settings.model.local.model == "custom" else None
+    custom = OwnModel if vertical(settings).model.local.model == "custom" else None
     assert_twins(settings, parties(3), custom, steps=6)
 
 

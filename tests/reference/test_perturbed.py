@@ -18,24 +18,26 @@ from torch import Tensor
 from tests.paradigms.runs import assert_same_run, joint_model
 from tests.paradigms.test_resume import cut_run, epochs_of
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings, parse_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.limits import LimitSettings, refusal, revelations
-from veilgraph.core.party_settings import PartySettings
 from veilgraph.core.types import SERVER
-from veilgraph.experiments.organisations import export_dataset
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.paradigms import ledgers
-from veilgraph.paradigms.jobs import predict, resume, train
-from veilgraph.paradigms.organisation import Organisation, largest_epsilon
-from veilgraph.paradigms.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.graph.settings import DataSettings
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import LimitSettings, refusal, revelations
+from veilgraph.protocol.organisation import Organisation, largest_epsilon
+from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.report.budget import budget_notes
+from veilgraph.run import ledgers
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.samples.organisations import export_dataset
 
 FEATURES, LOW, HIGH = 48, -9.0, 9.0
 TOLERANCE = 1e-6
@@ -147,7 +149,7 @@ def test_every_weight_equals_the_twins_with_what_was_released(
     for name, weight in expected.items():
         assert float((ours[name] - weight).detach().abs().max()) <= TOLERANCE, name
     for graph in graphs:
-        assert expected[f"{graph.party}/W"].shape == (FEATURES, settings.model.dim)
+        assert expected[f"{graph.party}/W"].shape == (FEATURES, vertical(settings).model.dim)
         assert not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach())
     assert float((run.predictions.probabilities - twin.infer().softmax(dim=1)).abs().max()) <= TOLERANCE
 
@@ -346,7 +348,7 @@ def test_settings_that_do_not_fit_are_refused(changes: Settings, says: str) -> N
 def test_who_releases_and_who_learns() -> None:
     settings = perturbed({"data": {"holders": 3, "label_holder": "B", "feature_scaling": "row"}})
     assert settings.releasing == settings.learning == ("A", "B", "C")
-    assert settings.feature_release == settings.model.initial.release
+    assert settings.feature_release == vertical(settings).model.initial.release
     local = parse_job({"paradigm": "local", "data": {"holders": 3}, "local": {"features": {"epsilon": 1}}})
     assert (local.releasing, local.learning) == (("B", "C"), ("A",))
     plain = parse_job({})

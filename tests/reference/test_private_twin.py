@@ -15,8 +15,8 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import SERVER, Kind
+from veilgraph.protocol.job import JobSettings
 
 LAST: Settings = {"train": {"select_by": "last", "patience": None}}
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks.traffic import step_bytes
-from veilgraph.core.config import parse_job
 from veilgraph.graph.datasets import load_parties
-from veilgraph.paradigms.jobs import train
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
 
 JOBS: list[dict[str, Any]] = [
     {},

@@ -22,12 +22,13 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
 from veilgraph.graph.partition import POOLED, pool, split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
 
 STEPS = 20
 TOLERANCE = 1e-4
@@ -56,7 +57,7 @@ def assert_twins(
     start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
     for epoch in range(1, steps + 1):
         twin.train_step(epoch)
-    bits = settings.feature_bits
+    bits = vertical(settings).feature_bits
     if bits is None:
         bits = max(fractional_bits(graph.common_part().features) for graph in graphs)
     federation = federate(settings, graphs, steps, custom, keep_transcripts=False)

@@ -15,10 +15,10 @@ from tests.paradigms.runs import saved_job
 from tests.report.findings import audit
 from tests.report.markup import Page
 from tests.roles.federation import merge
-from veilgraph.core.config import parse_job
-from veilgraph.paradigms.jobs import train
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page.assemble import page_html
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
 
 Copy = Callable[[str], Path]
 PRIVATE: dict[str, Any] = {

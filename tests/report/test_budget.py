@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.plan import plan
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.budget import (
     budget_notes,
     budget_table,
@@ -20,6 +20,7 @@ from veilgraph.report.budget import (
     read_spent,
     spent_table,
 )
+from veilgraph.run.run_directory import RunDirectory
 
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from veilgraph.core.config import parse_job
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.privacy.publish import Spent
+from veilgraph.protocol.disclosures import DisclosureRecord, disclosure_lines, disclosures
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.disclosures import disclosure_table, read_disclosures
-from veilgraph.roles.disclosures import DisclosureRecord, disclosure_lines, disclosures
 
 JOB = parse_job({})
 TIME = datetime(2024, 5, 1, tzinfo=UTC)

@@ -13,12 +13,12 @@ from tests.report.findings import audit, finding
 from tests.report.markup import Page
 from tests.roles.federation import merge
 from veilgraph.core.errors import RunError
-from veilgraph.paradigms.predictions import load_predictions, save_predictions
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.report.page.assemble import page_html
 from veilgraph.report.tables import percent
+from veilgraph.run.predictions import load_predictions, save_predictions
+from veilgraph.run.run_directory import RunDirectory
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [

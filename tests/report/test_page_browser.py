@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.page.assemble import page_html
+from veilgraph.run.run_directory import RunDirectory
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

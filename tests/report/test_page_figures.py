@@ -8,12 +8,12 @@ import pytest
 
 from tests.report.conftest import Copy, page_of, part_of
 from veilgraph.graph.party import load_party
-from veilgraph.paradigms.predictions import load_predictions, save_predictions
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
 from veilgraph.report.page.traffic import traffic
 from veilgraph.report.tables import human_bytes
+from veilgraph.run.predictions import load_predictions, save_predictions
+from veilgraph.run.run_directory import RunDirectory
 
 
 def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Path]) -> None:

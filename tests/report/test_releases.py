@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from veilgraph.core.config import JobSettings, parse_job
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.releases import release_notes, release_table
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
@@ -22,14 +21,17 @@ from veilgraph.graph.rules import MASKS
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.fit import infer, train_step
-from veilgraph.privacy.plan import plan
+from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.server import Server
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publish import Publisher
-from veilgraph.roles import launch
-from veilgraph.roles.data_holder import DataHolder
-from veilgraph.roles.label_holder import LabelHolder
-from veilgraph.roles.role import Role, Session
-from veilgraph.roles.server import Server
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run import launch
+from veilgraph.run.fitting import infer, train_step
 
 NODES, FEATURES, CLASSES, DIM = 60, 12, 3, 8
 Settings = Mapping[str, Any]
@@ -149,9 +151,9 @@ def joint_weights(
                 whole[f"{party}/W"] = tensor
             elif name == "initial.own_weight":
                 whole[f"{party}/W_own"] = tensor
-    if settings.model.initial.method == "collaborative":
+    if vertical(settings).model.initial.method == "collaborative":
         holders = settings.data.names
-        bits = feature_bits + settings.model.initial.gradient_bits
+        bits = feature_bits + vertical(settings).model.initial.gradient_bits
         for owner in holders:
             total = parts[owner][f"initial.share/{owner}"].clone()
             for other in holders:

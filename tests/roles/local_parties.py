@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from tests.roles.federation import NODES, Settings, fixed_secrets, merge, small_data
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
@@ -17,12 +16,15 @@ from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.roles.feature_release import Releases, exchange_releases
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.role import Session
+from veilgraph.protocol.feature_release import Releases, exchange_releases
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.role import Session
+from veilgraph.run.launch import run_threads
 
 RANGE: Settings = {"low": -10.0, "high": 10.0}
 """Holds every feature of ``small_data``."""
@@ -54,7 +56,7 @@ def local_job(holders: int = 3, *changes: Settings, **features: Any) -> JobSetti
 
 def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) -> list[PartyGraph]:
     """A graph for each holder of the job, labels where it wants them; ``own``: the learner has features as well."""
-    private = settings.local.labels
+    private = node_dp(settings).local.labels
     learner = settings.data.label_party
     labels_at = learner if private is None else private.holder
     whole = PartyGraph.from_data(labels_at, synthetic_data(NODES, COLUMNS, seed=seed))
@@ -67,7 +69,7 @@ def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) ->
 
 def publisher_for(settings: JobSettings, graph: PartyGraph) -> LocalPublisher | None:
     """Without a ledger, and with the same randomness whenever it is made."""
-    release, labels = settings.feature_release, settings.local.labels
+    release, labels = settings.feature_release, node_dp(settings).local.labels
     if release is None or graph.party not in settings.releasing:
         return None
     response = None

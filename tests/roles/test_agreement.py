@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, VeilgraphError
-from veilgraph.core.limits import REASON_CHARACTERS
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.roles import agreement
-from veilgraph.roles.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree, agree_with_people
+from veilgraph.protocol import agreement
+from veilgraph.protocol.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree, agree_with_people
+from veilgraph.protocol.limits import REASON_CHARACTERS
 
 HOLDERS = ("A", "B", "C")
 JOB = "ab" * 32

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from veilgraph.core.errors import LinkError
-from veilgraph.roles.dealing import Background
+from veilgraph.paradigms.vertical.dealing import Background
 
 
 def test_work_is_done_in_order_beside_the_caller_and_close_waits_for_it() -> None:

@@ -16,17 +16,13 @@ from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
 from tests.roles.said import SAID
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.limits import revelations
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
-from veilgraph.paradigms.jobs import train
 from veilgraph.privacy.publish import Spent
-from veilgraph.roles.disclosure_rows import TABLE
-from veilgraph.roles.disclosures import (
+from veilgraph.protocol.disclosures import (
     Disclosure,
     DisclosureRecord,
     direction_of,
@@ -34,6 +30,11 @@ from veilgraph.roles.disclosures import (
     disclosures,
     facts_of,
 )
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.rows import TABLE
+from veilgraph.run.jobs import train
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 OF_THEIR_OWN = {Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.SEAL}

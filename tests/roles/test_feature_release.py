@@ -21,18 +21,19 @@ from tests.roles.local_parties import (
     local_parties,
     publisher_for,
 )
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import BudgetSpent, ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.additive import LocalLaplace
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.roles.feature_release import packed, unpacked
-from veilgraph.roles.label_release import ReleasedLabels
+from veilgraph.protocol.feature_release import packed, unpacked
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.label_release import ReleasedLabels
 
 SPARSE = MultiBit(4.0, 0.0, 1.0, 40, sampled=2)
 DENSE = MultiBit(4.0, 0.0, 1.0, 6, sampled=2)
@@ -178,7 +179,7 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
     graphs = {graph.party: graph for graph in own_nodes(settings)}
     graphs = {party: in_range(graph) for party, graph in graphs.items()}
     found = exchange(settings, list(graphs.values()))
-    learner, private = settings.data.label_party, settings.local.labels
+    learner, private = settings.data.label_party, node_dp(settings).local.labels
     for party in settings.releasing:
         publisher = publisher_for(settings, graphs[party])
         assert publisher is not None

@@ -17,8 +17,8 @@ import torch
 from tests.roles.federation import Settings, build_role, small_job, small_parties
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed, RangeOverflow, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.paradigms.fit import train_step
-from veilgraph.roles.launch import report_failure, run_processes, run_threads
+from veilgraph.run.fitting import train_step
+from veilgraph.run.launch import report_failure, run_processes, run_threads
 
 TIMEOUT_S = 1.5
 

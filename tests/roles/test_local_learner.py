@@ -20,21 +20,22 @@ from tests.roles.local_parties import (
     publisher_for,
     session_of,
 )
-from veilgraph.baselines import local_private
-from veilgraph.baselines.local_private import LocalPrivateNetwork
-from veilgraph.baselines.local_private import ReleasedLabels as TwinLabels
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
 from veilgraph.nn.kprop import AffineFeatures
-from veilgraph.paradigms.fit import train_step
+from veilgraph.paradigms.node_dp import twin as local_private
+from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork
+from veilgraph.paradigms.node_dp.twin import ReleasedLabels as TwinLabels
 from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.roles.feature_release import released_features
-from veilgraph.roles.local_learner import Bystander, LocalLearner, own_features
-from veilgraph.roles.resumption import BEGINNING, Point
-from veilgraph.roles.role import precision
-from veilgraph.roles.scores import Scores
+from veilgraph.protocol.feature_release import released_features
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.resumption import BEGINNING, Point
+from veilgraph.protocol.role import precision
+from veilgraph.protocol.scores import Scores
+from veilgraph.run.fitting import train_step
 
 CASES: dict[str, tuple[int, Settings, bool]] = {
     **{name: (3, {"local": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
@@ -71,7 +72,7 @@ def streams_of(party: str) -> Iterator[None]:
 
 def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetwork:
     """In plaintext: every holder's mechanism, with the same randomness, and everything in one place."""
-    learner, private, dtype = graphs[0].common_part(), settings.local.labels, precision(settings)
+    learner, private, dtype = graphs[0].common_part(), node_dp(settings).local.labels, precision(settings)
     blocks, labels = [AffineFeatures(learner.features)], None
     for graph in graphs[1:]:
         publisher, part = publisher_for(settings, graph), graph.common_part()
@@ -95,7 +96,7 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
             )
     with streams_of("A"):
         return LocalPrivateNetwork(
-            settings.local.network,
+            node_dp(settings).local.network,
             settings.train,
             learner,
             AffineFeatures.joined(blocks, dtype),
@@ -127,7 +128,7 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     assert torch.equal(learner.logits, twin.infer())
     assert learner.logits.shape == (NODES, CLASSES)
     ours, theirs = learner.scores(everything=True), twin.score(twin.infer(), everything=True)
-    if settings.local.labels is None:
+    if node_dp(settings).local.labels is None:
         assert ours == theirs
         assert ours.test_accuracy is not None
     else:

@@ -18,8 +18,7 @@ from veilgraph.graph.parts import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.node_lists import (
+from veilgraph.paradigms.horizontal.node_lists import (
     HASH_BYTES,
     Places,
     edge_hashes,
@@ -32,6 +31,7 @@ from veilgraph.roles.node_lists import (
     settle_edges,
     share_secrets,
 )
+from veilgraph.run.launch import run_threads
 
 KEY = bytes(range(32))
 

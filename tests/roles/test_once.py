@@ -20,19 +20,19 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.fixed import random_projection
+from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.plan import plan
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
-from veilgraph.roles.role import Session
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.role import Session
+from veilgraph.run.launch import run_threads
 
 LOCAL: Settings = {"model": "appnp", "hops": 2, "teleport": 0.2, "activation": "none"}
 

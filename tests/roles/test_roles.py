@@ -18,15 +18,15 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.launch import run_threads
-from veilgraph.roles.resumption import Point, newest_common
-from veilgraph.roles.role import Role
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.resumption import Point, newest_common
+from veilgraph.protocol.role import Role
+from veilgraph.run.launch import run_threads
 
 CLEAR = {Kind.EMBEDDING}
 HOLDER_TO_HOLDER = {

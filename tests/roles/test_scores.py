@@ -16,16 +16,16 @@ from torch.nn import functional
 from tests.paradigms.runs import assert_same_run
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
-from veilgraph.baselines.fitting import fit
 from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import TrainSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.evidence import calibrated
-from veilgraph.paradigms.fit import Judgement
-from veilgraph.paradigms.jobs import resume, train
-from veilgraph.roles.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
+from veilgraph.run.jobs import resume, train
 
 
 def pairs_ranked_right(scores: list[float], positive: list[bool]) -> float:

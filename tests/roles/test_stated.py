@@ -9,15 +9,19 @@ import pytest
 
 from tests.roles.federation import small_job
 from tests.roles.local_parties import local_job, session_of
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.memory import MemoryHub
-from veilgraph.paradigms.fit import _last_epoch
-from veilgraph.roles.agreement import Hello
-from veilgraph.roles.local_learner import Bystander
-from veilgraph.roles.stated import MAX_CLASSES, MAX_FEATURES, MAX_RELEASES_APART, agree_within, check_stated
+from veilgraph.paradigms.horizontal.paradigm import MAX_CLASSES
+from veilgraph.paradigms.node_dp.learner import Bystander
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import MAX_FEATURES
+from veilgraph.protocol.stated import MAX_RELEASES_APART, agree_within, check_stated
+from veilgraph.run.fitting import _last_epoch
 
 COLLABORATIVE = small_job()
 BITS = small_job(2, {"model": {"initial": {"feature_bits": 20}}})
@@ -35,10 +39,10 @@ HORIZONTAL = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic
 
 def stated(job: JobSettings, changes: Mapping[str, Any], party: PartyId = "B") -> dict[PartyId, Hello]:
     """Honest hellos, but for what one party changes."""
-    joint = job.model.initial.is_joint
+    joint = vertical(job).model.initial.is_joint
     usual: dict[str, Any] = {"nodes": 60, "features": 6 if joint else 0}
-    if job.model.initial.method == "collaborative":
-        usual["feature_bits"] = 3 if job.feature_bits is None else job.feature_bits
+    if vertical(job).model.initial.method == "collaborative":
+        usual["feature_bits"] = 3 if vertical(job).feature_bits is None else vertical(job).feature_bits
     each: dict[PartyId, dict[str, Any]] = {"A": dict(usual), "B": dict(usual), SERVER: {}}
     each[party] |= changes
     return {name: Hello(job=job.hash(), **facts) for name, facts in each.items()}

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilgraph.core.config import TrainSettings
 from veilgraph.graph.party import PartyGraph
-from veilgraph.roles.scores import Objective
-from veilgraph.roles.tally import Tally, tally
+from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.scores import Objective
 
 CLASSES = 3
 

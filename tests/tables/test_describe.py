@@ -1,7 +1,6 @@
 from rich.console import Console
 
-from tests.tables.writing import party, write
-from veilgraph.graph.build import build_graph
+from tests.tables.writing import build, party, write
 from veilgraph.report.party_table import party_tables
 from veilgraph.tables.describe import CategoricalDescription, NumericDescription, RelationDescription, describe_party
 
@@ -55,7 +54,7 @@ def test_a_party_in_numbers(tmp_path):
 def test_the_numbers_are_those_of_the_graph(tmp_path):
     settings = example(tmp_path)
     found = describe_party(settings, tmp_path)
-    graph = build_graph(settings, tmp_path, None, None, "none").graph
+    graph = build(settings, tmp_path).graph
     degrees = graph.degrees()
     assert sum(edges.edges for edges in found.edges) == graph.num_edges
     assert found.degrees == (int(degrees.min()), float(degrees.median()), int(degrees.max()))
@@ -91,7 +90,7 @@ def test_sparse_features_are_counted_as_sparse(tmp_path):
     write(tmp_path / "nodes.csv", {"id": list(range(30)), **columns, "x9": [1] * 2 + [0] * 28})
     settings = party(["x*"])
     found = describe_party(settings, tmp_path)
-    features = build_graph(settings, tmp_path, None, None, "none").graph.features
+    features = build(settings, tmp_path).graph.features
     parts = features.crow_indices(), features.col_indices(), features.values()
     assert found.sparse
     assert found.feature_bytes == sum(part.numel() * part.element_size() for part in parts)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 from tests.tables.writing import party, write
 from veilgraph.core.errors import DataError
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
 
 SCALINGS = ("none", "row", "standard")

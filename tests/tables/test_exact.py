@@ -15,9 +15,9 @@ from hypothesis import given
 
 from tests.tables.test_encode import table_of
 from veilgraph.core.errors import DataError
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums, mean_of
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.tables.writing import party, write
-from veilgraph.core.data_settings import DataSettings
-from veilgraph.core.feature_settings import ScaleSettings, beyond_own_row
-from veilgraph.graph.build import BuiltGraph, build_graph
+from tests.tables.writing import build, party, write
+from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.features import is_sparse
+from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.columns import column_hashes
 from veilgraph.tables.encode import FeatureEncoding, Scaling, _within
+from veilgraph.tables.feature_settings import ScaleSettings, beyond_own_row
 from veilgraph.tables.nodes import FeatureColumn
 
 ROWS, CATEGORIES = 12, [f"c{place}" for place in range(60)]
@@ -55,7 +55,7 @@ def built(
 ) -> BuiltGraph:
     columns: dict[str, list[Any]] = {name: [each[name] for each in rows] for name in ("x", "y", "z", "kind")}
     write(folder / "nodes.csv", {"id": [f"n{place}" for place in range(len(rows))], **columns})
-    return build_graph(party(features), folder, None, encoding, scaling, per_node=per_node)
+    return cast(BuiltGraph, build(party(features), folder, None, encoding, scaling, per_node=per_node))
 
 
 def bits(features: Tensor, node: int) -> list[int]:

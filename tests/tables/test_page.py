@@ -9,14 +9,10 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.core.party_settings import (
-    EdgeSettings,
-    NodeSettings,
-    PartySettings,
-    read_party_settings,
-)
-from veilgraph.graph.build import build_graph
+from tests.tables.writing import build
+from veilgraph.protocol.party_settings import PartySettings, read_party_settings
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.settings import EdgeSettings, NodeSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -29,7 +25,7 @@ def test_the_example_makes_a_graph(tmp_path):
     settings = read_party_settings(tmp_path / "party.yaml")
     transfers = {"payer": ["007", "k-99"], "payee": ["k-12", "007"], "amount": [2.5, 1.0], "kind": ["card", "card"]}
     pa.parquet.write_table(pa.table(transfers), tmp_path / "transfers.parquet")
-    built = build_graph(settings, tmp_path, None, None, "none")
+    built = build(settings, tmp_path)
     assert built.encoding.names == (
         *("age", "income", "balance", "w_post", "w_shop"),
         *("segment=retail", "segment=private", "segment missing"),

@@ -2,11 +2,14 @@
 
 import gzip
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from veilgraph.core.party_settings import parse_party_settings
+from veilgraph.graph.build import build_graph, common_first, read_table
+from veilgraph.protocol.party_settings import parse_party_settings
+from veilgraph.tables.encode import fit_encoding
 
 FORMATS = ("csv", "csv.gz", "parquet")
 
@@ -31,3 +34,13 @@ def party(features=("x",), label=None, split=None, edges=(), nodes="nodes.csv", 
         content.update(label=label, split=split)
     edges = [{"file": "edges.csv", "source": "a", "target": "b"} | entry for entry in edges]
     return parse_party_settings({"party": "bank", "nodes": content, "edges": edges})
+
+
+def build(settings, folder, common=None, encoding=None, scaling="none", *, per_node=False):
+    """The graph of a party's tables; ``common``: the ids that all holders know, each once, in their order."""
+    table = read_table(settings, folder, encoding, scaling)
+    encoding = fit_encoding(table, scaling) if encoding is None else encoding
+    if common is not None:
+        places = {name: row for row, name in enumerate(table.ids.to_pylist())}
+        table = common_first(table, np.array([places[name] for name in common], np.int64))
+    return build_graph(settings, folder, table, encoding, None if common is None else len(common), per_node=per_node)

@@ -31,16 +31,16 @@ from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
-from veilgraph.core.audit_settings import LimitedAttack
-from veilgraph.core.config import first_problem
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.settings import first_problem
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
-from veilgraph.paradigms.preparing import kept_identity
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.roles.agreement import one_line
+from veilgraph.protocol.agreement import one_line
+from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.run.preparing import kept_identity
+from veilgraph.run.run_directory import RunDirectory
 
 MOST_PAIRS: Final = 500_000
 """That are asked about; of fewer nodes all pairs. Ranks of as many are whole numbers in single precision."""

@@ -20,17 +20,17 @@ from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coali
 from veilgraph.audit.mounts.checks import checked
 from veilgraph.audit.mounts.masks import told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
+from veilgraph.audit.source import source_of
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, NOTHING, chosen, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
-from veilgraph.core.audit_settings import ATTACK_NAMES, AttackLimit, LimitedAttack
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.mpc.dealer import row_blocks
-from veilgraph.paradigms.predictions import load_predictions, scoring
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.protocol.audit_settings import ATTACK_NAMES, AttackLimit, LimitedAttack
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.predictions import load_predictions
+from veilgraph.run.run_directory import PartyStore, RunDirectory
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
@@ -118,15 +118,8 @@ def _check_readable(run: RunDirectory) -> None:
             f"{run.path} was trained with train.batch_size={settings.train.batch_size}, and the audit reads passes "
             "over all nodes; train it without batch_size, on fewer nodes if need be, and audit that"
         )
-    if settings.paradigm != "vertical" or settings.model.initial.method != "collaborative":
-        return
-    graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
-    blocks = row_blocks(graphs[0].common, {graph.party: graph.num_features for graph in graphs}, settings.model.dim)
-    if len(blocks) > 1:
-        raise RunError(
-            f"{run.path} has {graphs[0].common} common nodes, multiplied in {len(blocks)} blocks of rows, and the "
-            f"audit reads those of one; audit a run on at most {blocks[0].stop} of the nodes"
-        )
+    if reason := source_of(settings).unreadable(run):
+        raise RunError(f"{run.path} {reason}")
 
 
 def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
@@ -139,10 +132,10 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
         views = [load_view(run, member) for member in members_of(adversary)]
         return evidence_of(views[0]) if len(views) == 1 else joined_evidence(views)
     settings = run.settings
-    aligned = settings.paradigm != "horizontal"
+    aligned = settings.is_aligned
     return [
         posteriors(holder, settings.data.names if aligned else (holder,), _predicted(run.party(holder)))
-        for holder in scoring(settings)
+        for holder in settings.scoring
     ]
 
 

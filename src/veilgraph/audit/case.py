@@ -21,15 +21,15 @@ from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.attacks.reconstruction import alike_pairs
 from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
-from veilgraph.audit.twin import trained_twin
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
+from veilgraph.audit.source import source_of
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.run.run_directory import RunDirectory
 
 Nodes = NDArray[np.int64]
 Shadow = tuple[NDArray[np.bool_], Floats]
@@ -69,7 +69,7 @@ class Case:
     @property
     def is_aligned(self) -> bool:
         """Whether row v is the same node at every holder."""
-        return self.settings.paradigm != "horizontal"
+        return self.settings.is_aligned
 
     def graph(self, party: PartyId) -> PartyGraph:
         """A holder's data about the nodes that the job is about."""
@@ -249,7 +249,7 @@ class Case:
             DataError: its inferences cannot be made anew.
         """
         if self._twin is None:
-            self._twin = trained_twin(self.run)
+            self._twin = source_of(self.settings).twin(self.run)
         return self._twin
 
     def free_nodes(self, holder: PartyId) -> NDArray[np.bool_]:
@@ -267,8 +267,9 @@ class Case:
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
         epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
-        like = JobSettings(
-            model=settings.model.model_copy(update={"initial": settings.model.initial.model_copy(update=_PLAIN)}),
+        model = settings.model if isinstance(settings, VerticalJob) else VerticalJob().model
+        like = VerticalJob(
+            model=model.model_copy(update={"initial": model.initial.model_copy(update=_PLAIN)}),
             train=settings.train,
             seed=settings.seed if seed is None else seed,
         )

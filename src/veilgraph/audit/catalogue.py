@@ -10,8 +10,8 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
 from veilgraph.audit.mounts import combinations, edges, features, labels, members, outputs, weights
-from veilgraph.core.audit_settings import LimitedAttack
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.audit_settings import LimitedAttack
 
 Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
 """(evidence, case, adversary, target) → what the attack says."""

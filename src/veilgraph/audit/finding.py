@@ -10,8 +10,8 @@ import numpy as np
 
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.statistics import Figure, Interval, Verdict, differences, intervals, measure, verdict
-from veilgraph.core.audit_settings import LIMITED_FIGURES, AttackLimit, AttackName, LimitedFigure
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.audit_settings import LIMITED_FIGURES, AttackLimit, AttackName, LimitedFigure
 
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]
 CLIENT: Final = "client"
@@ -261,7 +261,7 @@ def _both_ways(one: Verdict) -> Verdict:
 
 def _curve(scores: Floats, truth: Truth) -> Curve:
     """A ROC in at most ``_POINTS`` points, more of them where the false positive rate is low."""
-    roc = measure(scores, truth).roc
+    roc = measure(scores, truth)
     fpr, tpr = roc.false_positive_rate, roc.true_positive_rate
     grid = np.concatenate([np.linspace(0, 1, _POINTS // 2), np.geomspace(1e-3, 1, _POINTS - _POINTS // 2)])
     places = np.unique(np.searchsorted(fpr, np.unique(grid), side="right") - 1)

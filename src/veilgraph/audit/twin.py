@@ -8,13 +8,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.baselines.plaintext import PlainNetwork
 from veilgraph.core.errors import DataError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.mpc import ring
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.run.run_directory import RunDirectory
 
 _INITIAL: Final = "initial."
 
@@ -26,12 +27,12 @@ def trained_twin(run: RunDirectory) -> PlainNetwork:
         DataError: the job is not vertical, adds noise, or has a network that is not the package's own.
     """
     settings = run.settings
-    if settings.paradigm != "vertical" or settings.privacy is not None or settings.model.initial.release is not None:
+    if settings.privacy is not None or vertical(settings).model.initial.release is not None:
         raise DataError(
             "joint inferences are made anew in jobs of paradigm vertical without privacy and perturbed features; with "
             "them each inference has noise of its own or is of what was released once"
         )
-    if settings.model.local.model == "custom":
+    if vertical(settings).model.local.model == "custom":
         raise DataError("joint inferences are made anew with the package's own local models, and this job has another")
     graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
     network = PlainNetwork(settings, graphs, settings.data.label_party)

@@ -11,10 +11,11 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from veilgraph.audit.finding import AuditResult, Finding, Skipped
-from veilgraph.core.audit_settings import LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
-from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
+from veilgraph.core.settings import first_problem
+from veilgraph.protocol.audit_settings import LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
+from veilgraph.protocol.job import JobSettings
 
 AUDIT_FILE: Final = "audit.json"
 FALSE_ALARM_RATE: Final = 0.01

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import Seen, read_view
-from veilgraph.paradigms.run_directory import RunDirectory
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.run_directory import RunDirectory
 
 _READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
 """Kinds and rounds of the messages with which parties agree on the rows of their tables."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from veilgraph.baselines.fitting import PlainResult, Progress, fit
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 
 
 def isolated(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from veilgraph.baselines.fitting import PlainResult, Progress, fit
-from veilgraph.baselines.plaintext import PlainNetwork
-from veilgraph.core.config import JobSettings
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 
 
 def pooled(

@@ -19,7 +19,7 @@ from veilgraph import __version__
 from veilgraph.core.errors import VeilgraphError
 
 if TYPE_CHECKING:
-    from veilgraph.core.config import JobSettings
+    from veilgraph.protocol.job import JobSettings
 
 Parameters = ParamSpec("Parameters")
 
@@ -88,8 +88,8 @@ def _veilgraph(
 
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
     """A job file with the settings that ``--set`` replaces."""
-    from veilgraph.core.config import read_job  # noqa: PLC0415
-    from veilgraph.experiments.shipped import with_overrides  # noqa: PLC0415
+    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+    from veilgraph.samples.shipped import with_overrides  # noqa: PLC0415
 
     settings = read_job(job)
     return with_overrides(settings, dict(map(_override, overrides))) if overrides else settings

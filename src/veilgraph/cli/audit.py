@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from veilgraph.cli.app import command, messages, results, say
-from veilgraph.core.audit_settings import (
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.types import SERVER
+from veilgraph.protocol.audit_settings import (
     ATTACK_NAMES,
     LIMITED_ATTACKS,
     LIMITED_FIGURES,
@@ -17,8 +19,6 @@ from veilgraph.core.audit_settings import (
     LimitedAttack,
     LimitedFigure,
 )
-from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.types import SERVER
 
 if TYPE_CHECKING:
     from veilgraph.audit.audit import Plan
@@ -102,8 +102,8 @@ def _of_others(run: Path, plan: Plan) -> AuditResult | None:
         RunError: there was none.
     """
     from veilgraph.audit.audit import Plan  # noqa: PLC0415
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.page.audit_file import read_audit  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     opened = RunDirectory.open(run)
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]

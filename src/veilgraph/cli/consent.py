@@ -11,8 +11,8 @@ from veilgraph.cli.app import app, command
 from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from veilgraph.core.requests import Waiting
     from veilgraph.deploy.kit import Kit
+    from veilgraph.protocol.requests import Waiting
 
 net = typer.Typer(help="Jobs across organisations: what waits for you, and your answer.", no_args_is_help=True)
 app.add_typer(net, name="net")
@@ -42,7 +42,7 @@ def approve_command(
 
     Only where the party file says consent: {approval: ask}.
     """
-    from veilgraph.core.requests import answer  # noqa: PLC0415
+    from veilgraph.protocol.requests import answer  # noqa: PLC0415
 
     holder = _holder(kit)
     if job is None:
@@ -61,7 +61,7 @@ def refuse_command(
     kit: HolderKit = Path(),
 ) -> None:
     """End a waiting job at all parties, before anything of the data is sent."""
-    from veilgraph.core.requests import answer  # noqa: PLC0415
+    from veilgraph.protocol.requests import answer  # noqa: PLC0415
 
     holder = _holder(kit)
     found = _waiting(holder, job)
@@ -79,7 +79,7 @@ def _holder(path: Path) -> Kit:
 
 
 def _waiting(kit: Kit, job: str) -> Waiting:
-    from veilgraph.core.requests import all_waiting  # noqa: PLC0415
+    from veilgraph.protocol.requests import all_waiting  # noqa: PLC0415
 
     found = [each for each in all_waiting(kit.consent) if each.request.job.startswith(job)]
     if len(found) != 1:
@@ -88,8 +88,8 @@ def _waiting(kit: Kit, job: str) -> Waiting:
 
 
 def _counts(kit: Kit) -> str:
-    from veilgraph.core.consent import DAY, count  # noqa: PLC0415
-    from veilgraph.core.journal import Journal, utc_now  # noqa: PLC0415
+    from veilgraph.protocol.consent_settings import DAY, count  # noqa: PLC0415
+    from veilgraph.protocol.journal import Journal, utc_now  # noqa: PLC0415
 
     entries, yesterday = Journal(kit.consent).entries(), utc_now() - DAY
     return "; ".join(
@@ -99,7 +99,7 @@ def _counts(kit: Kit) -> str:
 
 
 def _show_waiting(kit: Kit) -> None:
-    from veilgraph.core.requests import all_waiting  # noqa: PLC0415
+    from veilgraph.protocol.requests import all_waiting  # noqa: PLC0415
 
     found = all_waiting(kit.consent)
     for each in found:
@@ -111,8 +111,8 @@ def _show_waiting(kit: Kit) -> None:
 
 def _show(kit: Kit, waiting: Waiting) -> None:
     """A job in words; ``all of its settings`` are in the file that is named."""
-    from veilgraph.core.limits import revealed_of  # noqa: PLC0415
-    from veilgraph.core.requests import REQUESTS  # noqa: PLC0415
+    from veilgraph.protocol.limits import revealed_of  # noqa: PLC0415
+    from veilgraph.protocol.requests import REQUESTS  # noqa: PLC0415
 
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""

@@ -29,8 +29,8 @@ def machine_command(
     The party file says under machines how many there are, at which address of the one that joins they meet, and which
     file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
     """
-    from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
-    from veilgraph.paradigms.machine import attend  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.run.machine import attend  # noqa: PLC0415
 
     attend(read_party_settings(party), party.absolute().parent, rank, say)
 
@@ -44,8 +44,8 @@ def machine_secret_command(
     Copy it to all of them over a channel that nobody else reads. Whoever has it can take a machine's place.
     """
     from veilgraph.core.errors import ConfigError  # noqa: PLC0415
-    from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.nn.partitioned.secret import write_secret  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
 
     machines = read_party_settings(party).machines
     if machines is None:

@@ -141,9 +141,9 @@ def submit_command(
         where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
         typer.echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
     elif wait and work != "align":
-        horizontal = settings.paradigm == "horizontal"
-        who = "every" if horizontal else "the label"
-        kit_of = "its own kit" if horizontal else f"the kit of {settings.data.label_party}"
+        several = len(settings.scoring) > 1
+        who = "every" if several else "the label"
+        kit_of = "its own kit" if several else f"the kit of {settings.data.label_party}"
         where = f"runs/{settings.name} in {kit_of}"
         typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
@@ -240,15 +240,16 @@ def export_command(
     table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out."""
-    from veilgraph.core.config import parse_job  # noqa: PLC0415
-    from veilgraph.experiments.organisations import export_dataset, export_parts  # noqa: PLC0415
+    from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import export_dataset, export_parts  # noqa: PLC0415
 
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
-    if paradigm == "horizontal":
+    by_nodes = not JOBS[paradigm]().is_aligned
+    if by_nodes:
         data["parts"] = {"overlap": overlap}
     settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
     with messages().status("writing tables"):
-        if paradigm == "horizontal":
+        if by_nodes:
             files = export_parts(settings, out, seed, table_format)
         else:
             files = export_dataset(settings, out, overlap, seed, table_format)
@@ -269,8 +270,8 @@ def demo_network_command(
         from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
 
         run = run_network_demo(out or fresh_path("demo-network"), say, epochs)
-    from veilgraph.paradigms.jobs import load_result  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
+    from veilgraph.run.jobs import load_result  # noqa: PLC0415
 
     result = load_result(run)
     results().print(run_table(result.summary))

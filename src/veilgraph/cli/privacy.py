@@ -12,8 +12,8 @@ from veilgraph.cli.app import Overrides, command, messages, read_settings, resul
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from veilgraph.core.config import JobSettings
-    from veilgraph.core.release_settings import FeatureReleaseSettings
+    from veilgraph.privacy.local.settings import FeatureReleaseSettings
+    from veilgraph.protocol.job import JobSettings
 
 _TOTALS: Final = "1,2,4,8,16,32,64"
 _MEANING: Final = "what these numbers mean: docs/privacy.md"
@@ -37,8 +37,12 @@ def budget_command(
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
     totals = _totals(_TOTALS if total is None else total)
     settings = read_settings(job, overrides)
-    if settings.paradigm == "horizontal":
-        raise ConfigError("paradigm='horizontal' has no differential privacy in this release; there is no ε to count")
+    from veilgraph.protocol.paradigm import PARADIGMS  # noqa: PLC0415
+
+    if not PARADIGMS[settings.paradigm].has_privacy:
+        raise ConfigError(
+            f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
+        )
     if settings.feature_release is not None:
         if total is not None:
             raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")

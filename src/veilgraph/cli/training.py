@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 import yaml
 
+import veilgraph
 from veilgraph.cli.app import (
     INTERRUPTED,
     Out,
@@ -27,8 +30,8 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
 if TYPE_CHECKING:
-    from veilgraph.core.config import JobSettings
-    from veilgraph.paradigms.jobs import TrainResult
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.run.jobs import TrainResult
 
 REPRODUCED: Final = Path("runs/reproduce")
 
@@ -144,7 +147,7 @@ def predict_command(
     chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
-    from veilgraph.paradigms.jobs import predict  # noqa: PLC0415
+    from veilgraph.run.jobs import predict  # noqa: PLC0415
 
     with messages().status("predicting"):
         predictions = predict(run, chosen, ids=wanted, processes=processes)
@@ -184,7 +187,7 @@ def _is_party_file(file: Path) -> bool:
 
 def _check_party(file: Path) -> int:
     """Shows what a party file means; returns how many nodes its table has."""
-    from veilgraph.core.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import describe_party  # noqa: PLC0415
 
@@ -198,36 +201,24 @@ def _check_party(file: Path) -> int:
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
-    from veilgraph.core.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
+    from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
+    from veilgraph.protocol.paradigm import PARADIGMS  # noqa: PLC0415
 
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
-        if settings.paradigm == "horizontal":
-            from veilgraph.paradigms.collecting import check_columns_here  # noqa: PLC0415
-
-            check_columns_here(settings)
+        PARADIGMS[settings.paradigm].check_tables(settings)
         nodes = [_check_party(path) for path in (settings.data.parties or {}).values() if path is not None]
         if said := delta_in_doubt(settings, min(nodes, default=None)):
             typer.echo(said)
         typer.echo(f"{job} is a valid job")
         return
-    from veilgraph.graph.datasets import load_named_graphs, load_parties, load_parts  # noqa: PLC0415
-    from veilgraph.paradigms.inputs import local_graphs  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
-        horizontal = settings.paradigm == "horizontal"
-        if horizontal and settings.data.parties is not None:
-            graphs = [graph for graph, _ in load_named_graphs(settings.data)]
-        elif horizontal:
-            graphs = [part.graph for part in load_parts(settings.data, settings.seed)]
-        elif settings.paradigm == "local":
-            graphs = local_graphs(settings)
-        else:
-            graphs = load_parties(settings.data, settings.seed)
-    if refused := "" if horizontal else delta_too_large(settings, graphs[0].common):
+        graphs = PARADIGMS[settings.paradigm].load(settings).graphs
+    if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
-    results().print(data_table(graphs, aligned=not horizontal))
+    results().print(data_table(graphs, aligned=settings.is_aligned))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
 
 
@@ -244,7 +235,7 @@ def align_command(
     organisations it is veilgraph submit --work align.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.paradigms.jobs import align  # noqa: PLC0415
+    from veilgraph.run.jobs import align  # noqa: PLC0415
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
@@ -285,10 +276,10 @@ def report_command(
         return
     if root is not None:
         raise typer.BadParameter("is for --verify; give both, or leave it out", param_hint="--root")
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
     from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     if out is not None and out.suffix != ".html":
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
@@ -308,9 +299,9 @@ def report_command(
 
 def _verify(run: Path, root: Path | None) -> None:
     from veilgraph.link.identity import load_roots  # noqa: PLC0415
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
-    from veilgraph.paradigms.verifying import verify  # noqa: PLC0415
     from veilgraph.report.evidence import evidence_table  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.run.verifying import verify  # noqa: PLC0415
 
     roots = () if root is None else load_roots(root)
     results().print(evidence_table(verify(RunDirectory.open(run), roots)))
@@ -322,9 +313,9 @@ def demo_command(
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
 ) -> None:
     """Train two holders of handwritten digits together, and compare with each alone and with pooled data."""
-    from veilgraph.experiments.demo import demo_settings, run_demo  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
     from veilgraph.report.tables import comparison_table, traffic_table  # noqa: PLC0415
+    from veilgraph.samples.demo import demo_settings, run_demo  # noqa: PLC0415
 
     settings = demo_settings(epochs)
     path = out or fresh_path(settings.name)
@@ -335,6 +326,27 @@ def demo_command(
     results().print(comparison_table(result.summaries(), caption))
     results().print(traffic_table(result.federated.summary["sent_bytes"]))
     _say_where(path)
+
+
+def _paper_tables() -> Callable[..., str]:
+    """What makes the papers' tables: it lies beside the sources of a checkout, and is not in what pip installs.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    checkout = str(Path(veilgraph.__file__).parents[2])
+    if checkout not in sys.path:
+        sys.path.insert(0, checkout)
+    try:
+        found: Callable[..., str] = import_module("research.paper_tables").reproduce
+    except ModuleNotFoundError as error:
+        if error.name not in ("research", "research.paper_tables"):
+            raise
+        raise ConfigError(
+            f"reproduce: {checkout} has no folder research; the papers' tables are in the project's repository and not "
+            "in the installed package: clone it, and call veilgraph there after make demo"
+        ) from error
+    return found
 
 
 @command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
@@ -363,7 +375,7 @@ def reproduce_command(
 
     Called again after an interruption, or with more seeds, only what is missing is trained.
     """
-    from veilgraph.experiments.paper_tables import reproduce  # noqa: PLC0415
+    reproduce = _paper_tables()
     from veilgraph.report.progress import counted  # noqa: PLC0415
 
     names = None if datasets is None else [name.strip() for name in datasets.split(",")]
@@ -384,8 +396,8 @@ def _train(
     profile: bool,
     machines: dict[str, int],
 ) -> None:
-    from veilgraph.paradigms.jobs import train  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.run.jobs import train  # noqa: PLC0415
 
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         result = train(
@@ -403,9 +415,9 @@ def _train(
 
 
 def _resume(path: Path, *, restart: bool, processes: bool, machines: dict[str, int]) -> None:
-    from veilgraph.paradigms.jobs import resume  # noqa: PLC0415
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.run.jobs import resume  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     settings = RunDirectory.open(path).settings
     with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
@@ -414,9 +426,9 @@ def _resume(path: Path, *, restart: bool, processes: bool, machines: dict[str, i
 
 
 def _show(result: TrainResult) -> None:
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.budget import spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     _draw(result, {})
     results().print(run_table(result.summary))
@@ -429,8 +441,8 @@ def _show(result: TrainResult) -> None:
 
 
 def _draw(result: TrainResult, references: dict[str, float]) -> None:
-    from veilgraph.paradigms.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.report.curves import draw_curves  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     draw_curves(
         result.metrics,

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from veilgraph.core.types import PartyId
+
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
 class Settings(BaseModel):
     """Frozen; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first broken key of settings, its value and the rule, on one line."""
+    problem = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in problem["loc"]) or "job"
+    if problem["type"] == "extra_forbidden":
+        return f"{key} is not a setting (value {problem['input']!r}); remove it or mend its name"
+    message = problem["msg"].removeprefix("Value error, ")
+    if isinstance(problem["input"], dict | BaseModel):
+        return f"{key}: {message}"
+    return f"{key}={problem['input']!r}: {message}"

@@ -29,7 +29,6 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from veilgraph.core import errors
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
@@ -37,6 +36,7 @@ from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
 from veilgraph.deploy.quiet import no_logs, no_prints
+from veilgraph.protocol.job import JobSettings
 
 _HOLDER, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0

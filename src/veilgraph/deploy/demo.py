@@ -16,16 +16,17 @@ from typing import Final
 
 import yaml
 
-from veilgraph.core.config import JobSettings, read_job
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import LinkTimeout, RunError
 from veilgraph.core.files import whole_file, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
-from veilgraph.experiments.organisations import export_dataset
+from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import read_job
+from veilgraph.samples.organisations import export_dataset
 
 Report = Callable[[str], None]
 _GRACE_S: Final = 20.0

@@ -24,7 +24,6 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from veilgraph.core import errors
-from veilgraph.core.config import JobSettings, parse_job
 from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.guard.hooks import installed
@@ -33,9 +32,11 @@ from veilgraph.deploy.revocation import accept_newer
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.run_directory import RunDirectory
-from veilgraph.paradigms.site import SITE_WORKS, SiteWork, take_part
-from veilgraph.roles.launch import keep_freed_memory, share_cores
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.launch import keep_freed_memory, share_cores
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.site import SITE_WORKS, SiteWork, take_part
 
 _ABORT_POLL_S: Final = 0.5
 _STOPPED: Final = "the job was stopped: by an administrator, or because a party was lost"

@@ -18,11 +18,11 @@ from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import appended_file, check_private, locked, private_folder
-from veilgraph.core.party_settings import read_party_settings
-from veilgraph.core.requests import all_waiting
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.protocol.requests import all_waiting
 
 _SETTINGS: Final = {"server": "fed_server.json", "holder": "fed_client.json"}
 _READY: Final = {"server": "Server started", "holder": "Successfully registered client"}

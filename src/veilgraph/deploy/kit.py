@@ -34,7 +34,7 @@ SEE_ITS_LOG: Final = "failed; its own log says why"
 """All that others are told of a party's own error."""
 
 SiteWork = Literal["align", "train", "predict", "audit"]
-"""What a submitted job asks of its parties; ``paradigms.site`` does it."""
+"""What a submitted job asks of its parties; ``run.site`` does it."""
 
 _SITE_FILE: Final = "veilgraph.json"
 

@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.deploy.https import Envelope, Report, check_token, read_token, run_https, server_tls
-from veilgraph.paradigms.predictions import Predictions, load_predictions, reading
-from veilgraph.paradigms.run_directory import PartyStore, RunDirectory
+from veilgraph.run.predictions import Predictions, load_predictions, reading
+from veilgraph.run.run_directory import PartyStore, RunDirectory
 
 MAX_IDS: Final = 10_000
 MAX_BODY_BYTES: Final = 1 << 20

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.core.data_settings import BlockModelSettings, DataSettings
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.random_split import masks_by_fractions
+from veilgraph.graph.settings import BlockModelSettings, DataSettings
+from veilgraph.tables.settings import SplitFractions
 
 _SPLIT: Final = {"train": 0.5, "val": 0.25, "test": 0.25}
 _EDGES_AT_ONCE: Final = 1 << 18

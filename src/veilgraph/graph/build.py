@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +11,13 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import PartySettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.tables.convert import look_up
 from veilgraph.tables.edges import EdgeTable, read_edges
-from veilgraph.tables.encode import FeatureEncoding, Scaling, Total, encode, fit_encoding
+from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
+from veilgraph.tables.settings import TableSettings
 from veilgraph.tables.source import Rows
-
-Order = Callable[[Sequence[str]], Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,47 +35,60 @@ class BuiltGraph:
     encoding: FeatureEncoding
 
 
-def build_graph(
-    settings: PartySettings,
+def read_table(
+    settings: TableSettings,
     base: Path,
-    common_ids: pa.Array | Sequence[str] | None,
     encoding: FeatureEncoding | None,
     scaling: Scaling,
-    total: Total = list,
-    order: Order | None = None,
     streams: LearningStreams | None = None,
-    *,
-    per_node: bool = False,
-) -> BuiltGraph:
-    """Reads a party's tables and makes its graph.
-
-    Rows are the common nodes in the given order, then the party's other nodes in its table's order; or all as ``order``
-    has them.
+) -> NodeTable:
+    """Reads a party's node table, once in a session: whoever needs it is given it.
 
     Args:
         settings: of the party.
         base: the party file's folder.
-        common_ids: [num_common] ids that all holders know, each once; None: no node is told apart from others.
-        encoding: fitted on an earlier table; None: fitted on all rows of this one.
+        encoding: fitted on an earlier table, whose columns are read; None: those that the settings choose.
         scaling: the job's ``data.feature_scaling``.
-        total: of an encoding that several holders fit together, as for ``fit_encoding``.
-        order: without ``common_ids``, ids → the rows of the table in another order than its own.
         streams: of a run, by which a split without ``stratify`` is drawn.
+
+    Raises:
+        DataError: a rule that the table breaks, or an encoding of other settings.
+    """
+    if encoding is None:
+        return read_nodes(settings, base, None, streams)
+    _check_encoding(encoding, settings, scaling)
+    return read_nodes(settings, base, encoding.columns, streams)
+
+
+def common_first(table: NodeTable, rows: Rows) -> NodeTable:
+    """The table with the common nodes' rows first, as they are given, each once; then the others in its own order."""
+    rest = np.ones(table.num_nodes, dtype=bool)
+    rest[rows] = False
+    return table.take(np.concatenate([rows, np.flatnonzero(rest)]))
+
+
+def build_graph(
+    settings: TableSettings,
+    base: Path,
+    table: NodeTable,
+    encoding: FeatureEncoding,
+    num_common: int | None = None,
+    *,
+    per_node: bool = False,
+) -> BuiltGraph:
+    """Reads a party's edge tables and makes its graph.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+        table: of its nodes, the graph's rows in their order.
+        encoding: of the features, fitted on this table or an earlier one.
+        num_common: C, how many of the first rows all holders know; None: no node is told apart from others.
         per_node: as for ``encode``.
 
     Raises:
-        DataError: a rule that the tables break, an id of ``common_ids`` that the node table lacks, or an encoding of
-            other settings.
+        DataError: a rule that the tables break.
     """
-    if encoding is not None:
-        _check_encoding(encoding, settings, scaling)
-    table = read_nodes(settings, base, None if encoding is None else encoding.columns, streams)
-    if encoding is None:
-        encoding = fit_encoding(table, scaling, total)
-    if common_ids is not None:
-        table = table.take(_row_order(table, common_ids))
-    elif order is not None:
-        table = table.take(np.array(order(table.ids.to_pylist()), dtype=np.int64))
     edge_index, edge_weight = _join_edges([read_edges(edges, base, table.ids) for edges in settings.edges])
     label = settings.nodes.label
     graph = PartyGraph(
@@ -89,14 +98,14 @@ def build_graph(
         edge_weight=edge_weight,
         labels=None if table.labels is None else torch.from_numpy(table.labels.astype(np.int64)),
         num_classes=None if label is None else len(label.classes),
-        num_common=None if common_ids is None else len(common_ids),
+        num_common=num_common,
         **_masks(table),
     )
     graph.validate()
     return BuiltGraph(graph, table.ids, encoding)
 
 
-def _check_encoding(encoding: FeatureEncoding, settings: PartySettings, scaling: Scaling) -> None:
+def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling: Scaling) -> None:
     if encoding.features != settings.nodes.features:
         raise DataError(
             f"party {settings.party!r}: nodes.features are not those that the features' encoding was fitted with; "
@@ -107,26 +116,6 @@ def _check_encoding(encoding: FeatureEncoding, settings: PartySettings, scaling:
             f"party {settings.party!r}: data.feature_scaling={scaling!r}, and the features' encoding was fitted with "
             f"{encoding.scaling!r}; restore it, or train anew"
         )
-
-
-def _row_order(table: NodeTable, common_ids: pa.Array | Sequence[str]) -> Rows:
-    common = pa.array(common_ids, pa.string())
-    rows = look_up(common, table.ids)
-    absent = rows < 0
-    if absent.any():
-        raise DataError(
-            f"{table.path}: {int(absent.sum())} of {len(rows)} common ids are not in the node table, the first is "
-            f"{common[int(absent.argmax())].as_py()!r}; align the tables anew"
-        )
-    rest = np.ones(table.num_nodes, dtype=bool)
-    rest[rows] = False
-    order = np.concatenate([rows, np.flatnonzero(rest)])
-    if len(order) != table.num_nodes:
-        raise DataError(
-            f"{table.path}: the common ids hold an id more than once ({len(rows)} ids of "
-            f"{len(np.unique(rows))} nodes); align the tables anew"
-        )
-    return order
 
 
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None]:

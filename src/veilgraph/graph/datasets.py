@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.core.types import PartyId
 from veilgraph.graph.block_model import block_model_data, block_model_of, load_block_model_parties
 from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
@@ -31,6 +29,8 @@ from veilgraph.graph.public import (
     planetoid_data,
 )
 from veilgraph.graph.random_split import masks_by_fractions, split_randomly
+from veilgraph.graph.settings import DataSettings
+from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -194,8 +194,6 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     fractions = _fractions(settings, seed)
     if fractions is not None:
         parties = [graph if graph.labels is None else split_randomly(graph, fractions) for graph in parties]
-    for graph in parties:
-        graph.validate()
     check_federation(parties, settings.label_party)
     return parties
 

@@ -11,10 +11,10 @@ from sklearn.neighbors import kneighbors_graph
 from torch import Tensor
 from torch_geometric.data import Data
 
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import DataSettings
 
 _IMAGE_ROWS = 8
 _NEIGHBOURS = 5

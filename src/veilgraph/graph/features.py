@@ -16,6 +16,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import check_features
 
 SPARSE_BELOW = 0.15
 """Share of non-zeros under which a feature matrix is kept sparse."""
@@ -79,7 +80,7 @@ def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[Party
         scaling: as for ``scale_features``; ``standard`` takes mean and variance over all graphs' rows.
 
     Raises:
-        DataError: ``standard``, and the numbers of columns differ.
+        DataError: ``standard``, and the numbers of columns differ; or as ``scale_features``.
     """
     if scaling != "standard":
         return [scale_features(graph, scaling) for graph in graphs]
@@ -89,7 +90,7 @@ def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[Party
         raise DataError(f"holders: columns differ ({listed}), and they must be the same; mend one")
     together = _standard(torch.cat([graph.features.to_dense() for graph in graphs]))
     parts = torch.split(together, [graph.num_nodes for graph in graphs])
-    return [replace(graph, features=part.to(graph.features.dtype)) for graph, part in zip(graphs, parts, strict=True)]
+    return [_scaled(graph, part.to(graph.features.dtype)) for graph, part in zip(graphs, parts, strict=True)]
 
 
 def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
@@ -100,6 +101,9 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
         scaling: ``row`` divides a row by the sum of its absolute values and keeps sparsity; ``standard`` shifts and
             scales a column to mean 0 and variance 1 and is dense; ``none`` changes nothing. A row of zeros, or a
             constant column, becomes zeros.
+
+    Raises:
+        DataError: numbers of float64 are too large, or too small, to be scaled.
     """
     if scaling == "none":
         return graph
@@ -110,13 +114,19 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
         scaled = from_scipy(
             (sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix).astype(features.values().numpy().dtype)
         )
-        return replace(graph, features=scaled)
+        return _scaled(graph, scaled)
     if scaling == "standard":
-        return replace(graph, features=_standard(features.to_dense()).to(features.dtype))
+        return _scaled(graph, _standard(features.to_dense()).to(features.dtype))
     wide = features.to_dense().double()
     sums_by_row = wide.abs().sum(dim=1, keepdim=True)
     wide = wide / torch.where(sums_by_row > 0, sums_by_row, 1.0)
-    return replace(graph, features=wide.to(features.dtype))
+    return _scaled(graph, wide.to(features.dtype))
+
+
+def _scaled(graph: PartyGraph, features: Tensor) -> PartyGraph:
+    """The graph with scaled features, which scaling must leave finite."""
+    check_features(graph.party, features)
+    return replace(graph, features=features)
 
 
 def _standard(features: Tensor) -> Tensor:

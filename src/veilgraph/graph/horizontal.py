@@ -17,7 +17,7 @@ from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.partition import POOLED, deal_edges
 from veilgraph.graph.parts import UNKNOWN, HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
+from veilgraph.graph.rules import MASKS, check_name, check_shape
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -53,7 +53,7 @@ def split_horizontally(
         num_classes: default: the largest label plus one.
 
     Returns:
-        One validated part per holder, in the order of ``names``; every node is at one of them at least.
+        One valid part per holder, in the order of ``names``; every node is at one of them at least.
 
     Raises:
         DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
@@ -87,7 +87,6 @@ def split_by_label(
     seed: int,
     mixed: float,
     knows: Knows = "own",
-    num_classes: int | None = None,
 ) -> list[HorizontalPart]:
     """Deals the nodes to holders by class, and then ``mixed`` of each holder's to the others (SAPGNN 5.4).
 
@@ -103,7 +102,6 @@ def split_by_label(
         mixed: q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others.
         knows: ``all`` gives every holder all nodes in a mask with their labels, and the edges between those dealt to
             it: the split on which the paper measures PPGNN, which needs aligned nodes.
-        num_classes: default: the largest label plus one.
 
     Returns:
         As ``split_horizontally``; ``ids`` are positions in ``data``, and not all of them occur.
@@ -115,7 +113,7 @@ def split_by_label(
         raise DataError(
             f"mixed={mixed} must lie in [0, 1], and above 0 there must be another holder (names has {len(names)})"
         )
-    whole = PartyGraph.from_data(POOLED, data, num_classes)
+    whole = PartyGraph.from_data(POOLED, data)
     if whole.labels is None:
         raise DataError("data.y is missing, and nodes are dealt by their class; give labels or split the edges instead")
     generator = torch.Generator().manual_seed(seed)
@@ -175,7 +173,10 @@ def _deal_classes(whole: PartyGraph, holders: int, generator: torch.Generator) -
 
 
 def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labelled: Tensor) -> HorizontalPart:
-    """One holder's part: the known nodes, the given edges between them, labels and masks of the labelled ones."""
+    """One holder's part: the known nodes, the given edges between them, labels and masks of the labelled ones.
+
+    The whole is checked; that a part has nodes, and some to train and to validate on, depends on the dealing.
+    """
     ids = known.nonzero().reshape(-1)
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
@@ -189,7 +190,9 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
         num_classes=whole.num_classes,
         **{mask: values[ids] & mine for mask, values in _masks(whole).items()},  # type: ignore[arg-type]
     )
-    graph.validate()
+    check_name(name)
+    check_shape(name, graph.features)
+    graph.check_split()
     return HorizontalPart(graph, ids)
 
 

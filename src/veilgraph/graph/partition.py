@@ -16,6 +16,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import choose_columns, compact, join_columns
 from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
+from veilgraph.graph.rules import check_name
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -48,7 +49,7 @@ def split_vertically(
         num_classes: default: the largest label plus one.
 
     Returns:
-        One validated graph per holder, in the order of ``names``.
+        One graph per holder, in the order of ``names``; valid, as the whole is, which is checked.
 
     Raises:
         DataError: fewer columns than holders, proportions that do not fit, or data that breaks a party's rule.
@@ -75,8 +76,8 @@ def split_vertically(
                 num_classes=whole.num_classes if has_labels else None,
             )
         )
-    for part in parts:
-        part.validate()
+    for name in names:
+        check_name(name)
     return parts
 
 
@@ -86,7 +87,7 @@ def split_for_learner(
     """Divides a graph as paradigm local has it: one holder knows all edges, the others' nodes have the features.
 
     Args:
-        whole: with labels and masks.
+        whole: validated, with labels and masks.
         names: the holders.
         learner: who gets the edges, and one column of zeros, as every holder has a column.
         labels_at: who gets the labels and masks.
@@ -120,8 +121,6 @@ def split_for_learner(
                 num_classes=whole.num_classes if has_labels else None,
             )
         )
-    for part in parts:
-        part.validate()
     return parts
 
 

@@ -22,7 +22,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of
 from veilgraph.graph.rows import rows_between, sparse_rows
-from veilgraph.graph.rules import MASKS, check_graph, refuse
+from veilgraph.graph.rules import MASKS, check_common, check_edges, check_features, check_labels, check_name, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -105,10 +105,26 @@ class PartyGraph:
     def validate(self) -> None:
         """Checks every rule a party's data must satisfy.
 
+        Once, where data come in: objects from Python, files, tables and data sets. What is made of a checked graph is
+        not checked again, except for what making it can break.
+
         Raises:
             DataError: names the party, the argument, the value, the rule and the way out.
         """
-        check_graph(self)
+        check_name(self.party)
+        check_features(self.party, self.features)
+        check_common(self.party, self.common, self.num_nodes)
+        check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
+        self.check_split()
+
+    def check_split(self) -> None:
+        """Checks the labels and masks alone, as where a split was drawn anew.
+
+        Raises:
+            DataError: as ``validate``.
+        """
+        masks = {name: getattr(self, name) for name in MASKS}
+        check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
 
     @classmethod
     def from_data(
@@ -255,12 +271,23 @@ def load_party(path: Path) -> PartyGraph:
     Raises:
         DataError: the file is missing, damaged, of another kind, or its content breaks a rule.
     """
+    graph = reload_party(path)
+    graph.validate()
+    return graph
+
+
+def reload_party(path: Path) -> PartyGraph:
+    """Reads back a graph that the caller has itself checked and saved.
+
+    Raises:
+        DataError: the file is missing, damaged or of another kind.
+    """
     metadata, tensors = _read(path)
     try:
         if "features" not in tensors:
             tensors["features"] = sparse_rows([tensors[name] for name in _SPARSE_PARTS], int(metadata["num_features"]))
         numbers: dict[str, Any] = {name: int(metadata[name]) for name in _NUMBERS if name in metadata}
-        graph = PartyGraph(
+        return PartyGraph(
             party=metadata["party"],
             features=tensors["features"],
             edge_index=tensors["edge_index"],
@@ -269,8 +296,6 @@ def load_party(path: Path) -> PartyGraph:
         )
     except (KeyError, ValueError, RuntimeError) as error:
         raise DataError(f"{path}: not a whole party graph ({error}); save it anew") from error
-    graph.validate()
-    return graph
 
 
 def load_party_ids(path: Path) -> list[str] | None:

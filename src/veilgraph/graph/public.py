@@ -15,13 +15,13 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import Planetoid
 from torch_geometric.io import read_planetoid_data
 
-from veilgraph.core.data_settings import DataSettings
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.features import choose_columns, compact, from_scipy
 from veilgraph.graph.partition import deal_columns, split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.random_split import masks_by_fractions
+from veilgraph.graph.settings import DataSettings
+from veilgraph.tables.settings import SplitFractions
 
 ROOT_VARIABLE = "VEILGRAPH_DATA"
 _DEFAULT_ROOT = ".data"

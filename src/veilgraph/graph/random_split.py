@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
+from veilgraph.tables.settings import SplitFractions
 from veilgraph.tables.split import draw_splits
 
 
@@ -42,5 +42,5 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
     if graph.labels is None:
         raise DataError(f"party {graph.party!r}: there are no labels, whose nodes a split divides; give some")
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
-    found.validate()
+    found.check_split()
     return found

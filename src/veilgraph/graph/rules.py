@@ -1,4 +1,4 @@
-"""What a party's data must satisfy before anything is computed on it.
+"""What a party's data must satisfy before anything is computed on it, said of its tensors.
 
 Every rule raises ``DataError`` naming the party, the argument, the offending value with its place, the rule and
 the way out.
@@ -6,16 +6,14 @@ the way out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER
-
-if TYPE_CHECKING:
-    from veilgraph.graph.party import PartyGraph
 
 FEATURE_DTYPES = (torch.float32, torch.float64)
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -26,28 +24,25 @@ def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:
     raise DataError(f"party {party!r}: {argument}: {problem}; {way_out}")
 
 
-def check_graph(graph: PartyGraph) -> None:
-    """Applies every rule to one party's graph.
+def check_name(party: str) -> None:
+    """A name, and not the server's."""
+    if not party or party == SERVER:
+        refuse(party, "party", f"a holder may be called neither '' nor {SERVER!r}", "rename it")
 
-    Raises:
-        DataError: the first broken rule.
-    """
-    if not graph.party or graph.party == SERVER:
-        refuse(graph.party, "party", f"a holder may be called neither '' nor {SERVER!r}", "rename it")
-    check_features(graph.party, graph.features)
-    if not 1 <= graph.common <= graph.num_nodes:
+
+def check_common(party: str, num_common: int, num_nodes: int) -> None:
+    """At least one common node, and no more than nodes."""
+    if not 1 <= num_common <= num_nodes:
         refuse(
-            graph.party,
+            party,
             "num_common",
-            f"{graph.common} must lie in 1..{graph.num_nodes}, the number of nodes",
+            f"{num_common} must lie in 1..{num_nodes}, the number of nodes",
             "put the common nodes first and give their number",
         )
-    check_edges(graph.party, graph.edge_index, graph.edge_weight, graph.num_nodes)
-    check_labels(graph)
 
 
-def check_features(party: str, features: Tensor) -> None:
-    """Floating point, two-dimensional, at least one row and column, finite everywhere."""
+def check_shape(party: str, features: Tensor) -> None:
+    """Floating point, two-dimensional, at least one row and column."""
     if features.layout not in (torch.strided, torch.sparse_csr):
         refuse(party, "features", f"layout {features.layout} is neither strided nor sparse_csr", "convert them")
     if features.dtype not in FEATURE_DTYPES:
@@ -63,6 +58,11 @@ def check_features(party: str, features: Tensor) -> None:
             "0 columns, and every holder needs at least one",
             "give this holder a column (a constant one will do) or leave it out",
         )
+
+
+def check_features(party: str, features: Tensor) -> None:
+    """Of a shape as ``check_shape`` has it, and finite everywhere."""
+    check_shape(party, features)
     if features.layout == torch.sparse_csr:
         _check_csr(party, features)
         values = features.values()
@@ -130,43 +130,59 @@ def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_
         )
 
 
-def check_labels(graph: PartyGraph) -> None:
-    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist."""
-    party, nodes, labels = graph.party, graph.num_nodes, graph.labels
+def check_labels(
+    party: str,
+    labels: Tensor | None,
+    masks: Mapping[str, Tensor | None],
+    num_classes: int | None,
+    num_nodes: int,
+    num_common: int,
+) -> None:
+    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist.
+
+    Args:
+        party: whose.
+        labels: Tensor[N] int64, or None.
+        masks: name → Tensor[N] bool, or None, in the order of ``MASKS``.
+        num_classes: where there are labels.
+        num_nodes: N.
+        num_common: C.
+    """
     if labels is None:
-        for name in MASKS:
-            if getattr(graph, name) is not None:
+        for name, mask in masks.items():
+            if mask is not None:
                 refuse(party, name, "there is a mask but there are no labels", "give labels too, or no masks")
         return
-    if labels.dtype != torch.int64 or tuple(labels.shape) != (nodes,):
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (num_nodes,):
         refuse(
             party,
             "labels",
-            f"{labels.dtype} {list(labels.shape)} must be int64 [{nodes}]",
+            f"{labels.dtype} {list(labels.shape)} must be int64 [{num_nodes}]",
             "give one per node, -1 where unknown",
         )
-    classes = graph.num_classes
-    if classes is None or classes < 2:
+    if num_classes is None or num_classes < 2:
         refuse(
-            party, "num_classes", f"{classes} must be at least 2 where there are labels", "give the number of classes"
+            party,
+            "num_classes",
+            f"{num_classes} must be at least 2 where there are labels",
+            "give the number of classes",
         )
-    outside = (labels < -1) | (labels >= classes)
+    outside = (labels < -1) | (labels >= num_classes)
     if bool(outside.any()):
         node = int(outside.nonzero()[0])
         refuse(
             party,
             "labels",
-            f"value {int(labels[node])} of node {node} lies outside -1..{classes - 1}",
+            f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}",
             "mend it or raise num_classes",
         )
-    _check_masks(graph, labels)
+    _check_masks(party, labels, masks, num_common)
 
 
-def _check_masks(graph: PartyGraph, labels: Tensor) -> None:
-    party, nodes = graph.party, graph.num_nodes
+def _check_masks(party: str, labels: Tensor, masks: Mapping[str, Tensor | None], num_common: int) -> None:
+    nodes = len(labels)
     seen = torch.zeros(nodes, dtype=torch.int64)
-    for name in MASKS:
-        mask: Tensor | None = getattr(graph, name)
+    for name, mask in masks.items():
         if mask is None:
             continue
         if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
@@ -188,18 +204,18 @@ def _check_masks(graph: PartyGraph, labels: Tensor) -> None:
                 "keep it in one of them",
             )
         seen += mask
-    common = graph.common
-    if graph.train_mask is None or not bool(graph.train_mask[:common].any()):
+    train, val = masks["train_mask"], masks["val_mask"]
+    if train is None or not bool(train[:num_common].any()):
         refuse(
             party,
             "train_mask",
-            f"0 labelled training nodes among the {common} common nodes, and at least 1 is needed",
+            f"0 labelled training nodes among the {num_common} common nodes, and at least 1 is needed",
             "mark some as training nodes",
         )
-    if graph.val_mask is None or not bool(graph.val_mask[:common].any()):
+    if val is None or not bool(val[:num_common].any()):
         refuse(
             party,
             "val_mask",
-            f"0 validation nodes among the {common} common nodes, and the best epoch is chosen on them",
+            f"0 validation nodes among the {num_common} common nodes, and the best epoch is chosen on them",
             "move some training nodes into val_mask",
         )

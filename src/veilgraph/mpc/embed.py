@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Kind, Link, PartyId, Tag
@@ -30,6 +29,7 @@ from veilgraph.mpc.dealer import BLOCK_BYTES
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares, share_contribution
+from veilgraph.nn.settings import InitialSettings
 
 SUM_BITS: Final = 40
 """Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.mpc import ring
 from veilgraph.mpc.embed import init_std, init_weight
+from veilgraph.nn.settings import InitialSettings
 
 
 def rounded(values: Tensor, bits: int) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
-from veilgraph.core.model_settings import MAX_DETECTED_BITS
 from veilgraph.mpc.limbs import LimbOperand
+from veilgraph.nn.settings import MAX_DETECTED_BITS
 
 CPU: Final = torch.device("cpu")
 

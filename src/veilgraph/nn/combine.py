@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.model_settings import CombineSettings
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import CombineSettings
 
 
 class Scale(nn.Module):

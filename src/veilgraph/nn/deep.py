@@ -7,11 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.model_settings import ServerSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.linear import linear
+from veilgraph.nn.settings import ServerSettings
 
 
 class Deep(nn.Module):

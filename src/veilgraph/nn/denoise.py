@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.local_settings import DenoiseSettings
 from veilgraph.nn.kprop import propagate
+from veilgraph.nn.local_settings import DenoiseSettings
 from veilgraph.nn.propagate import Adjacency
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.nn.local import build_local
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import ModelSettings
 
 
 def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: torch.dtype) -> Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.model_settings import HeadSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import HeadSettings
 
 
 class Head(nn.Module):

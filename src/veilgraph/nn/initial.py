@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
+from veilgraph.nn.settings import InitialSettings
 
 
 class InitialTransform(nn.Module):

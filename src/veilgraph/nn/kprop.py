@@ -15,7 +15,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.local_settings import KPropSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
@@ -23,6 +22,7 @@ from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.layered import Features
 from veilgraph.nn.linear import linear
+from veilgraph.nn.local_settings import KPropSettings
 from veilgraph.nn.propagate import Adjacency
 
 _SPARSE_COST = 10

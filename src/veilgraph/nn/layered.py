@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.horizontal_settings import HorizontalSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact, is_sparse, to_scipy
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
+from veilgraph.nn.horizontal_settings import HorizontalSettings
 from veilgraph.nn.linear import linear
 from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
 from veilgraph.nn.propagate import Adjacency, SparseMatrix

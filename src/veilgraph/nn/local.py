@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.model_settings import LocalSettings
 from veilgraph.core.randomness import LearningStreams, seeded_global
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
 from veilgraph.nn.hops import AppnpHop, GatHop, GcnHop, GinHop, SageLstmHop, SageMeanHop, SagePoolHop
 from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.nn.propagate import first_rows
+from veilgraph.nn.settings import LocalSettings
 
 _SHORTEST = 1e-6
 

@@ -8,7 +8,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.model_settings import ModelSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.deep import build_deep
@@ -16,6 +15,7 @@ from veilgraph.nn.initial import InitialTransform
 from veilgraph.nn.local import CustomLocal, LocalModel, build_local
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
+from veilgraph.nn.settings import ModelSettings
 
 Release = Callable[[Tensor], Tensor]
 """What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""

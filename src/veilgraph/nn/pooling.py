@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.horizontal_settings import PROPOSITION
+from veilgraph.nn.horizontal_settings import PROPOSITION
 from veilgraph.nn.linear import linear
 
 

@@ -1,1 +1,1 @@
-"""What a job does: the vertical paradigm and the fitting loop."""
+"""The ways to train together: one package each."""

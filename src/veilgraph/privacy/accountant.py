@@ -2,8 +2,9 @@
 
 At full participation T Gaussian releases, even if each is chosen from the earlier ones, cost exactly what one
 Gaussian release with μ² = Σ 1/multiplier² costs (Dong, Roth & Su 2022, corollary 3.3), and that curve is known in
-closed form (Balle & Wang 2018, theorem 8). Anything else is composed numerically by ``dp_accounting`` from its
-privacy loss distribution, rounded towards more loss.
+closed form (Balle & Wang 2018, theorem 8). By hand: ``dp_accounting`` agrees to 5e-10, but is below the root as often
+as above it, takes 25 times as long, and adds 0.9 s of import to the 2.3 s of a party's process. Anything else is
+composed numerically by it, from its privacy loss distribution, rounded towards more loss.
 
 One number stands for a release of vectors. For Gaussian noise that is because only the shift's ℓ2 norm matters.
 For Laplace noise with density f, ∫ min(f(x), e^ε f(x − s)) dx is log-concave in the shift s (a minimum of log-concave
@@ -28,6 +29,12 @@ from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEve
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
+
+_FINEST_STEP: Final = 1e-4
+"""Width of a cell of the privacy loss distribution; the library's own default."""
+
+_MOST_CELLS: Final = 2e6
+"""Cells are widened beyond this many, which costs exactness on the safe side and bounds the memory."""
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -104,7 +111,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     """
     check_delta(delta)
     for event, count in counts.items():
-        _check_count("count", count)
+        _check_count(count)
         if not isinstance(event, Event):
             raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
     happened = {event: count for event, count in counts.items() if count > 0}
@@ -167,68 +174,25 @@ def releases_within(
     return low
 
 
-def subsampled_total(event: Event, q: float, steps: int, delta: float) -> float:
-    """The total ε of ``steps`` equal releases, each with a fresh Poisson sample of the units.
-
-    Holds only if nobody who sees the releases can tell who was sampled: a unit that was not must look as one whose
-    value is zero, noise included. Releasing the sampled rows alone shows who they are, and costs as much as ``total``
-    for a unit that was sampled every time.
-
-    Args:
-        event: what each release did.
-        q: probability with which a unit takes part in a release, independently of all others; 0 < q ≤ 1.
-        steps: T ≥ 0.
-        delta: δ of the total, 0 < δ < 1.
-
-    Returns:
-        ε, an upper bound; exact for Gaussian events at q = 1. Never more than at q = 1, for whoever is seldom sampled
-        is a function of the full release and fresh noise.
-
-    Raises:
-        ConfigError: an argument is out of range, or q < 1 under replacement, for which no vector mechanism's exact
-            curve is known.
-
-    Source: Zhu, Dong & Wang 2022 for the worst pairs under zero-out, which sampled and unsampled noise make up.
-    """
-    check_delta(delta)
-    _check_count("steps", steps)
-    check_q(q)
-    full = total({event: steps}, delta)
-    if q == 1:
-        return full
-    if isinstance(event, LocalEvent) or event.neighbours != "zero-out":
-        raise ConfigError(
-            f"neighbours={event.neighbours!r} with q={q!r} < 1 cannot be accounted for; use zero-out, or q = 1"
-        )
-    if full == 0 or math.isinf(full):
-        return full
-    return min(full, _subsampled(event, q, steps, delta))
-
-
 def check_delta(delta: float) -> None:
     """Raises ``ConfigError`` unless 0 < δ < 1."""
     if not 0 < delta < 1:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
 
-def check_q(q: float) -> None:
-    """Raises ``ConfigError`` unless 0 < q ≤ 1."""
-    if not 0 < q <= 1:
-        raise ConfigError(f"q={q!r} is a sampling probability and must be in (0, 1]; 1 is full participation")
-
-
 def _composed(mu: float, laplace: Sequence[tuple[float, int]], delta: float) -> float:
-    from veilgraph.privacy.loss_distribution import composed_epsilon  # noqa: PLC0415  (slow to import)
+    """ε at ``delta`` of one Gaussian release of ``mu`` and Laplace releases: pure ε of one, and how many."""
+    import dp_accounting  # noqa: PLC0415 - see the head of this file
+    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415 - as above
 
-    return composed_epsilon(mu, laplace, delta)
-
-
-def _subsampled(event: GaussianEvent | LaplaceEvent, q: float, steps: int, delta: float) -> float:
-    from veilgraph.privacy import loss_distribution  # noqa: PLC0415  (slow to import)
-
-    if isinstance(event, GaussianEvent):
-        return loss_distribution.subsampled_gaussian_epsilon(_mu(event, 1), q, steps, delta)
-    return loss_distribution.subsampled_laplace_epsilon(event.epsilon, q, steps, delta)
+    loss_range = mu * mu / 2 + 10 * mu + 2 * sum(epsilon * count for epsilon, count in laplace)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    accountant = PLDAccountant(relation, max(_FINEST_STEP, loss_range / _MOST_CELLS))
+    if mu > 0:
+        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+    for epsilon, count in laplace:
+        accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), count)
+    return float(accountant.get_epsilon(delta))
 
 
 def _mu(event: GaussianEvent, count: int) -> float:
@@ -249,9 +213,9 @@ def _check_one_kind(events: Mapping[Event, int]) -> None:
             )
 
 
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{name}={value!r} must be a whole number >= 0")
+def _check_count(count: object) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ConfigError(f"count={count!r} must be a whole number >= 0")
 
 
 def _check_not_negative(name: str, value: float) -> None:

@@ -1,18 +1,18 @@
 """How much noise a wanted (ε, δ) needs. Every answer lands on the safe side: its own ε is never above the wanted one.
 
 A multiplier is the standard deviation of the noise over the sensitivity, or over the clip C where a function is told
-the neighbouring relation.
+the neighbouring relation. By hand, as the accountant and for its reasons; ``dp_accounting.get_sigma_gaussian`` agrees
+to 4e-12.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.privacy_settings import Neighbours
-from veilgraph.privacy.accountant import check_delta, check_q, gaussian_delta, subsampled_total, total
-from veilgraph.privacy.event import GaussianEvent, LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.accountant import check_delta, gaussian_delta, total
+from veilgraph.privacy.event import LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.settings import Neighbours
 
 _MARGIN = 1 + 1e-9
 """On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one."""
@@ -82,7 +82,7 @@ def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neig
     Raises:
         ConfigError: an argument is out of range.
     """
-    _check_releases("releases", releases)
+    _check_releases(releases)
     return analytic_multiplier(epsilon_total, delta) * math.sqrt(releases) * sensitivity_in_clips(neighbours)
 
 
@@ -104,7 +104,8 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
     """
     _check_epsilon(epsilon_total)
     check_delta(delta)
-    _check_releases("releases", releases)
+    _check_releases(releases)
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 
     def excess(scale: float) -> float:
         return total({LaplaceEvent(scale): releases}, delta) - epsilon_total
@@ -115,55 +116,10 @@ def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -
     too_little = enough / 2
     while excess(too_little) <= 0:
         enough, too_little = too_little, too_little / 2
-    return _from_above(excess, too_little, enough)
-
-
-def calibrate_subsampled(epsilon_total: float, delta: float, q: float, steps: int) -> float:
-    """The Gaussian noise over the clip with which ``steps`` Poisson-sampled releases cost ``epsilon_total`` together.
-
-    Under zero-out, with the secret samples that ``subsampled_total`` asks for. The search starts from the noise of full
-    participation, which is enough, and halves it until it is not: from much less noise, the distribution of the losses
-    is too long to hold.
-
-    Args:
-        epsilon_total: ε of all releases together.
-        delta: δ of all releases together.
-        q: probability with which a unit takes part in a release; 0 < q ≤ 1.
-        steps: T ≥ 1.
-
-    Returns:
-        The multiplier, above what ``subsampled_total`` asks for by about 1e-4 of it.
-
-    Raises:
-        ConfigError: an argument is out of range, or δ is as large as the probability of being sampled at all.
-    """
-    _check_releases("steps", steps)
-    check_q(q)
-    enough = multiplier_for_total(epsilon_total, delta, steps, "zero-out")
-
-    def excess(multiplier: float) -> float:
-        return subsampled_total(GaussianEvent(multiplier), q, steps, delta) - epsilon_total
-
-    if q == 1:
-        return enough
-    if -math.expm1(steps * math.log1p(-q)) <= delta:
-        raise ConfigError(
-            f"delta={delta!r} allows that everyone who is sampled (q={q!r}, steps={steps}) is exposed without noise; "
-            "lower delta"
-        )
-    too_little = enough / 2
-    while excess(too_little) <= 0:
-        enough, too_little = too_little, too_little / 2
-    return _from_above(excess, too_little, enough)
-
-
-def _from_above(excess: Callable[[float], float], too_little: float, enough: float) -> float:
-    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
-
-    multiplier = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
-    while excess(multiplier) > 0:
-        multiplier *= 1 + _TOLERANCE
-    return multiplier
+    scale = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
+    while excess(scale) > 0:
+        scale *= 1 + _TOLERANCE
+    return scale
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -171,6 +127,6 @@ def _check_epsilon(epsilon: float) -> None:
         raise ConfigError(f"epsilon={epsilon!r} must be a finite number > 0")
 
 
-def _check_releases(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name}={value!r} must be a whole number >= 1")
+def _check_releases(releases: int) -> None:
+    if not isinstance(releases, int) or isinstance(releases, bool) or releases < 1:
+        raise ConfigError(f"releases={releases!r} must be a whole number >= 1")

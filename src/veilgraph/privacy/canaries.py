@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.privacy_settings import Neighbours
 from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
 from veilgraph.privacy import noise
+from veilgraph.privacy.settings import Neighbours
 
 _LENGTH = 10.0
 """Of a canary over the clip, so that clipping too has to do its part."""

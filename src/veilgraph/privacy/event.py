@@ -3,6 +3,8 @@
 An event names its noise in units of the clip C, so it holds for any C, or the pure ε of local differential privacy,
 and names what it protects: the unit (what one neighbouring step changes) and the neighbouring relation (how it
 changes). Numbers of different units or relations say different things and are never added up.
+
+By hand: ``dp_accounting``'s ``DpEvent`` has no unit, no relation and no check, and a ledger would wait 0.9 s for it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.privacy_settings import Neighbours, Unit
+from veilgraph.privacy.settings import Neighbours, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,6 @@ class GaussianEvent:
 
     def __post_init__(self) -> None:
         _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
-
-    @property
-    def multiplier(self) -> float:
-        """Standard deviation of the noise over the ℓ2 sensitivity."""
-        return self.noise_multiplier / sensitivity_in_clips(self.neighbours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from veilgraph.core.errors import BudgetSpent, ConfigError
-from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger_file import LedgerFile
+from veilgraph.privacy.settings import Neighbours, Unit
 
 
 class Protected(NamedTuple):

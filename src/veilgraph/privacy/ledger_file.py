@@ -3,7 +3,7 @@
 One JSON object per line. The first line names the job and δ, every other one is an entry for one or more releases, and
 carries the SHA-256 of the line before it: whoever removes or changes a line breaks the chain. Lines cut off at the end
 leave a shorter, whole chain: by itself the file protects against accidents and against deleted checkpoints. Those of
-others who have heard how long it was notice the rest (``paradigms.evidence``).
+others who have heard how long it was notice the rest (``run.evidence``).
 
 A part of a line at the end, without its newline, is an entry that was being written when the party was killed. The
 write had not returned, so the release was not made: the part is dropped. Where only the newline is missing it counts.

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RangeOverflow
-from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.core.randomness import SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
+from veilgraph.privacy.settings import Neighbours, Unit
 
 SMALLEST_MULTIPLIER = 1e-9
 """Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""

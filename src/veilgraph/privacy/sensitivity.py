@@ -49,8 +49,8 @@ import math
 from typing import Literal
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.privacy_settings import Neighbours, Unit
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.settings import Neighbours, Unit
 
 
 def row_sensitivity(clip: float, neighbours: Neighbours) -> float:

@@ -15,16 +15,19 @@ from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from veilgraph.core.config import JobSettings, first_problem
 from veilgraph.core.errors import RunError
-from veilgraph.core.limits import delta_in_doubt, delta_too_large
-from veilgraph.core.privacy_settings import PrivacySettings, fitting_delta
+from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
-from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import releases_within
-from veilgraph.privacy.plan import Plan, plan
+from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.settings import PrivacySettings, fitting_delta
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
+from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.report.releases import release_notes
+from veilgraph.run.ledgers import LEDGER_SUMMARY
+from veilgraph.run.run_directory import Record, RunDirectory
 
 _PER_RELEASE: Final = "per-release ε"
 _TOTAL: Final = "total ε"
@@ -86,9 +89,10 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         notes.append(
             "privacy.noise_multiplier=0: rows are clipped and nothing is added, so there is no differential privacy"
         )
-    if job.model.initial.method != "individual":
+    method = vertical(job).model.initial.method
+    if method != "individual":
         notes.append(
-            f"model.initial.method={job.model.initial.method}: h0 goes to the other holders without noise; against "
+            f"model.initial.method={method}: h0 goes to the other holders without noise; against "
             f"them {_PER_RELEASE} and {_TOTAL} are infinite"
         )
         notes.append(
@@ -229,7 +233,9 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
 
 def holds_against(job: JobSettings) -> str:
     """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
-    return "the server and all other holders" if job.model.initial.method == "individual" else "the server only"
+    return (
+        "the server and all other holders" if vertical(job).model.initial.method == "individual" else "the server only"
+    )
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -241,7 +247,10 @@ def _plans(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
     """Holders' names → their plan: the label holder's, and the others', which are all alike."""
     labelled = job.data.label_party
     others = [name for name in job.data.names if name != labelled]
-    found = {f"{labelled} (label holder)": plan(job, labelled, nodes), ", ".join(others): plan(job, others[0], nodes)}
+    found = {
+        f"{labelled} (label holder)": PARADIGMS[job.paradigm].plan(job, labelled, nodes),
+        ", ".join(others): PARADIGMS[job.paradigm].plan(job, others[0], nodes),
+    }
     return {name: planned for name, planned in found.items() if planned is not None}
 
 
@@ -324,7 +333,7 @@ def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
         if schedule == "every-step":
             content["train"].update(select_by="last", patience=None)
         try:
-            found[schedule] = JobSettings.model_validate(content)
+            found[schedule] = type(job).model_validate(content)
         except ValidationError as error:
             reasons.append(f"schedule {schedule} is not for this job: {first_problem(error).removeprefix('job: ')}")
     return found, reasons

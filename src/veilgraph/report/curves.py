@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.paradigms.run_directory import Record
+from veilgraph.run.run_directory import Record
 
 _COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}

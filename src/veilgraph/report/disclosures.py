@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from veilgraph.core.errors import RunError
+from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.report.tables import human_bytes
-from veilgraph.roles.disclosures import DisclosureRecord
 
 _CAPTION: Final = (
     "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "

@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from veilgraph.paradigms.verifying import VerifiedRecord
+from veilgraph.run.verifying import VerifiedRecord
 
 _SHOWN: Final = 8
 _CAPTION: Final = (

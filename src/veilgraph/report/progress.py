@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from veilgraph.paradigms.run_directory import Record
+from veilgraph.run.run_directory import Record
 
 
 class TrainingBars:

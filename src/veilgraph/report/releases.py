@@ -7,9 +7,9 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from veilgraph.core.config import JobSettings
-from veilgraph.core.limits import delta_in_doubt, delta_too_large
-from veilgraph.core.release_settings import FeatureReleaseSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 
 _RESPONSE: Final = "randomised response"
 _HEADINGS: Final = ("holder", "released", "mechanism", "per-release ε", "total ε")
@@ -44,7 +44,7 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int 
         release: how they do.
         nodes: common to all holders; None where that is not known.
     """
-    labels, delta = job.local.labels, "" if release.delta is None else f", δ = {release.delta:g}"
+    labels, delta = job.label_release, "" if release.delta is None else f", δ = {release.delta:g}"
     notes = [
         f"nodes perturb their features at {', '.join(job.releasing)} a single time, by {release.mechanism}: "
         f"per-release ε and total ε {release.epsilon:g}{delta}, of one node's features at one holder, any in the range "
@@ -62,7 +62,7 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int 
         notes.append(said)
     if nodes is not None and (refused := delta_too_large(job, nodes)):
         notes.append(f"every holder refuses the job: {refused}")
-    if job.paradigm == "vertical":
+    if not job.learns_alone:
         notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
     else:
         notes.append(f"edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them")
@@ -71,7 +71,7 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int 
 
 def _costs(job: JobSettings, release: FeatureReleaseSettings, holder: str) -> list[tuple[str, str, float]]:
     """(What, mechanism, ε) of everything that the holder's nodes release."""
-    labels = job.local.labels
+    labels = job.label_release
     found: list[tuple[str, str, float]] = []
     if holder in job.releasing:
         found.append(("features", release.mechanism, release.epsilon))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.run_directory import Record
+from veilgraph.run.run_directory import Record
 
 _FIGURES: Final = {"test_auc": "test AUC", "test_f1": "test macro F1"}
 _UNITS: Final = ("kB", "MB", "GB", "TB")

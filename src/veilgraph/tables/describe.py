@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from veilgraph.core.feature_settings import NumericFeatures, beyond_own_row
-from veilgraph.core.party_settings import PartySettings
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
+from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.nodes import FeatureColumn, read_nodes
+from veilgraph.tables.settings import TableSettings
 
 SPLITS = ("train", "val", "test")
 
@@ -113,7 +113,7 @@ class PartyDescription:
     beyond_own_row: tuple[str, ...]
 
 
-def describe_party(settings: PartySettings, base: Path) -> PartyDescription:
+def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     """Reads a party's tables and describes them.
 
     Args:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from veilgraph.core.party_settings import EdgeSettings, RelationSettings
 from veilgraph.tables.convert import Codes, Floats, look_up, to_codes, to_ids, to_numbers
+from veilgraph.tables.settings import EdgeSettings, RelationSettings
 from veilgraph.tables.source import Column, stream
 
 Counts = NDArray[np.int64]

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures, ScaleSettings
 from veilgraph.tables.convert import MISSING, Floats
 from veilgraph.tables.exact import exact, exact_sums, mean_of
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 Scaling = Literal["none", "row", "standard"]

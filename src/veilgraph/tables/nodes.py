@@ -13,16 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.core.party_settings import (
-    NodeSettings,
-    PartySettings,
-    SplitColumn,
-    SplitFractions,
-    is_pattern,
-)
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_ids, to_numbers
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
 from veilgraph.tables.source import Column, Rows, column_names, stream
 from veilgraph.tables.split import draw_splits
 
@@ -73,7 +67,7 @@ class NodeTable:
 
 
 def read_nodes(
-    settings: PartySettings,
+    settings: TableSettings,
     base: Path,
     columns: Sequence[FeatureColumn] | None = None,
     streams: LearningStreams | None = None,
@@ -91,8 +85,9 @@ def read_nodes(
     """
     nodes = settings.nodes
     path = base / nodes.file
+    names = column_names(path)
     if columns is None:
-        columns = feature_columns(settings, base)
+        columns = choose_columns(nodes, path, names)
     wanted = [nodes.id, *(column.name for column in columns)]
     if nodes.label is not None:
         wanted.append(nodes.label.column)
@@ -102,7 +97,7 @@ def read_nodes(
     values: list[list[Floats | Codes]] = [[] for _ in columns]
     labels: list[Codes] = []
     splits: list[Codes] = []
-    for raw_ids, *raw in stream(path, wanted):
+    for raw_ids, *raw in stream(path, wanted, names):
         ids.append(to_ids(raw_ids))
         for column, part, into in zip(columns, raw, values, strict=False):
             into.append(_feature_values(part, column.feature))
@@ -122,7 +117,7 @@ def read_nodes(
     return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split)
 
 
-def feature_columns(settings: PartySettings, base: Path) -> tuple[FeatureColumn, ...]:
+def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
     """The feature columns that the settings choose in the node table as it is now; only its header is read.
 
     Args:

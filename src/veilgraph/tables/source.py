@@ -83,15 +83,20 @@ def column_names(path: Path) -> tuple[str, ...]:
         return tuple(reader.schema.names)
 
 
-def stream(path: Path, columns: Sequence[str]) -> Iterator[list[Column]]:
+def stream(path: Path, columns: Sequence[str], names: Sequence[str] | None = None) -> Iterator[list[Column]]:
     """The chosen columns, batch by batch, in the order asked for; a column may be asked for more than once.
 
     In CSV every value is text as it stands and an empty one is null.
 
+    Args:
+        path: of the table.
+        columns: to read.
+        names: of all its columns, as ``column_names`` has them; default: they are read here.
+
     Raises:
         DataError: there is no such file, a column is missing or ambiguous, or the content is damaged.
     """
-    names = column_names(path)
+    names = column_names(path) if names is None else names
     for column in columns:
         if names.count(column) != 1:
             found = f"{names.count(column)} columns of that name" if column in names else "no such column"

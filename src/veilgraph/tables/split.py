@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from veilgraph.core.party_settings import SplitFractions
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, Codes
+from veilgraph.tables.settings import SplitFractions
 
 
 def draw_splits(

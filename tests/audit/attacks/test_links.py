@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from research.attack_strength_models import PlainSettings, induced, train_plain
 from veilgraph.audit.attacks.classifiers import train_classifier
 from veilgraph.audit.attacks.link_features import NodeRows
 from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.experiments.attack_strength_models import PlainSettings, induced, train_plain
 from veilgraph.graph.embedded import digits_data
 
 NETWORK = PlainSettings("GCN", width=16, epochs=100, dropout=0.5, weight_decay=5e-4)

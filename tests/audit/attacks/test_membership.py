@@ -8,10 +8,10 @@ import torch
 from scipy.stats import binom, norm
 from torch_geometric.data import Data
 
+from research.attack_strength_models import PlainSettings, train_plain
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.core.errors import DataError
-from veilgraph.experiments.attack_strength_models import PlainSettings, train_plain
 from veilgraph.graph.embedded import synthetic_data
 
 
@@ -51,7 +51,7 @@ def test_separable_targets_are_told_apart_by_every_attack():
     for name, found in scores.items():
         assert measure(found, truth).auc == 1, name
         if name.startswith("shadow"):
-            assert measure(found, truth, threshold=SHADOW_THRESHOLD).advantage == 1
+            assert measure(found, truth).advantage(SHADOW_THRESHOLD) == 1
 
 
 def test_members_like_others_are_not_told_apart():
@@ -104,9 +104,9 @@ def test_the_shadow_attack_learns_what_the_threshold_misses():
         for members in (truth, shadow_truth)
     )
     assert measure(confidence_scores(posteriors), truth).auc < 0.1
-    learned = measure(shadow_scores(posteriors, shadow, shadow_truth), truth, threshold=SHADOW_THRESHOLD)
+    learned = measure(shadow_scores(posteriors, shadow, shadow_truth), truth)
     assert learned.auc > 0.9
-    assert learned.advantage > 0.7
+    assert learned.advantage(SHADOW_THRESHOLD) > 0.7
 
 
 def test_few_members_weigh_as_much_as_many_others():
@@ -114,8 +114,8 @@ def test_few_members_weigh_as_much_as_many_others():
     random = np.random.default_rng(6)
     truth = np.arange(1100) < 100
     posteriors, shadow = (posteriors_of(random.normal(size=1100) + 1.0 * truth, 0 * truth.astype(int)) for _ in "ab")
-    decided = measure(shadow_scores(posteriors, shadow, truth), truth, threshold=SHADOW_THRESHOLD)
-    assert decided.advantage > 0.2
+    decided = measure(shadow_scores(posteriors, shadow, truth), truth)
+    assert decided.advantage(SHADOW_THRESHOLD) > 0.2
 
 
 def test_lira_is_the_z_score_against_the_out_models():
@@ -214,6 +214,6 @@ def test_an_overfit_network_gives_its_members_away_to_every_attack():
     for name, found in scores.items():
         assert intervals(found, truth, seed=0, confidence=0.99)["auc"].low > 0.5, name
         assert verdict(found, truth, level=0.001, seed=0).found, name
-    assert measure(scores["shadow"], truth, threshold=SHADOW_THRESHOLD).advantage > 0.25
+    assert measure(scores["shadow"], truth).advantage(SHADOW_THRESHOLD) > 0.25
     # The same scores say nothing of a half that the network was not trained on as such.
     assert not any(verdict(found, half(400, 9).numpy(), level=0.01, seed=0).found for found in scores.values())

@@ -18,10 +18,10 @@ from veilgraph.audit.attacks.reconstruction import (
 )
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.model_settings import InitialSettings
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.mpc.embed import init_std
 from veilgraph.mpc.plain import PlainCollaborative
+from veilgraph.nn.settings import InitialSettings
 
 NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.4

@@ -13,7 +13,7 @@ from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.ledgers import LEDGER_SUMMARY
+from veilgraph.run.ledgers import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
 

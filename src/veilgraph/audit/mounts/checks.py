@@ -17,20 +17,22 @@ from veilgraph.audit.attacks.low_bits import low_bits_p_value
 from veilgraph.audit.attacks.noise_level import Noisy, noise_level
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Secret, Skipped
-from veilgraph.audit.passes import Passes, numbers, together
+from veilgraph.audit.passes import numbers, together
+from veilgraph.audit.source import source_of
 from veilgraph.audit.statistics import Interval, Verdict
 from veilgraph.audit.view import View, load_view
-from veilgraph.core.audit_settings import Check
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.mpc.embed import SUM_BITS
 from veilgraph.nn.combine import build_combine
-from veilgraph.paradigms.ledgers import LEDGER
-from veilgraph.privacy.inserted import Inserted
-from veilgraph.privacy.plan import Channel, plan
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.single import fingerprint
-from veilgraph.roles.cut import GRADIENT_BITS
+from veilgraph.protocol.audit_settings import Check
+from veilgraph.protocol.cut import GRADIENT_BITS
+from veilgraph.protocol.inserted import Inserted
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.run.ledgers import LEDGER
 
 _MOST_PASSES: Final = 16
 _SPLIT: Final = 1
@@ -55,10 +57,10 @@ def checked(case: Case, party: PartyId, names: Sequence[str]) -> Iterator[Findin
 def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     """At the server: every release of the run, of all sessions, against the noise that the plan has."""
     settings, privacy = case.settings, case.settings.privacy
-    if view.party != SERVER or privacy is None or settings.paradigm != "vertical":
+    if view.party != SERVER or privacy is None:
         return
-    if privacy.mechanism != "gaussian" or settings.model.combine.strategy not in ("mean", "concat"):
-        what = f"mechanism {privacy.mechanism}, combine {settings.model.combine.strategy}"
+    if privacy.mechanism != "gaussian" or vertical(settings).model.combine.strategy not in ("mean", "concat"):
+        what = f"mechanism {privacy.mechanism}, combine {vertical(settings).model.combine.strategy}"
         yield Skipped(SERVER, "noise-level", f"it reads Gaussian noise in means and columns, and this is {what}",
                       "noise-level")  # fmt: skip
         return
@@ -77,22 +79,25 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
 def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     """Holders → what the server has of what they released together, or of one by itself."""
     settings, holders = case.settings, case.settings.publishing
-    plans = {name: plan(settings, name, case.graph(name).num_nodes) for name in settings.data.names}
+    plans = {
+        name: PARADIGMS[settings.paradigm].plan(settings, name, case.graph(name).num_nodes)
+        for name in settings.data.names
+    }
     noise: dict[tuple[PartyId, Channel], tuple[float, float]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
             noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, settings.privacy.clip
             noise[name, "gradients"] = of.multiplier * settings.privacy.gradient_clip, settings.privacy.gradient_clip
-    shared = len(holders) if build_combine(settings.model.combine).linear else 1
+    shared = len(holders) if build_combine(vertical(settings).model.combine).linear else 1
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
     for kind, channel in _MASKED.items():
         if all((name, channel) in noise for name in holders) and settings.is_masked:
             parts = shared if channel == "embeddings" else 1
             deviation = float(np.sqrt(sum(noise[name, channel][0] ** 2 for name in holders))) / parts
             clip = sum(noise[name, channel][1] for name in holders) / parts
-            for round_ in range(1, settings.model.rounds + 1):
+            for round_ in range(1, vertical(settings).model.rounds + 1):
                 rows = together(view, kind, round_, holders)
-                bits = settings.model.combine.bits if channel == "embeddings" else GRADIENT_BITS
+                bits = vertical(settings).model.combine.bits if channel == "embeddings" else GRADIENT_BITS
                 unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
                 found.setdefault(holders, []).extend(
                     Noisy(rows[place] * unit, deviation, clip) for place in range(len(rows))
@@ -118,11 +123,11 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent.values())
         if different and view.party != SERVER:
             yield _compared(view.party, other, different, different - _ledger(case, other).total())
-    if view.party != SERVER or privacy is None or settings.paradigm != "vertical":
+    if view.party != SERVER or privacy is None:
         return
     seen = {name: _released(case, view, name) for name in settings.data.names}
     for name in settings.data.names:
-        of = plan(settings, name, case.graph(name).num_nodes)
+        of = PARADIGMS[settings.paradigm].plan(settings, name, case.graph(name).num_nodes)
         if of is None or of.event is None:
             continue
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
@@ -196,28 +201,17 @@ def _ledger(case: Case, name: PartyId) -> Counter[str]:
 
 def _low_bits(case: Case, view: View) -> Iterator[Finding | Skipped]:
     """Sums that a party opens, of which the low bits tell of the summands unless these were rounded in secret."""
-    settings = case.settings
-    if settings.paradigm != "vertical" or settings.precision != "float32":
+    if case.settings.precision != "float32":
         return
-    trained, sums = view.of_training, list[tuple[str, Passes, int, Sequence[PartyId]]]()
-    if view.party == SERVER and settings.is_masked:
-        for round_ in range(1, settings.model.rounds + 1):
-            rows = together(trained, Kind.MASKED, round_, settings.publishing)
-            sums.append((f"the sums of round {round_}", rows, settings.model.combine.bits, settings.publishing))
-            rows = together(trained, Kind.MASKED_GRADIENT, round_, settings.publishing)
-            sums.append((f"the sums of gradients of round {round_}", rows, GRADIENT_BITS, settings.publishing))
-    if view.party != SERVER and settings.model.initial.method == "secure-sum":
-        everybody = (view.party, *view.others)
-        for kind, words in ((Kind.MASKED, "h0"), (Kind.MASKED_GRADIENT, "gradients of h0")):
-            sums.append((f"the sums of {words}", together(trained, kind, 0, everybody), SUM_BITS, everybody))
-    for words, rows, bits, holders in sums:
+    for opened in source_of(case.settings).sums(view):
+        words, rows = opened.words, opened.rows
         if not rows:
             continue
-        others = [name for name in holders if name != view.party]
+        others = [name for name in opened.holders if name != view.party]
         pieces = rows.pieces if len(rows) <= _MOST_PASSES else rows.pieces[:: len(rows) // _MOST_PASSES]
         try:
-            opened = [sum(each.tensor() for each in some).numpy() for some in pieces]  # type: ignore[union-attr]
-            p_value, share = low_bits_p_value(opened, bits=bits, summands=len(holders))
+            sums = [sum(each.tensor() for each in some).numpy() for some in pieces]  # type: ignore[union-attr]
+            p_value, share = low_bits_p_value(sums, bits=opened.bits, summands=len(opened.holders))
         except DataError as error:
             yield Skipped(view.party, f"low-bits of {words}", str(error), "low-bits")
             continue

@@ -20,6 +20,7 @@ from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.rows import rows_between
+from veilgraph.paradigms.vertical.settings import vertical
 
 _KNOWN: Final = 0.5
 _NARROW: Final = 3
@@ -75,7 +76,7 @@ def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     queries = max(1, min(_QUERIES, _MOST_ASKED // count))
     asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
     initial, weights = network.embedding.embed(), network.embedding.weights()
-    model = case.settings.model
+    model = vertical(case.settings).model
 
     def posteriors(h0: Mapping[PartyId, Tensor]) -> Floats:
         return np.asarray(network.infer_from(h0).double().softmax(dim=1).numpy())

@@ -17,7 +17,8 @@ from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.privacy.inserted import Inserted
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.inserted import Inserted
 
 _ZERO: Final = 1e-6
 """Of the clip: a row that counts as zero."""
@@ -61,7 +62,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             if privacy.relation == "zero-out":
                 _check_zero(releases, coins, privacy.clip)
             scores, judged = inserted_scores(releases, coins, seed=case.seed)
-            joint = settings.model.initial.is_joint and len(members) > 1
+            joint = vertical(settings).model.initial.is_joint and len(members) > 1
             yield bound_finding(
                 adversary,
                 holder,
@@ -87,7 +88,7 @@ def _releases(
     notes = {name: [seen for seen in views[name].own if seen.tag.kind is Kind.EMBEDDING] for name in publishing}
     clean = {name: {_key(seen): seen for seen in noted} for name, noted in notes.items()}
     outside = [name for name in publishing if views[name] not in friends]
-    for round_ in range(1, settings.model.rounds + 1):
+    for round_ in range(1, vertical(settings).model.rounds + 1):
         if settings.is_masked:
             passes = less_own(together(server, Kind.MASKED, round_, publishing), friends)
             for number, pieces in enumerate(passes.pieces):

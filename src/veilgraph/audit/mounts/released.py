@@ -14,7 +14,7 @@ from veilgraph.audit.mounts.bounds import bound_finding
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.view import load_view
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.privacy.local.canaries import NodeCanaries
+from veilgraph.protocol.node_canaries import NodeCanaries
 
 
 def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
@@ -26,7 +26,7 @@ def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
     """
     settings, members = case.settings, members_of(adversary)
     learner = next((name for name in settings.learning if name in members), None)
-    release, private = settings.feature_release, settings.local.labels
+    release, private = settings.feature_release, settings.label_release
     if learner is None or release is None:
         return
     if not release.canaries:

@@ -27,6 +27,7 @@ from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.mpc.embed import init_std, init_weight
+from veilgraph.paradigms.vertical.settings import vertical
 
 _MOST_NODES: Final = 400
 _FEWEST_NODES: Final = 50
@@ -109,17 +110,17 @@ class _Known:
         """The known part of the initial W of a holder's columns, [F_owner, d]."""
         settings, case = self.case.settings, self.case
         columns = {name: case.graph(name).features.shape[1] for name in settings.data.names}
-        std = init_std(settings.model.initial, sum(columns.values()), settings.model.dim)
+        std = init_std(vertical(settings).model.initial, sum(columns.values()), vertical(settings).model.dim)
         if _is_collaborative(case):
             drawers, std = self.seeds, std / len(columns) ** 0.5
         else:
             drawers = {owner: self.seeds[owner]}
         drawn = [
-            init_weight(LearningStreams(seed, drawer), owner, columns[owner], settings.model.dim, std).numpy()
+            init_weight(LearningStreams(seed, drawer), owner, columns[owner], vertical(settings).model.dim, std).numpy()
             for drawer, seed in drawers.items()
         ]
         return np.asarray(np.sum(drawn, axis=0))
 
 
 def _is_collaborative(case: Case) -> bool:
-    return case.settings.model.initial.method == "collaborative"
+    return vertical(case.settings).model.initial.method == "collaborative"

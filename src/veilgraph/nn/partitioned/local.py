@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.model_settings import ModelSettings
 from veilgraph.nn.dropout import Masks, draw_mask
 from veilgraph.nn.local import LocalModel
 from veilgraph.nn.neighbourhood import Edges, Sampler
@@ -19,6 +18,7 @@ from veilgraph.nn.partitioned.halo import HaloAdjacency
 from veilgraph.nn.partitioned.passes import Passes, Plan, check_partitioned, flat, shaped
 from veilgraph.nn.partitioned.worker import PLAN, Command
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.settings import ModelSettings
 
 
 class Machines:

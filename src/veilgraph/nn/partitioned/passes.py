@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.model_settings import LocalSettings
 from veilgraph.nn.dropout import Masks
 from veilgraph.nn.local import LOCAL_MODELS
 from veilgraph.nn.partitioned.halo import HaloAdjacency
+from veilgraph.nn.settings import LocalSettings
 
 PARTITIONED: Final = ("sage-mean", "sage-pool", "gcn", "gin", "appnp")
 """Local models that run on several machines: those made of the products of ``Adjacency``, and not of single edges."""
 
-_REFUSED: Final = (
+NOT_PARTITIONED: Final = (
     "model.local.model={model!r} does not run on several machines: it looks at single edges; choose one of "
     + ", ".join(PARTITIONED)
     + ", or one machine"
@@ -90,20 +89,7 @@ def check_partitioned(model: str) -> None:
         ConfigError: it does not.
     """
     if model not in PARTITIONED:
-        raise ConfigError(_REFUSED.format(model=model))
-
-
-def unspreadable(job: JobSettings) -> str | None:
-    """Why no holder of a job can have several machines; None where all can."""
-    if job.paradigm != "vertical" or (job.privacy is not None and job.privacy.once):
-        return (
-            "machines: only in vertical jobs that exchange embeddings in every pass does a holder have a local part "
-            "that several machines can share; use one machine"
-        )
-    if job.device != "cpu":
-        return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
-    model = job.model.local.model
-    return None if model in PARTITIONED else _REFUSED.format(model=model)
+        raise ConfigError(NOT_PARTITIONED.format(model=model))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.release_settings import FeatureReleaseSettings
 from veilgraph.privacy.local.additive import AnalyticGaussian, LocalLaplace
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
 
 _Build = Callable[[FeatureReleaseSettings, int], FeatureMechanism]
 

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from veilgraph import __version__
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
@@ -21,6 +20,7 @@ from veilgraph.report.page.privacy import privacy
 from veilgraph.report.page.traffic import traffic
 from veilgraph.report.page.training import training
 from veilgraph.report.page.words import job
+from veilgraph.run.run_directory import RunDirectory
 
 PAGE: Final = "report.html"
 _TEMPLATE: Final = "page.html.j2"

@@ -8,11 +8,11 @@ from typing import Final
 
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
+from veilgraph.core.words import counted
 from veilgraph.report.page.audit_file import read_audit
 from veilgraph.report.page.audit_rows import WIDTH, Row, row_of
 from veilgraph.report.page.charts import Axis, Tick, axis_ticks
 from veilgraph.report.page.found import Found
-from veilgraph.report.page.text import counted
 
 _INSET: Final = 8.0
 _FEW: Final = 8

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.verdicts import AUDIT_FILE
-from veilgraph.core.config import first_problem
 from veilgraph.core.errors import RunError
+from veilgraph.core.settings import first_problem
 
 _VERSION: Final = 2
 _RESULT: Final = TypeAdapter(AuditResult)

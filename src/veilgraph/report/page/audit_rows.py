@@ -7,9 +7,9 @@ from typing import Final
 
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
+from veilgraph.core.words import figure
 from veilgraph.report.audit import limit_words
 from veilgraph.report.page.charts import Axis, IntervalChart, LineChart, Span, line_chart, span
-from veilgraph.report.page.text import figure
 
 CHANCE: Final = 0.5
 """The AUC of a guess."""

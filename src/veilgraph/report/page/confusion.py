@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
+from veilgraph.core.words import counted
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.predictions import Predictions, load_predictions, reading
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.page.found import Found, graph_of
-from veilgraph.report.page.text import counted
 from veilgraph.report.tables import percent
+from veilgraph.run.predictions import Predictions, load_predictions, reading
+from veilgraph.run.run_directory import RunDirectory
 
 _MOST_CLASSES: Final = 12
 """With more the matrix is no longer readable, and the most frequent confusions are listed in its place."""
@@ -69,7 +69,7 @@ def confusion(found: Found) -> Confusion:
     """
     run = RunDirectory(found.path)
     party = reading(run)
-    private = found.settings.local.labels
+    private = found.settings.label_release
     if private is not None:
         return Confusion(f"No confusion matrix: the true labels are {private.holder}'s, and {party} never learns them.")
     folder = run.party_path(party)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.config import JobSettings
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.paradigms.run_directory import Record, RunDirectory
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.job import JobSettings
 from veilgraph.report.disclosures import read_disclosures
-from veilgraph.roles.disclosures import DisclosureRecord
+from veilgraph.run.run_directory import Record, RunDirectory
 
 _GRAPH: Final = "graph.safetensors"
 _ALIGNMENT: Final = "alignment.json"

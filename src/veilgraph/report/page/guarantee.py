@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from veilgraph.core.config import JobSettings
-from veilgraph.core.privacy_settings import PrivacySettings
-from veilgraph.core.release_settings import FeatureReleaseSettings
+from veilgraph.core.words import listed
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.protocol.job import JobSettings
 from veilgraph.report.budget import NO_PERSON, OF_NODES, holds_against
-from veilgraph.report.page.text import listed
 
 _UNITS: Final = MappingProxyType(
     {
@@ -81,7 +82,7 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
         ("holds against", against),
     )
     limits = [_NOT[settings.unit]]
-    if job.model.initial.method != "individual":
+    if vertical(job).model.initial.method != "individual":
         limits.append(
             "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
             "against them per-release ε and total ε are infinite."
@@ -99,7 +100,7 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
 
 
 def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
-    labels = job.local.labels
+    labels = job.label_release
     about = [
         ("unit", "what one node releases at one holder, all its features together"),
         ("neighbouring relation", "replacement: the node's own values, or any others in the declared range"),
@@ -109,7 +110,7 @@ def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
     if labels is not None:
         about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
     about.append(("holds against", "everybody, all parties together"))
-    if job.paradigm == "vertical":
+    if not job.learns_alone:
         edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
     else:
         edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
+from veilgraph.core.words import counted, listed
+from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.report.page.found import Found
-from veilgraph.report.page.text import counted, listed
 from veilgraph.report.page.training import progress
 from veilgraph.report.tables import percent
-
-_PARADIGMS: Final = {
-    "vertical": "vertical: the same nodes, different columns",
-    "horizontal": "horizontal: the same columns, different nodes",
-    "local": "local: nodes perturb their own values",
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ def head(found: Found) -> Head:
     settings = found.settings
     return Head(
         settings.name,
-        _PARADIGMS[settings.paradigm],
+        PARADIGMS[settings.paradigm].title,
         _when(found),
         _where(found),
         _verdict(found),
@@ -69,23 +63,12 @@ def _where(found: Found) -> str:
 def _verdict(found: Found) -> str:
     settings = found.settings
     holders = settings.data.names
-    both = "both" if len(holders) == 2 else "all"
     if found.summary is None:
         return f"{listed(holders)} train one model together. {progress(found)}"
     nodes = counted(int(found.summary["nodes"]), "node")
     classes = next((facts.classes for facts in found.holders.values() if facts.classes is not None), None)
     what = "the class of a node" if classes is None else f"which of {classes} classes a node is of"
-    if settings.paradigm == "horizontal":
-        scored = settings.data.label_party
-        return f"{listed(holders)} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
-    if settings.paradigm == "local":
-        return (
-            f"{listed(settings.learning)} trained a model that predicts {what}, from what {nodes} had perturbed of "
-            f"themselves at {listed(settings.releasing)}."
-        )
-    return (
-        f"{listed(holders)} trained one model together that predicts {what}, on the {nodes} that {both} of them have."
-    )
+    return PARADIGMS[settings.paradigm].verdict(settings, what, nodes)
 
 
 def _accuracy(found: Found) -> str:
@@ -94,5 +77,5 @@ def _accuracy(found: Found) -> str:
     value = found.summary.get("test_accuracy")
     if value is not None:
         return percent(value)
-    private = found.settings.local.labels
+    private = found.settings.label_release
     return "no test nodes" if private is None else f"known to {private.holder} alone"

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Final
 
 from veilgraph.core.revelations import STATEMENTS
+from veilgraph.core.words import listed
+from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.rows import Protection
 from veilgraph.report.page.found import Found
-from veilgraph.report.page.text import listed
 from veilgraph.report.tables import human_bytes
-from veilgraph.roles.disclosure_rows import Protection
-from veilgraph.roles.disclosures import DisclosureRecord
 
 
 @dataclass(frozen=True)

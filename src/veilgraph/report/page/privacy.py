@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.ledgers import LEDGER, LEDGER_SUMMARY
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.budget import epsilon_text, worth
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.guarantee import Guarantee, guarantee
+from veilgraph.run.ledgers import LEDGER, LEDGER_SUMMARY
+from veilgraph.run.run_directory import RunDirectory
 
 
 class _Ledger(BaseModel):

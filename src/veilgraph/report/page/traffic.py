@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.run_directory import RunDirectory
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.tables import human_bytes
+from veilgraph.run.run_directory import RunDirectory
 
 _FILE: Final = "traffic.json"
 

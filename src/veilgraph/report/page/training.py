@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from veilgraph.paradigms.run_directory import Record
+from veilgraph.core.words import counted, figure
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
-from veilgraph.report.page.text import counted, figure
 from veilgraph.report.tables import percent
+from veilgraph.run.run_directory import Record
 
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
 _SELECTED: Final = {
@@ -71,7 +71,7 @@ def _notes(found: Found) -> list[str]:
     notes = []
     if found.summary is None:
         notes.append(progress(found))
-    private = found.settings.local.labels
+    private = found.settings.label_release
     if found.summary is not None and found.summary.get("test_accuracy") is None and private is None:
         notes.append("No node is set aside for testing, so there is no test accuracy.")
     if private is not None and found.metrics:

@@ -1,0 +1,72 @@
+"""The plaintext trainings that a horizontal job is compared with, and its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Final
+
+from research.ppgnn import ppgnn
+from veilgraph.core.errors import ConfigError
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.parts import HorizontalPart, pool_parts
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, separate
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import Progress, fit
+from veilgraph.protocol.role import precision
+from veilgraph.run.run_directory import Record
+
+Training = Callable[[JobSettings, Sequence[HorizontalPart], Progress], Record]
+"""(job, the holders' parts, progress) → summary."""
+
+_AVERAGED: Final = ("val_accuracy", "test_accuracy", "val_f1", "test_f1")
+
+
+def train_horizontal(job: JobSettings, kind: str, progress: Progress) -> Record:
+    """Summary of one training of a horizontal job, with its seed's split.
+
+    Args:
+        job: of paradigm horizontal.
+        kind: a name in ``TRAININGS``.
+        progress: called after every epoch.
+
+    Raises:
+        ConfigError: there is no such training of a horizontal job.
+        DataError: the data cannot be read or divided so.
+    """
+    if kind not in TRAININGS:
+        raise ConfigError(f"kind {kind!r} is not of paradigm='horizontal'; choose from {', '.join(TRAININGS)}")
+    return TRAININGS[kind](job, load_parts(job.data, job.seed), progress)
+
+
+def _together(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
+    network = LayeredNetwork(horizontal(job).horizontal, job.train, parts, seed=job.seed, dtype=precision(job))
+    return fit(network, progress).summary
+
+
+def _pooled(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
+    return _together(job, [pool_parts(parts)], progress)
+
+
+def _separate(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
+    """Means over the holders; of the best epochs the last."""
+    results = separate(
+        horizontal(job).horizontal, job.train, parts, seed=job.seed, dtype=precision(job), progress=progress
+    )
+    summaries = [result.summary for result in results]
+    means = {name: fmean(summary[name] for summary in summaries) for name in _AVERAGED}
+    return {**means, "best_epoch": max(summary["best_epoch"] for summary in summaries)}
+
+
+def _ppgnn(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
+    return ppgnn(job, parts, progress).summary
+
+
+TRAININGS: Final[Mapping[str, Training]] = {
+    "federated": _together,
+    "pooled": _pooled,
+    "separate": _separate,
+    "ppgnn": _ppgnn,
+}
+"""The trainings by the kind that the tables use."""

@@ -1,0 +1,114 @@
+"""The plaintext trainings of a job of paradigm local: GCN+RAW, GCN+RND and GCN+OHD; LPGNN judged by true labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import system_secrets
+from veilgraph.graph.datasets import load_for_learner, load_whole
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.nn.local_settings import LabelReleaseSettings
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.twin import ReleasedLabels, degree_features, random_features, train_local_private
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.protocol.role import precision
+from veilgraph.run.run_directory import Record
+
+_MOST_RANDOM: Final = 256
+"""Random columns at most; they are dense, where the data sets' own are sparse."""
+
+
+def _centred(features: AffineFeatures, mean: float) -> AffineFeatures:
+    """A GCN hardly learns from features whose common mean outweighs what differs: half as accurate on Cora."""
+    return replace(features, offset=-mean)
+
+
+FEATURES: Final[Mapping[str, Callable[[PartyGraph, int], AffineFeatures]]] = {
+    "raw": lambda graph, seed: AffineFeatures(graph.features),
+    "random": lambda graph, seed: _centred(
+        random_features(graph.num_nodes, min(graph.num_features, _MOST_RANDOM), seed), 0.5
+    ),
+    "degrees": lambda graph, seed: degree_features(graph),
+}
+"""What a node has for features, by the kind that the tables use: (graph, seed) → Tensor[N, d]."""
+
+
+_RELEASED: Final = ("released", "believed")
+"""The job's plaintext twin; and the same where released labels are taken for the true ones."""
+
+
+def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
+    """Summary of one plaintext training with the job's network and its seed's split; test nodes have true labels.
+
+    ``raw``, ``random`` and ``degrees`` learn from all labels and nothing perturbed. ``released`` is the job's twin: it
+    learns from what nodes release, chooses the epoch by it, and is judged by the true labels of test nodes, which the
+    job itself never has where labels are private. ``believed`` does that without correcting or denoising labels.
+
+    Args:
+        job: of paradigm local; ``local.network.hops: 0`` makes it a GCN of two layers.
+        kind: a name in ``FEATURES``, or ``released`` or ``believed``.
+        progress: called after every epoch.
+
+    Raises:
+        ConfigError: there is no such training of a local job, or it is not one for private labels, or for true ones.
+        DataError: the data cannot be read, or a feature lies outside the declared range.
+    """
+    if kind not in (*FEATURES, *_RELEASED):
+        choices = ", ".join((*FEATURES, *_RELEASED))
+        raise ConfigError(f"kind {kind!r} is not of paradigm='local'; choose from federated, {choices}")
+    private, labels = node_dp(job).local.labels, None
+    if kind == "believed" and private is None:
+        raise ConfigError("kind 'believed' takes released labels for the true ones; give local.labels")
+    if kind in FEATURES:
+        if private is not None:
+            raise ConfigError(f"local.labels with kind {kind!r}, which learns from labels as they are; leave it out")
+        graph = load_whole(job.data, job.data.label_party, job.seed)
+        features = FEATURES[kind](graph, job.seed)
+    else:
+        graph, features = _released_features(job)
+        if private is not None:
+            labels = _released_labels(graph, private)
+    if kind == "believed" and labels is not None:
+        graph, labels = replace(graph, labels=labels.labels), None
+    return train_local_private(
+        node_dp(job).local.network,
+        job.train,
+        graph,
+        features,
+        labels,
+        seed=job.seed,
+        dtype=precision(job),
+        progress=progress,
+    ).summary
+
+
+def _released_features(job: JobSettings) -> tuple[PartyGraph, AffineFeatures]:
+    """The learner's graph, with all labels, and the features that it has: its own, and what the others release."""
+    graphs = {graph.party: graph for graph in load_for_learner(job.data, job.data.label_party, job.seed)}
+    release = node_dp(job).local.features
+    if release is None:
+        raise ConfigError("local.features: missing; it says how nodes release theirs")
+    learner = graphs[job.data.label_party]
+    blocks = [AffineFeatures(learner.features)]
+    for holder in job.releasing:
+        x = graphs[holder].features
+        mechanism = feature_mechanism(release, x.shape[1])
+        blocks.append(AffineFeatures(mechanism.release(x, system_secrets), mechanism.scale, mechanism.offset))
+    return learner, AffineFeatures.joined(blocks, precision(job))
+
+
+def _released_labels(graph: PartyGraph, private: LabelReleaseSettings) -> ReleasedLabels:
+    """Of training and validation nodes; test nodes keep the true ones, to be judged by."""
+    true, train, val, classes = graph.labels, graph.train_mask, graph.val_mask, graph.num_classes
+    if true is None or train is None or val is None or classes is None:
+        raise DataError(f"party {graph.party!r}: labels or masks are missing; give the split and the labels")
+    response, known, labels = LabelResponse(private.epsilon, classes), train | val, true.clone()
+    labels[known] = response.release(true[known], system_secrets)
+    return ReleasedLabels(labels, response.transition(), private)

@@ -1,0 +1,119 @@
+"""PPGNN, which SAPGNN is compared with (5.2): VFGNN where every holder has all columns of all nodes, and its own edges.
+
+The layers are those of SAPGNN's eq. 23, as for all methods of its evaluation, with weights of each holder's own:
+
+    t_v = x_v + max(0, max x_u)            what a holder has once and for all
+    h_v = dropout(activation(W·t_v))       h^0 of VFGNN
+    z_v = h_v + max(0, max h_u)            its local embedding
+    logits of the mean of all z_v          at the label holder
+
+With one holder that is the horizontal network itself, whose W has a bias too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.features import compact
+from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import MASKS
+from veilgraph.nn.horizontal_settings import HorizontalSettings
+from veilgraph.nn.layered import Features, HolderLayer, layer_widths
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.role import precision
+
+
+def ppgnn(
+    settings: JobSettings, parts: Sequence[HorizontalPart], progress: Progress = lambda records: None
+) -> PlainResult:
+    """Trains PPGNN on a horizontal split.
+
+    Its holders must be aligned on all nodes, so the split has ``data.parts.knows: all``. The paper does not say who has
+    the labels; here it is ``data.label_party`` alone, as in VFGNN, which loses nothing, as all have the same.
+
+    Args:
+        settings: the horizontal job.
+        parts: of all holders, in its order.
+        progress: called after every epoch.
+
+    Raises:
+        ConfigError: the job's network is not that of eq. 23 with two layers.
+        DataError: the holders know different nodes.
+    """
+    first = parts[0].ids
+    if any(not torch.equal(part.ids, first) for part in parts):
+        raise DataError("data.parts: PPGNN's holders must all know the same nodes; set knows to all")
+    vertical = as_vertical(settings)
+    dtype = precision(settings)
+    graphs = [_first_layer(settings, part.graph, dtype) for part in parts]
+    network = PlainNetwork(
+        vertical, graphs, settings.data.label_party, lambda dim: _LastLayer(horizontal(settings).horizontal, dim, dtype)
+    )
+    return fit(network, progress)
+
+
+def as_vertical(settings: JobSettings) -> JobSettings:
+    """The vertical job with the same training, and a network of the same width, activation and dropout.
+
+    Raises:
+        ConfigError: as ``ppgnn``.
+    """
+    network = horizontal(settings).horizontal
+    if (network.layers, network.message, network.update) != (2, "none", "sum") or not network.pools:
+        raise ConfigError(
+            f"horizontal: layers={network.layers}, message={network.message!r}, aggregate={network.aggregate!r}, "
+            f"update={network.update!r}: PPGNN is offered for the network of SAPGNN's eq. 23 alone; set 2, none, max "
+            "or min, and sum"
+        )
+    if network.server.batch_norm:
+        raise ConfigError("horizontal.server.batch_norm=true: PPGNN has none; set it to false")
+    server = network.server
+    content = settings.model_dump(
+        mode="json", exclude={"horizontal": True, "paradigm": True, "model": True, "data": {"parts"}}
+    )
+    content["model"] = {
+        "dim": network.dim,
+        "initial": {"method": "individual", "activation": server.activation, "dropout": server.dropout},
+        "local": {"model": "custom", "normalize": False},
+        "combine": {"strategy": "mean"},
+        "server": {"layers": 0, "dropout": 0.0},
+    }
+    return parse_job(content, f"PPGNN of {settings.name}")
+
+
+class _LastLayer(nn.Module):
+    """The second layer's pooling over a holder's own edges, as a local model; without weights."""
+
+    def __init__(self, settings: HorizontalSettings, dim: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._layer = HolderLayer(settings, layer_widths(settings, dim)[-1])
+        self._dtype = dtype
+        self._adjacency: Adjacency | None = None
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Tensor[N, d] to Tensor[N, d]; edges stay those of the first call."""
+        if self._adjacency is None:
+            self._adjacency = Adjacency.of_edges(edge_index, None, len(x), self._dtype)
+        embedding: Tensor = self._layer(x, self._adjacency)
+        return embedding
+
+
+def _first_layer(settings: JobSettings, graph: PartyGraph, dtype: torch.dtype) -> PartyGraph:
+    """The graph with the first layer's t as its features, and labels at the label holder alone."""
+    layer = HolderLayer(
+        horizontal(settings).horizontal, layer_widths(horizontal(settings).horizontal, graph.num_features)[0]
+    )
+    pooled = layer(Features(graph.features, dtype), Adjacency.from_graph(graph, dtype))
+    nobody: dict[str, None] = {} if graph.party == settings.data.label_party else dict.fromkeys(("labels", *MASKS))
+    return replace(graph, features=compact(pooled), **nobody)  # type: ignore[arg-type]

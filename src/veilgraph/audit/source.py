@@ -1,0 +1,97 @@
+"""Where evidence comes from: what the audit asks of a paradigm's messages.
+
+A package with a paradigm of its own adds a ``Source`` of the same name by an entry point of the group
+``veilgraph.evidence``; without one the audit tests what must say nothing, and lists what reveals something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.registry import Registry
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import JobSettings
+
+if TYPE_CHECKING:
+    from veilgraph.audit.evidence import Evidence
+    from veilgraph.audit.passes import Passes
+    from veilgraph.audit.view import View
+    from veilgraph.paradigms.vertical.twin import PlainNetwork
+    from veilgraph.run.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """A sum in fixed point that a party opens.
+
+    Attributes:
+        words: what it is.
+        rows: of each pass.
+        bits: how many of them are fractional.
+        holders: whose summands it has.
+    """
+
+    words: str
+    rows: Passes
+    bits: int
+    holders: Sequence[PartyId]
+
+
+class Source:
+    """What the messages of a paradigm hold; this one knows nothing of them."""
+
+    def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        """What a party is meant to have, that attacks can be mounted on.
+
+        Args:
+            view: of the party.
+            trained: the part of it in which rows are those of its data.
+        """
+        yield from ()
+
+    def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+        """What some parties have together, and none of them alone.
+
+        Args:
+            server: its view, where it is one of them.
+            holders: views of the holders among them, at least one.
+            outside: the other holders, at least one.
+        """
+        yield from ()
+
+    def sums(self, view: View) -> Iterator[OpenedSum]:
+        """Sums in fixed point that a party opens, whose low bits could tell of the summands."""
+        yield from ()
+
+    def unreadable(self, run: RunDirectory) -> str:
+        """Why views of a run cannot be read, though it is complete; empty if they can."""
+        return ""
+
+    def twin(self, run: RunDirectory) -> PlainNetwork:
+        """The trained network in one process.
+
+        Raises:
+            DataError: its inferences cannot be made anew.
+        """
+        raise DataError(
+            "joint inferences are made anew in jobs of paradigm vertical without privacy and perturbed features; with "
+            "them each inference has noise of its own or is of what was released once"
+        )
+
+
+SOURCES: Final[Registry[Source]] = Registry(
+    "veilgraph.evidence",
+    {
+        "vertical": "veilgraph.audit.sources.vertical:VERTICAL",
+        "horizontal": "veilgraph.audit.sources.horizontal:HORIZONTAL",
+        "local": "veilgraph.audit.sources.node_dp:NODE_DP",
+    },
+)
+
+
+def source_of(job: JobSettings) -> Source:
+    """That of a job's paradigm."""
+    return SOURCES.get(job.paradigm) or Source()

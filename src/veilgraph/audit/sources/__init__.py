@@ -1,0 +1,1 @@
+"""What the messages of each paradigm hold for attacks: one file for each."""

@@ -1,1 +1,0 @@
-"""The papers' tables with our figures beside them."""

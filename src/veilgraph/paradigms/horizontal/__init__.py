@@ -1,0 +1,1 @@
+"""SAPGNN: holders of the same columns."""

@@ -1,0 +1,240 @@
+"""A holder of a horizontal job: local embeddings layer by layer, the way back, and weights that all share (SAPGNN)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+from torch.nn import functional
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import MAX_MESSAGE_BYTES
+from veilgraph.mpc.compare import SecureMax
+from veilgraph.mpc.mask import PairwiseMasks, sum_among
+from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal.node_lists import (
+    edge_hashes,
+    node_hashes,
+    receive_places,
+    send_edges,
+    send_nodes,
+    share_secrets,
+)
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
+from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.cut import HolderCut, leaf
+from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.resumption import Point, Start
+from veilgraph.protocol.role import Session
+from veilgraph.protocol.scores import Scores
+from veilgraph.protocol.stated import agree_within
+
+GRADIENT_BITS: Final = 40
+"""Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
+
+TALLY_BITS: Final = 20
+_REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
+
+
+class HorizontalHolder(Judge):
+    """Holds nodes, their features, edges between them, and perhaps labels.
+
+    Args:
+        session: of this party.
+        graph: its own data.
+        ids: of its nodes, one per row, distinct.
+    """
+
+    def __init__(self, session: Session, graph: PartyGraph, ids: Sequence[str]) -> None:
+        super().__init__(session)
+        graph.validate()
+        if len(ids) != graph.num_nodes:
+            raise DataError(f"{graph.party}: {len(ids)} ids for {graph.num_nodes} nodes; name every node once")
+        self.graph, self._ids = graph, ids
+        self._settings = horizontal(session.settings).horizontal
+        self._others = [holder for holder in session.holders if holder != session.link.party]
+        self._tallies = 0
+        self._secure: SecureMax | None = None
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, graph = self.session, self.graph
+        classes = graph.num_classes or 0 if graph.labels is not None else 0
+        mine = Hello(
+            job=session.settings.hash(),
+            features=graph.num_features,
+            classes=classes,
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
+            refuses=session.refuses,
+        )
+        hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
+        self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
+        key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
+        self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
+        self._widths = layer_widths(self._settings, graph.num_features)
+        self._masks = PairwiseMasks.agree(
+            session.link, session.holders, session.secrets, rounding_key=session.rounding_key
+        )
+        self._cut = HolderCut(session.link, None, 0, session.dtype)
+        session.link.expect(unread_bytes_by_rows(horizontal(session.settings), graph.num_nodes, self._widths))
+        self._send_lists(key)
+        self._labels = float(self._among(torch.tensor([self._training_nodes()]).double(), "training nodes", 0))
+        if self._labels == 0:
+            raise DataError("no holder has a training node; give labels and a train_mask to one")
+        return start
+
+    def _send_lists(self, key: bytes) -> None:
+        """Nodes, and what else this aggregate needs, to the server."""
+        session, graph, settings = self.session, self.graph, self._settings
+        nodes = node_hashes(key, self._ids)
+        send_nodes(session.link, nodes)
+        edges, weight = graph.edge_index, graph.edge_weight
+        if settings.edges == "deduplicate":
+            counts = send_edges(session.link, edge_hashes(key, nodes, edges))
+            edges, weight = edges[:, counts], None if weight is None else weight[counts]
+        self._adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
+        self._features = Features(graph.features, session.dtype)
+        if settings.aggregate == "mean":
+            session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 0), self._adjacency.degrees.unsqueeze(1).contiguous())
+        if settings.combine == "secure-max":
+            self._rows, self._num_nodes = receive_places(session.link, graph.num_nodes, self._most_nodes())
+            self._secure = SecureMax(session.link, session.holders, self._masks, session.dtype)
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        self._sent: dict[int, Tensor] = {}
+        self._wins: dict[int, Tensor] = {}
+        self._inputs: list[Tensor] = []
+        h: Tensor | Features = self._features
+        published = published_layers(self._settings, step)
+        for index, widths in enumerate(self._widths):
+            if index in published:
+                self._sent[index] = self._network.layer(index)(h, self._adjacency)
+                self._give(step, index, self._sent[index].detach())
+            h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
+            self._inputs.append(h)
+        self.logits = self._network.predict(self._inputs[-1])
+
+    def _most_nodes(self) -> int:
+        """N at most: the codes of all nodes in the widest layer are one message."""
+        return MAX_MESSAGE_BYTES // (self.session.dtype.itemsize * max(widths.sent for widths in self._widths))
+
+    def _give(self, step: int, index: int, local: Tensor) -> None:
+        if self._secure is None:
+            self._cut.publish(step, index + 1, local)
+            return
+        everywhere = local.new_full((self._num_nodes, local.shape[1]), -math.inf)
+        everywhere[self._rows] = local
+        self._wins[index] = self._secure.compete(everywhere, step, index + 1)[self._rows]
+
+    @override
+    def backward(self, step: int) -> None:
+        graph, loss = self.graph, torch.zeros(())
+        if graph.labels is not None and graph.train_mask is not None and self._training_nodes():
+            mask = graph.train_mask
+            own = functional.cross_entropy(self.logits[mask], graph.labels[mask], reduction="sum") / self._labels
+            loss = own.detach()
+            backward(own)
+        self._cut.publish_gradient(step, len(self._inputs), gradient_of(self._inputs[-1]))
+        for index in reversed(learning_layers(self._settings)):
+            gradient = self._cut.gradient(step, index + 1, tuple(self._sent[index].shape))  # type: ignore[arg-type]
+            if self._secure is not None:
+                gradient = gradient * self._wins[index]
+            backward(self._sent[index], gradient)
+            if index:
+                self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
+        self._fuse(step, loss)
+
+    def _fuse(self, step: int, loss: Tensor) -> None:
+        """Gradients of the weights that all holders share, and the loss: added up among the holders (eqs. 21-22)."""
+        weights = list(self._network.parameters())
+        parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+        # in the precision they were computed in, which says how many of their digits are more than zeros
+        flat = torch.cat([*(part.reshape(-1) for part in parts), loss.reshape(1).to(parts[0].dtype)])
+        tag = Tag(Kind.MASKED_GRADIENT, step)
+        total = sum_among(
+            self.session.link,
+            self._others,
+            self._masks,
+            flat,
+            tag,
+            bits=GRADIENT_BITS,
+            purpose="weight gradients",
+            remedy=_REMEDY,
+        )
+        self.loss = float(total[-1])
+        for weight, part in zip(weights, torch.split(total[:-1], [weight.numel() for weight in weights]), strict=True):
+            weight.grad = part.view_as(weight)
+
+    @override
+    def scores(self, *, everything: bool = False) -> Scores:
+        """Over the labels of all holders; all ask for them at the same time, and learn the same."""
+        own = tally(self.graph, self.logits.detach(), self._classes).flat()
+        self._tallies += 1
+        scores = Tally.of_flat(self._among(own, "scores", self._tallies), self._classes).scores()
+        if everything:
+            return scores
+        selects = self.session.settings.train.select_by == "f1"
+        return replace(scores, val_f1=scores.val_f1 if selects else None, test_f1=None)
+
+    def _among(self, values: Tensor, purpose: str, number: int) -> Tensor:
+        tag = Tag(Kind.MASKED, number, 0)
+        return sum_among(
+            self.session.link,
+            self._others,
+            self._masks,
+            values,
+            tag,
+            bits=TALLY_BITS,
+            purpose=purpose,
+            remedy=_REMEDY,
+        )
+
+    def _training_nodes(self) -> int:
+        return 0 if self.graph.train_mask is None else int(self.graph.train_mask.sum())
+
+    @property
+    @override
+    def reports(self) -> bool:
+        return self.session.link.party == self.session.settings.data.label_party
+
+    @override
+    def audience(self) -> list[PartyId]:
+        """All holders judge alike; one tells the server."""
+        return [SERVER] if self.reports else []
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"holder": self._network}
+
+
+def common_classes(hellos: dict[PartyId, Hello]) -> int:
+    """The number of classes that all holders with labels state; all must have the same columns as well.
+
+    Raises:
+        DataError: they differ, or nobody has labels.
+    """
+    features = {holder: hello.features for holder, hello in hellos.items()}
+    classes = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
+    for what, values in (("columns", features), ("classes", classes)):
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
+            raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")
+    if not classes:
+        raise DataError("no holder has labels; give labels and masks to one")
+    return next(iter(classes.values()))

@@ -1,0 +1,109 @@
+"""SAPGNN as a paradigm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.revelations import Revelation
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.words import listed
+from veilgraph.graph.party import PartyGraph, check_names
+from veilgraph.nn.network import CustomModel
+from veilgraph.paradigms.horizontal import disclosure, inputs, words
+from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
+from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.protocol.cast import Cast
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.role import Session
+from veilgraph.tables.encode import FeatureEncoding
+
+MAX_CLASSES: Final = 2**12
+"""Every evaluation opens C² numbers."""
+
+
+class Horizontal(Paradigm[HorizontalJob]):
+    """Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""
+
+    title: ClassVar[str] = "horizontal: the same columns, different nodes"
+
+    has_privacy: ClassVar[bool] = False
+
+    def facts(self, job: HorizontalJob, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
+        return disclosure.facts(job, sender)
+
+    def reveals(self, job: HorizontalJob) -> dict[Revelation, str]:
+        return disclosure.reveals(job)
+
+    def concerns(self, name: Revelation, job: HorizontalJob, party: PartyId) -> bool:
+        return party in job.data.names
+
+    def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
+        return math.inf
+
+    def unbounded(self, job: HorizontalJob) -> str:
+        return "paradigm=horizontal has no differential privacy: take vertical"
+
+    def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party != SERVER:
+            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
+        return fields
+
+    def load(self, job: HorizontalJob) -> Inputs:
+        return inputs.load(job)
+
+    def label_party(self, job: HorizontalJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        check_names(graphs)
+        inputs.check_own(graphs)
+        return job.data.label_holder or graphs[0].party
+
+    def accept(self, job: HorizontalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        return inputs.accept(job, graphs, ids)
+
+    def check_tables(self, job: HorizontalJob) -> None:
+        check_columns_here(job)
+
+    def prepare(
+        self,
+        link: Link,
+        job: HorizontalJob,
+        organisation: Organisation | None,
+        encoding: FeatureEncoding | None,
+        streams: LearningStreams,
+    ) -> Prepared:
+        return collect(link, job, organisation, encoding, streams)
+
+    def cast(
+        self,
+        session: Session,
+        folder: Path,
+        aligned: Aligned,
+        custom: CustomModel | None,
+        publisher: LocalPublisher | None,
+    ) -> Cast:
+        if aligned.graph is None:
+            return Cast(HorizontalServer(session))
+        return Cast(HorizontalHolder(session, aligned.graph, aligned.ids or ()))
+
+    def describe(self, job: HorizontalJob) -> list[str]:
+        return words.describe(job)
+
+    def part_of(self, job: HorizontalJob, holder: PartyId) -> str:
+        return "reports the scores" if holder == job.data.label_party else "holder"
+
+    def verdict(self, job: HorizontalJob, what: str, nodes: str) -> str:
+        scored = job.data.label_party
+        names = listed(job.data.names)
+        return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
+
+
+HORIZONTAL: Final = Horizontal()

@@ -1,0 +1,177 @@
+"""The horizontal network in one process, by ordinary autograd, with nothing hidden; and separate training (SP).
+
+With all holders' parts it is the plaintext twin of the federated job. With one part that is the combined graph it is
+the pooled model, which the federation's result must equal. In float64 it does to about 1e-12 after 50 steps; in float32
+a node's sum h + m may round alike for two neighbours, whose gradient then goes to either, and Adam makes much of that
+where gradients are tiny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER
+from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
+from veilgraph.nn.horizontal_settings import HorizontalSettings
+from veilgraph.nn.layered import Features, LayeredHolder, LayeredServer, first_is_fixed
+from veilgraph.nn.pooling import total
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.scores import Objective, Scores
+
+SHARED: Final = "holders"
+"""Name of the learning streams that all holders share: their weights start equal."""
+
+
+class LayeredNetwork:
+    """All parties of a horizontal job together.
+
+    Args:
+        settings: of the network.
+        train: of the training.
+        parts: one per holder, in the job's order; one or more.
+        seed: of the job; the weights start alike whatever the number of holders.
+        dtype: of weights and embeddings.
+
+    Raises:
+        ConfigError: ``train.class_weights`` is ``balanced``, which one holder cannot compute from its labels.
+        DataError: nobody has labels, or columns or classes differ.
+
+    Attributes:
+        holder: the local weights, which all holders have.
+        server: the global ones.
+        embeddings: h^(2), …, h^(L+1) of all nodes, of the last forward pass.
+    """
+
+    def __init__(
+        self,
+        settings: HorizontalSettings,
+        train: TrainSettings,
+        parts: Sequence[HorizontalPart],
+        *,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if train.class_weights != "none":
+            raise ConfigError(
+                f"train.class_weights={train.class_weights!r} needs every class's share of all holders' labels, which "
+                "no holder knows; set it to none"
+            )
+        self.train_settings = train
+        self._settings = settings
+        pooled = pool_parts(parts).graph
+        if pooled.labels is None or pooled.num_classes is None:
+            raise DataError("holders: none has labels, and training needs some; give labels to one")
+        if settings.edges == "deduplicate":
+            parts = without_duplicates(parts)
+        self._num_nodes = pooled.num_nodes
+        _, self._rows = positions(parts)
+        self._features = [Features(part.graph.features, dtype) for part in parts]
+        self._adjacencies = [Adjacency.from_graph(part.graph, dtype) for part in parts]
+        degrees = [adjacency.degrees.unsqueeze(1) for adjacency in self._adjacencies]
+        self._degrees = total(degrees, self._rows, self._num_nodes)
+        self._streams = LearningStreams(seed, SERVER)
+        columns = pooled.num_features
+        self.holder = LayeredHolder(settings, columns, pooled.num_classes, LearningStreams(seed, SHARED), dtype)
+        self.server = LayeredServer(settings, columns, self._streams, dtype)
+        self._objectives = [
+            (at, Objective(part.graph, train, dtype), _training_nodes(part))
+            for part, at in zip(parts, self._rows, strict=True)
+            if part.graph.labels is not None
+        ]
+        self._judge = Objective(pooled, train, dtype)
+        self.optimizer = torch.optim.Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
+        self.embeddings: list[Tensor] = []
+        self._dtype = dtype
+        self._first: Features | None = None
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The shared local weights and the server's, by name."""
+        return {"holder": self.holder, "server": self.server}
+
+    def trained(self) -> list[nn.Parameter]:
+        """Weights that Adam trains."""
+        return [parameter for module in self.modules().values() for parameter in module.parameters()]
+
+    def forward(self, epoch: int | None) -> Tensor:
+        """h^(L+1) of all nodes, Tensor[N, width]; ``epoch`` counts the dropout streams, None means evaluation."""
+        generator = None if epoch is None else self._streams.generator("dropout", epoch)
+        inputs: Sequence[Tensor | Features] = self._features
+        self.embeddings = []
+        for index in range(len(self.server.layers)):
+            local, server = self.holder.layer(index), self.server.layer(index)
+            combined: Tensor | Features
+            if index == 0 and self._first is not None:
+                combined = self._first
+            else:
+                pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
+                combined = server.combine(pieces, self._rows, self._num_nodes, self._degrees)
+                if index == 0 and first_is_fixed(self._settings):
+                    self._first = combined = Features.compacted(combined, self._dtype)
+            self.embeddings.append(server.update(combined, generator))
+            inputs = [self.embeddings[-1][at] for at in self._rows]
+        return self.embeddings[-1]
+
+    def train_step(self, epoch: int) -> float:
+        """One forward and backward pass and one update; returns the training loss.
+
+        The loss is the sum of the holders' (eq. 16), over the number of their training labels: a label that several
+        holders have counts once for each.
+        """
+        for parameter in self.trained():
+            parameter.grad = None
+        embedding = self.forward(epoch)
+        labels = sum(count for _, _, count in self._objectives)
+        losses = [
+            objective.training_loss(self.holder.predict(embedding[at])) * (count / labels)
+            for at, objective, count in self._objectives
+        ]
+        loss = torch.stack(losses).sum()
+        backward(loss)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def infer(self) -> Tensor:
+        """Logits of all nodes, Tensor[N, C], without dropout and without a graph."""
+        with torch.no_grad():
+            logits: Tensor = self.holder.predict(self.forward(None))
+            return logits
+
+    def judged(self) -> Tensor:
+        """Logits that an epoch is judged by: those of ``infer``."""
+        return self.infer()
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
+        return self._judge.score(logits, everything=everything)
+
+
+def separate(
+    settings: HorizontalSettings,
+    train: TrainSettings,
+    parts: Sequence[HorizontalPart],
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress = lambda records: None,
+) -> list[PlainResult]:
+    """Separate training, the paper's SP (5.2): every holder alone with its own part, judged on its own test nodes.
+
+    The paper does not say how it judges; its SP is taken to be the mean of these results over the holders.
+
+    Raises:
+        DataError: some holder has no labels.
+    """
+    return [fit(LayeredNetwork(settings, train, [part], seed=seed, dtype=dtype), progress) for part in parts]
+
+
+def _training_nodes(part: HorizontalPart) -> int:
+    return 0 if part.graph.train_mask is None else int(part.graph.train_mask.sum())

@@ -1,0 +1,178 @@
+"""LPGNN's learning on one machine: a server's training on released features, and the methods it is compared with.
+
+Nothing is perturbed here: whoever calls gives what the nodes released. The server knows the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.autograd import backward
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.denoise import LabelDenoising
+from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, neighbour_adjacency
+from veilgraph.nn.local_settings import DenoiseSettings, KPropSettings
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.scores import Objective, Scores
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedLabels:
+    """Labels as a server has them after randomised response.
+
+    Attributes:
+        labels: Tensor[N] int64, read for training and validation nodes.
+        transition: Tensor[c, c], P(released label = j | true label = i).
+        settings: how to learn from them.
+    """
+
+    labels: Tensor
+    transition: Tensor
+    settings: DenoiseSettings
+
+
+class LocalPrivateNetwork:
+    """A server's network and its training.
+
+    With private labels the epoch is chosen by the released labels of the validation nodes and by log p(y'|x); a true
+    label is read of test nodes alone.
+
+    Args:
+        settings: of the network.
+        train: of the training.
+        graph: with masks; its features are not read, and with ``labels`` its labels are those of test nodes only.
+        features: of every node.
+        labels: None: those of ``graph``.
+        seed: of initial weights and dropout.
+        dtype: of weights and embeddings.
+
+    Raises:
+        ConfigError: ``train.class_weights`` is ``balanced`` with private labels, whose classes' shares are not known.
+        DataError: there are no labels or masks, or numbers of nodes or classes differ.
+
+    Attributes:
+        train_settings: of the training.
+        network: the weights.
+    """
+
+    def __init__(
+        self,
+        settings: KPropSettings,
+        train: TrainSettings,
+        graph: PartyGraph,
+        features: AffineFeatures,
+        labels: ReleasedLabels | None = None,
+        *,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if len(features.values) != graph.num_nodes:
+            raise DataError(
+                f"features: {len(features.values)} rows for a graph of {graph.num_nodes} nodes; give one row per node"
+            )
+        self.train_settings = train
+        self._denoising = None
+        if labels is not None:
+            graph, self._denoising = _denoised(settings, train, graph, labels, dtype)
+        self._train, self._test = graph.train_mask, graph.test_mask
+        self._objective = Objective(graph, train, dtype)
+        self._streams = LearningStreams(seed, SERVER)
+        self.network = KPropNetwork(
+            settings, features, graph, self._objective.classes, streams=self._streams, dtype=dtype
+        )
+        self._optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay
+        )
+
+    def train_step(self, epoch: int) -> float:
+        """One forward and backward pass and one update; returns the training loss."""
+        self._optimizer.zero_grad()
+        logits = self.network(self._streams.generator("dropout", epoch))
+        if self._denoising is None or self._train is None:
+            loss = self._objective.training_loss(logits)
+        else:
+            loss = self._denoising.loss(logits, self._train)
+        backward(loss)
+        self._optimizer.step()
+        return float(loss.detach())
+
+    def infer(self) -> Tensor:
+        """Logits of every node's true class, Tensor[N, c], without dropout and without a graph."""
+        with torch.no_grad():
+            logits: Tensor = self.network(None)
+            return logits
+
+    def judged(self) -> Tensor:
+        """As ``infer``: everything here is post-processing, so a pass has no price."""
+        return self.infer()
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """How logits do on each split; with private labels on the released ones, but for test nodes."""
+        if self._denoising is not None:
+            released = self._denoising.scores(logits)
+            logits = released if self._test is None else torch.where(self._test.unsqueeze(1), logits, released)
+        return self._objective.score(logits, everything=everything)
+
+
+def train_local_private(
+    settings: KPropSettings,
+    train: TrainSettings,
+    graph: PartyGraph,
+    features: AffineFeatures,
+    labels: ReleasedLabels | None = None,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress = lambda records: None,
+) -> PlainResult:
+    """Trains a ``LocalPrivateNetwork``; the arguments are its. Accuracy is micro-F1.
+
+    GCN+RAW is ``hops: 0`` with the raw features, GCN+RND with ``random_features``, GCN+OHD with ``degree_features``.
+    """
+    return fit(LocalPrivateNetwork(settings, train, graph, features, labels, seed=seed, dtype=dtype), progress)
+
+
+def random_features(num_nodes: int, columns: int, seed: int) -> AffineFeatures:
+    """GCN+RND's: independent numbers, uniform in [0, 1), Tensor[num_nodes, columns] float32."""
+    generator = LearningStreams(seed, SERVER).generator("random features")
+    return AffineFeatures(torch.rand(num_nodes, columns, generator=generator))
+
+
+def degree_features(graph: PartyGraph) -> AffineFeatures:
+    """GCN+OHD's: a node's number of neighbours, one-hot: ``torch.sparse_csr`` [N, largest + 1] float32."""
+    degrees = torch.bincount(graph.edge_index[1], minlength=graph.num_nodes)
+    values, rows = torch.ones(graph.num_nodes), torch.arange(graph.num_nodes + 1)
+    shape = (graph.num_nodes, int(degrees.max()) + 1)
+    return AffineFeatures(torch.sparse_csr_tensor(rows, degrees, values, shape, check_invariants=True))
+
+
+def _denoised(
+    settings: KPropSettings, train: TrainSettings, graph: PartyGraph, labels: ReleasedLabels, dtype: torch.dtype
+) -> tuple[PartyGraph, LabelDenoising]:
+    """The graph with the labels that may be looked at, and the loss on the released ones."""
+    if train.class_weights != "none":
+        raise ConfigError(
+            f"train.class_weights={train.class_weights!r} needs the true labels' shares, and labels are private; set "
+            "it to none"
+        )
+    true, train_mask, val_mask = graph.labels, graph.train_mask, graph.val_mask
+    if true is None or train_mask is None or val_mask is None:
+        raise DataError(
+            f"party {graph.party!r}: labels or masks are missing; give the split and the test nodes' labels"
+        )
+    if labels.labels.shape != true.shape or len(labels.transition) != graph.num_classes:
+        raise DataError(
+            f"labels: {len(labels.labels)} of {len(labels.transition)} classes for a graph of {graph.num_nodes} nodes "
+            f"and {graph.num_classes} classes; they must be the same"
+        )
+    known = train_mask | val_mask
+    adjacency = neighbour_adjacency(graph, settings.aggregate, dtype)
+    denoising = LabelDenoising(labels.labels, known, labels.transition, labels.settings, adjacency)
+    return replace(graph, labels=torch.where(known, labels.labels, true)), denoising

@@ -1,0 +1,1 @@
+"""VFGNN: holders of the same nodes."""

@@ -1,0 +1,273 @@
+"""``privacy.schedule: once``: every other holder releases its rows a single time, and the label holder learns alone.
+
+Nothing leaves the label holder. What it was given is kept, so that later sessions on the same data release nothing:
+every holder numbers its releases and knows whether its data have changed since the newest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor, nn
+from torch.autograd import backward
+from typing_extensions import override
+
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc import ring
+from veilgraph.mpc.embed import init_std, init_weight
+from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.nn.combine import build_combine
+from veilgraph.nn.deep import build_deep
+from veilgraph.nn.evidence import class_evidence
+from veilgraph.nn.fixed import fixed_embedding, project, random_projection
+from veilgraph.nn.head import build_head
+from veilgraph.nn.network import HolderNetwork
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.degree import bound_degrees
+from veilgraph.protocol.agreement import Hello, check_new_release
+from veilgraph.protocol.cut import HolderCut, ServerCut, leaf
+from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.resumption import Point, Start, alone
+from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.stated import agree_within
+
+_ROUND: Final = 1
+
+
+class OnceRole(Role, ABC):
+    """A party of such a job.
+
+    Attributes:
+        release_number: of the release that this session worked with, known once set up.
+        is_new: whether that release was made in this session.
+    """
+
+    def __init__(self, session: Session, held: int) -> None:
+        super().__init__(session)
+        self._held = held
+        self.release_number = 0
+        self.is_new = False
+        job = session.settings
+        self._strategy = build_combine(vertical(job).model.combine)
+        self._width = self._strategy.output_dim(vertical(job).model.dim, len(job.publishing))
+
+    def _agree(self, nodes: int, affordable: int | None = None) -> dict[PartyId, Hello]:
+        """Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels."""
+        session = self.session
+        mine = Hello(
+            job=session.settings.hash(),
+            nodes=nodes,
+            alignment=session.alignment,
+            refuses=session.refuses,
+            steps=affordable,
+            release=self._held,
+            restarts=session.restarts,
+        )
+        hellos = agree_within(session, mine)
+        numbers = {hellos[holder].release for holder in session.holders}
+        held = numbers.pop() if len(numbers) == 1 else 0
+        self.is_new = held <= 0
+        if self.is_new:
+            check_new_release(hellos)
+        self.release_number = held if held > 0 else 1 + max(abs(hellos[holder].release) for holder in session.holders)
+        spent = [holder for holder in session.settings.publishing if hellos[holder].steps == 0]
+        if self.is_new and spent:
+            raise BudgetSpent(
+                f"a new release is needed and the budget of {', '.join(spent)} has no room for one; allow a larger "
+                "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+            )
+        return hellos
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None: ...
+
+    @override
+    def backward(self, step: int) -> None: ...
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {}
+
+
+class ReleasingHolder(OnceRole):
+    """Projects its features with fixed random weights, propagates over its own edges, and releases the rows.
+
+    Args:
+        session: of this party, with its publisher.
+        graph: its own data, validated.
+        held: number of its newest release, negative if its data have changed since, 0 for none.
+    """
+
+    trains = False
+
+    def __init__(self, session: Session, graph: PartyGraph, held: int = 0) -> None:
+        super().__init__(session, held)
+        graph.validate()
+        self.graph = graph
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, job = self.session, self.session.settings
+        publisher = session.publisher
+        self._agree(self.graph.common, None if publisher is None else publisher.affordable_releases())
+        if not self.is_new:
+            return alone([], session.nonce())
+        masks = None
+        if job.is_masked:
+            masks = PairwiseMasks.agree(
+                session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
+            )
+        cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, publisher)
+        rows, release = embedding_to_release(self.graph, session), cut.release(0)
+        released = rows if release is None else release(rows)
+        cut.publish(0, _ROUND, released / len(job.publishing) if self._strategy.linear else released)
+        return alone([], session.nonce())
+
+
+class ReleaseServer(OnceRole):
+    """Adds up, or joins, what the holders released, and passes it on."""
+
+    trains = False
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 0)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, job = self.session, self.session.settings
+        hellos = self._agree(0)
+        if self.is_new:
+            shape = (hellos[session.holders[0]].nodes, vertical(job).model.dim)
+            cut = ServerCut(
+                session.link,
+                job.publishing,
+                masked=job.is_masked,
+                bits=vertical(job).model.combine.bits,
+                dtype=session.dtype,
+            )
+            linear = self._strategy.linear
+            pieces = [cut.total(0, _ROUND, shape)] if linear else cut.each(0, _ROUND, shape)
+            cut.send_combined(0, _ROUND, self._strategy.merge(pieces), to=[job.data.label_party])
+        return alone([], session.nonce())
+
+
+class LearningHolder(OnceRole, Judge):
+    """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
+
+    Its own network gives each node log probabilities; the rows add their evidence (``nn.evidence``).
+
+    Args:
+        session: of this party.
+        graph: its own data, validated.
+        held: number of the release that it kept for these nodes, 0 for none.
+        released: Tensor[C, width], that release.
+    """
+
+    def __init__(self, session: Session, graph: PartyGraph, held: int = 0, released: Tensor | None = None) -> None:
+        super().__init__(session, held if released is not None else 0)
+        graph.validate()
+        self.graph, self.released = graph, released
+        model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
+        common = graph.common_part()
+        self._objective = Objective(common, session.settings.train, dtype)
+        adjacency = Adjacency.from_graph(graph, dtype)
+        self._common_adjacency = adjacency if common is graph else Adjacency.from_graph(common, dtype)
+        self._operand = ring.static_operand(graph.features, lambda values: values.to(dtype))
+        std = init_std(model.initial, graph.num_features, model.dim)
+        weight = init_weight(streams, session.link.party, graph.num_features, model.dim, std)
+        self._weight = nn.Parameter(weight.to(dtype))
+        self._network = HolderNetwork(model, 1, adjacency, streams, dtype, common=graph.common)
+        self._deep = build_deep(model.dim, model.dim, model.server, streams=streams, dtype=dtype)
+        self._head = build_head(
+            self._deep.output_dim, self._objective.classes, model.head, streams=streams, dtype=dtype
+        )
+        self._noise_variance = noise_variance(session, graph.common)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session = self.session
+        self._agree(self.graph.common)
+        if self.is_new:
+            cut = HolderCut(session.link, None, vertical(session.settings).model.combine.bits, session.dtype)
+            self.released = cut.combined(0, _ROUND, (self.graph.common, self._width))
+        return alone([] if self.is_new else held, session.nonce())
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        """In training the logits of the own network alone; else with what the released rows add to them."""
+        generator = self.dropout(epoch)
+        self._h0 = leaf(self._operand.times(self._weight.detach()))
+        started = self._network.start(self._h0, generator)
+        own, _ = self._network.contribute(_ROUND, started, started, generator)
+        deep = self._deep(own, generator)
+        of_head = None if epoch is None else self.session.streams.generator("head dropout", epoch)
+        self.logits = self._head(deep, self._common_adjacency, of_head)
+        if epoch is None and self.released is not None:
+            log_probabilities, opinion = self._objective.opinion(self.logits)
+            self._alone = log_probabilities
+            self.logits = log_probabilities + class_evidence(self.released, opinion, self._noise_variance)
+
+    @override
+    def backward(self, step: int) -> None:
+        backward(self.training_loss("train.learning_rate or model.local.learning_rate"))
+        self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
+
+    @override
+    def without_releases(self) -> dict[str, float | int | None]:
+        """What its own network says of the same epoch: what an ε close to 0 would leave it with."""
+        scores = self._objective.score(self._alone)
+        return {
+            "val_accuracy": scores.val_accuracy,
+            "test_accuracy": scores.test_accuracy,
+            "changed": int((self._alone.argmax(dim=1) != self.logits.argmax(dim=1)).sum()),
+        }
+
+    @override
+    def audience(self) -> list[PartyId]:
+        """Nobody: the others are done."""
+        return []
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"holder": self._network, "deep": self._deep, "head": self._head}
+
+    @override
+    def trained(self) -> list[nn.Parameter]:
+        return [*super().trained(), self._weight]
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        return {**super().weights(), "initial.weight": self._weight.data}
+
+
+def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
+    """The rows of the common nodes before they are clipped and noised: Tensor[C, d]."""
+    job, edges, weight = session.settings, graph.edge_index, graph.edge_weight
+    bound = None if job.privacy is None else job.privacy.degree_bound
+    if bound is not None:
+        kept = bound_degrees(edges, graph.num_nodes, bound)
+        edges, weight = edges[:, kept], None if weight is None else weight[kept]
+    adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
+    projection = random_projection(graph.num_features, vertical(job).model.dim, session.streams, session.dtype)
+    projected = project(graph.features, projection)
+    return fixed_embedding(projected, adjacency, vertical(job).model, session.streams)[: graph.common]
+
+
+def noise_variance(session: Session, nodes: int) -> float:
+    """Of the noise on one entry of what the label holder gets: public, as the job and the number of nodes are.
+
+    James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
+    """
+    job = session.settings
+    plans = [PARADIGMS[job.paradigm].plan(job, party, nodes) for party in job.publishing]
+    variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
+    shared = len(job.publishing) if build_combine(vertical(job).model.combine).linear else 1
+    return sum(variances) / len(job.publishing) / shared

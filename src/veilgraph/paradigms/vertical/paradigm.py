@@ -1,0 +1,181 @@
+"""VFGNN as a paradigm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.revelations import Revelation
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.words import listed
+from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.features import scale_features
+from veilgraph.graph.party import PartyGraph, check_federation
+from veilgraph.nn.network import CustomModel
+from veilgraph.nn.partitioned.passes import NOT_PARTITIONED, PARTITIONED
+from veilgraph.nn.settings import MAX_DETECTED_BITS
+from veilgraph.paradigms.vertical import disclosure, words
+from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.server import Server
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.plan import Plan
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.aligning import align
+from veilgraph.protocol.cast import Cast
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.released import with_released_features
+from veilgraph.protocol.releases import KeptRelease
+from veilgraph.protocol.role import Session
+from veilgraph.protocol.unread import unread_of_passes
+from veilgraph.tables.encode import FeatureEncoding
+
+_ROWS: Final = "released"
+
+
+class Vertical(Paradigm[VerticalJob]):
+    """Holders of the same nodes train one network; embeddings are combined at a server."""
+
+    title: ClassVar[str] = "vertical: the same nodes, different columns"
+
+    def facts(self, job: VerticalJob, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
+        return disclosure.facts(job, sender, receiver)
+
+    def reveals(self, job: VerticalJob) -> dict[Revelation, str]:
+        return disclosure.reveals(job)
+
+    def concerns(self, name: Revelation, job: VerticalJob, party: PartyId) -> bool:
+        return disclosure.concerns(name, job, party)
+
+    def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+        return plan(job, party, nodes)
+
+    def largest_epsilon(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> float:
+        own = plan(job, party, nodes)
+        return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
+
+    def unbounded(self, job: VerticalJob) -> str:
+        if job.privacy is None:
+            if job.feature_release is not None:
+                return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
+            return "it has no privacy part: set privacy.epsilon_total"
+        if job.model.initial.is_joint:
+            return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
+        return "its noise bounds nothing: raise privacy.noise_multiplier"
+
+    def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party == SERVER:
+            return fields
+        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
+        if releases or job.learns_alone:
+            fields["release"] = (-MAX_NODES, MAX_NODES)
+        if releases:
+            if party in job.releasing:
+                fields["features"] = (1, MAX_FEATURES)
+        elif job.model.initial.is_joint and not job.learns_alone:
+            fields["features"] = (1, MAX_FEATURES)
+            if job.model.initial.method == "collaborative":
+                bits = job.feature_bits
+                fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
+        return fields
+
+    def unread_bytes(self, job: VerticalJob, hellos: Mapping[PartyId, Hello]) -> int:
+        model = job.model
+        return unread_of_passes(
+            max(hello.nodes for hello in hellos.values()),
+            [hello.features for hello in hellos.values()],
+            width=model.dim * (len(job.data.names) if model.combine.strategy == "concat" else 1),
+            dim=model.dim,
+            rounds=model.rounds,
+            batch_size=job.train.batch_size,
+        )
+
+    def unspreadable(self, job: VerticalJob) -> str | None:
+        if job.learns_alone:
+            return super().unspreadable(job)
+        if job.device != "cpu":
+            return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
+        model = job.model.local.model
+        return None if model in PARTITIONED else NOT_PARTITIONED.format(model=model)
+
+    def load(self, job: VerticalJob) -> Inputs:
+        graphs = load_parties(job.data, job.seed)
+        check_federation(graphs, job.data.label_party)
+        return Inputs(job, graphs)
+
+    def label_party(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        labelled = [graph.party for graph in graphs if graph.labels is not None]
+        label_party = job.data.label_holder or next(iter(labelled), graphs[0].party if graphs else "")
+        check_federation(graphs, label_party)
+        return label_party
+
+    def accept(self, job: VerticalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
+        check_federation(scaled, job.data.label_party)
+        return Inputs(job, scaled)
+
+    def prepare(
+        self,
+        link: Link,
+        job: VerticalJob,
+        organisation: Organisation | None,
+        encoding: FeatureEncoding | None,
+        streams: LearningStreams,
+    ) -> Prepared:
+        return align(link, job, organisation, encoding, streams)
+
+    def cast(
+        self,
+        session: Session,
+        folder: Path,
+        aligned: Aligned,
+        custom: CustomModel | None,
+        publisher: LocalPublisher | None,
+    ) -> Cast:
+        job, graph = session.settings, aligned.graph
+        labelled = session.link.party == job.data.label_party
+        if not job.learns_alone:
+            anew = False
+            if job.feature_release is not None:
+                graph, anew = with_released_features(session, folder, graph, publisher)
+            kind = LabelHolder if labelled else DataHolder
+            return Cast(Server(session) if graph is None else kind(session, graph, custom), anew)
+        if graph is None:
+            return Cast(ReleaseServer(session))
+        kept = KeptRelease(folder, job, session.alignment, graph)
+        held, rows = kept.number, kept.tensors.get(_ROWS)
+        role: OnceRole
+        role = LearningHolder(session, graph, held, rows) if labelled else ReleasingHolder(session, graph, held)
+        return Cast(role, keep=partial(_keep, kept, role))
+
+    def describe(self, job: VerticalJob) -> list[str]:
+        return words.describe(job)
+
+    def server_part(self, job: VerticalJob) -> str:
+        return "joins the releases; relays" if job.learns_alone else super().server_part(job)
+
+    def verdict(self, job: VerticalJob, what: str, nodes: str) -> str:
+        holders = job.data.names
+        both = "both" if len(holders) == 2 else "all"
+        names = listed(holders)
+        return f"{names} trained one model together that predicts {what}, on the {nodes} that {both} of them have."
+
+
+def _keep(kept: KeptRelease, role: OnceRole) -> None:
+    """Keeps a release that was made, before anything is computed from it."""
+    if role.is_new:
+        rows = role.released if isinstance(role, LearningHolder) else None
+        kept.replace(role.release_number, {} if rows is None else {_ROWS: rows})
+
+
+VERTICAL: Final = Vertical()

@@ -1,0 +1,131 @@
+"""The semi-honest server: dealer, COMBINE and the deep layers (VFGNN CG2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.autograd import backward
+from typing_extensions import override
+
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import receive_as
+from veilgraph.mpc.dealer import Dealer, Direction
+from veilgraph.nn.network import ServerNetwork
+from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.paradigms.vertical.dealing import Background
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.cut import ServerCut, leaf
+from veilgraph.protocol.resumption import Point, Start
+from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.stated import agree_within
+
+
+class Server(Role):
+    """Sees combined (or, where the job says so, single) embeddings and their gradients; deals masks it never uses."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._model = vertical(session.settings).model
+        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype).to(
+            session.device
+        )
+        combine = self._model.combine
+        self._cut = ServerCut(
+            session.link,
+            session.holders,
+            masked=combine.is_masked,
+            bits=combine.bits,
+            dtype=session.dtype,
+            device=session.device,
+        )
+        self._weight_total: Tensor | None = None
+        self._dealer: Dealer | None = None
+        self._background = Background()
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session = self.session
+        mine = Hello(
+            job=session.settings.hash(),
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
+            alignment=session.alignment,
+        )
+        hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
+        self.allow_steps(hellos)
+        self.nodes = nodes = hellos[session.holders[0]].nodes
+        if self._network.combine.needs_weight:
+            self._weight_total = self._cut.weight_total(nodes).clamp_min(1e-12)
+        if self._model.initial.method == "collaborative":
+            features = {holder: hellos[holder].features for holder in session.holders}
+            self._dealer = Dealer(
+                session.link, features, nodes, self._model.dim, session.secrets, device=session.device
+            )
+            self._dealer.send_seeds()
+            self._deal(Direction.FORWARD, 0)
+        return start
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        self._deal_ahead()
+        generator = self.dropout(epoch)
+        rounds, weight_total = self._model.rounds, self._weight_total
+        self._shape = (self.nodes, self._model.dim)
+        if self.batch is not None:
+            self._shape = (len(self.batch.rows), self._model.dim)
+            weight_total = None if weight_total is None else weight_total[self.batch.rows]
+        self._pieces: list[list[Tensor]] = []
+        self._sent: list[Tensor] = []
+        for round_ in range(1, rounds + 1):
+            if self._network.combine.linear:
+                pieces = [leaf(self._cut.total(step, round_, self._shape))]
+            else:
+                pieces = [leaf(piece) for piece in self._cut.each(step, round_, self._shape)]
+            self._pieces.append(pieces)
+            combined = self._network.merge(pieces, weight_total)
+            if round_ < rounds:
+                self._cut.send_combined(step, round_, combined)
+            else:
+                combined = self._network.deep(combined, generator)
+                self._cut.send_combined(step, round_, combined, to=[self.session.settings.data.label_party])
+            self._sent.append(combined)
+
+    @override
+    def backward(self, step: int) -> None:
+        label_party = self.session.settings.data.label_party
+        shape = tuple(self._sent[-1].shape)
+        gradient = receive_as(self.session.link, label_party, Tag(Kind.GRADIENT, step), shape, self.session.dtype)
+        gradient = gradient.to(self.session.device)
+        for round_ in range(self._model.rounds, 0, -1):
+            if round_ < self._model.rounds:
+                gradient = self._cut.gradient_total(step, round_, self._shape)
+            backward(self._sent[round_ - 1], gradient)
+            self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
+        self._changed()
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"server": self._network}
+
+    @override
+    def close(self) -> None:
+        self._background.close()
+
+    def _deal_ahead(self) -> None:
+        """While the holders use one product, deals the backward product of this step and the next forward one."""
+        self._background.check()
+        if self._embeds_now() and self._learns:
+            self._deal(Direction.BACKWARD, self.embed_step)
+            self._deal(Direction.FORWARD, self.embed_step + 1)
+
+    def _deal(self, direction: Direction, step: int) -> None:
+        if self._dealer is not None:
+            self._background.submit(self._traced_deal, self._dealer, direction, step)
+
+    def _traced_deal(self, dealer: Dealer, direction: Direction, step: int) -> None:
+        with self.session.trace.span(f"deal {direction.name.lower()}", step=step):
+            dealer.deal(direction, step)

@@ -1,0 +1,164 @@
+"""A vertical job (VFGNN): holders of the same nodes. Every default is the paper's where the paper names one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+from veilgraph.nn.settings import MAX_DETECTED_BITS, ModelSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.protocol.job import JobSettings
+
+
+class VerticalJob(JobSettings):
+    """Holders have other columns, and edges of their own, of the same nodes."""
+
+    paradigm: Literal["vertical"] = "vertical"
+    model: ModelSettings = Field(ModelSettings(), description="the network of the vertical paradigm")
+
+    def _check_unused(self) -> None:
+        self._check_parts()
+        if self.device != "cpu" and self._once:
+            raise ValueError(
+                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
+                "compute on the CPU"
+            )
+        self._check_batches()
+        if self.model.initial.release is not None:
+            self._check_perturbed()
+        if self.privacy is not None:
+            (self._check_once if self.privacy.once else self._check_every_step)()
+
+    def _check_batches(self) -> None:
+        if self.train.batch_size is None:
+            if self.model.local.fanout is not None:
+                raise ValueError(
+                    f"model.local.fanout={self.model.local.fanout} bounds the neighbourhoods of batches; leave it out "
+                    "or set train.batch_size"
+                )
+            return
+        rules = (
+            ("model.rounds", self.model.rounds, 1, "a second round would ask for the neighbours, and so tell edges"),
+            ("model.head.logit_hops", self.model.head.logit_hops, 0, "they reach beyond a batch"),
+            ("privacy", self.privacy, None, "its ledger counts releases of all rows"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(
+                    f"train.batch_size needs {name}={'null' if needed is None else needed}: {why}; set it so or leave "
+                    "batch_size out"
+                )
+
+    def _check_perturbed(self) -> None:
+        if self.privacy is not None:
+            raise ValueError(
+                "privacy noises what a holder publishes and model.initial.method=perturbed its features, and their ε "
+                "are not counted together; leave one of them out"
+            )
+        if self.data.feature_scaling == "standard":
+            raise ValueError(
+                "data.feature_scaling='standard' computes with all nodes' values, and with "
+                "model.initial.method=perturbed each node perturbs its own alone; choose none or row"
+            )
+
+    def _check_every_step(self) -> None:
+        if self.model.combine.strategy == "degree-weighted":
+            raise ValueError(
+                "privacy publishes noisy rows and model.combine.strategy='degree-weighted' exact degrees; choose mean, "
+                "concat or regression"
+            )
+        if self.train.select_by != "last":
+            raise ValueError(
+                f"train.select_by={self.train.select_by!r} tells all parties which epochs fit the validation labels "
+                "better, without noise; with privacy set select_by to last and patience to null"
+            )
+
+    def _check_once(self) -> None:
+        rules = (
+            ("model.rounds", self.model.rounds, 1, "a single release is a single round"),
+            ("model.initial.method", self.model.initial.method, "individual", "each holder projects its own features"),
+            ("model.local.model", self.model.local.model, "appnp", "the released propagation has no trained weights"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(f"privacy.schedule=once needs {name}={needed}, not {value}: {why}")
+        if self.model.combine.strategy not in ("mean", "concat"):
+            raise ValueError(
+                f"privacy.schedule=once needs model.combine.strategy mean or concat, not "
+                f"{self.model.combine.strategy}: what a holder releases has no trained weights and no exact degrees"
+            )
+        if self.model.combine.masked and len(self.publishing) == 1:
+            raise ValueError(
+                "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
+                "holders there is one alone; leave masked out"
+            )
+        if self.privacy is not None and self.privacy.unit == "node" and self.data.feature_scaling == "standard":
+            raise ValueError(
+                "privacy.unit=node needs features that are not scaled by statistics of a whole column, as "
+                "data.feature_scaling=standard does: they carry one node to every row; set it to none or row (tables: "
+                "declare ranges with nodes.features, scale), or choose unit row or edge"
+            )
+
+    @property
+    def _once(self) -> bool:
+        return self.privacy is not None and self.privacy.once
+
+    @property
+    def exchanges(self) -> tuple[str, int]:
+        return "model.rounds", self.model.rounds
+
+    @property
+    def is_custom(self) -> bool:
+        return self.model.local.model == "custom"
+
+    @property
+    def learns_alone(self) -> bool:
+        return self._once
+
+    @property
+    def publishing(self) -> tuple[PartyId, ...]:
+        """All; with ``privacy.schedule: once`` all but the label holder."""
+        return tuple(name for name in self.data.names if not (self._once and name == self.data.label_party))
+
+    @property
+    def releasing(self) -> tuple[PartyId, ...]:
+        return self.data.names if self.feature_release is not None else ()
+
+    @property
+    def per_node(self) -> tuple[PartyId, ...]:
+        of_nodes = self.privacy is not None and self.privacy.unit == "node"
+        return self.publishing if of_nodes else self.releasing
+
+    @property
+    def feature_bits(self) -> int | None:
+        """Fractional bits of features in the ring, where they do not depend on them; None where each holder states how
+        many its features need, which tells something of every value.
+        """
+        stated = self.model.initial.feature_bits
+        return MAX_DETECTED_BITS if stated is None and self.privacy is not None else stated
+
+    @property
+    def feature_release(self) -> FeatureReleaseSettings | None:
+        return self.model.initial.release
+
+    @property
+    def release_setting(self) -> str:
+        return "model.initial.release"
+
+    @property
+    def is_masked(self) -> bool:
+        return self.model.combine.is_masked and len(self.publishing) > 1
+
+
+def vertical(job: JobSettings) -> VerticalJob:
+    """A job as what it is.
+
+    Raises:
+        ConfigError: it is of another paradigm.
+    """
+    if not isinstance(job, VerticalJob):
+        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm vertical; give one of these")
+    return job

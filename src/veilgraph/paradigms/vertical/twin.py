@@ -1,0 +1,262 @@
+"""The whole split network in one process, by ordinary autograd, with nothing hidden.
+
+With all holders' graphs it is the plaintext twin of the federated job: same parts, same seeds, same order. With one
+graph it is isolated or pooled training. Nothing is released here: for ``initial.method: perturbed`` the graphs of a
+twin have what all holders released as their features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rows import rows_between
+from veilgraph.mpc.embed import OWN_NODES
+from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum, rounded
+from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.head import build_head
+from veilgraph.nn.neighbourhood import Sampler
+from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.batches import Batch, training_batches
+from veilgraph.protocol.cut import WEIGHT_BITS, leaf
+from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.role import build_optimizer, precision
+from veilgraph.protocol.scores import Objective, Scores
+
+
+class PlainNetwork:
+    """All parts of a job's network together.
+
+    Args:
+        settings: the job; ``data`` is not read.
+        graphs: one per holder, in the job's order; one or more.
+        label_party: which of them has the labels.
+        custom: for ``local.model: custom``.
+        publishers: of the holders, in a job with differential privacy; they keep no ledger here.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        graphs: Sequence[PartyGraph],
+        label_party: PartyId,
+        custom: CustomModel | None = None,
+        publishers: Mapping[PartyId, Publisher] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._publishers = publishers or {}
+        model, dtype = vertical(settings).model, precision(settings)
+        self._dtype = dtype
+        self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
+        adjacencies = {graph.party: Adjacency.from_graph(graph, dtype) for graph in graphs}
+        self._label_party = label_party
+        common = next(graph for graph in graphs if graph.party == label_party).common_part()
+        self._label_adjacency = Adjacency.from_graph(common, dtype)
+        self._objective = Objective(common, settings.train, dtype)
+        count = len(graphs)
+        self.holders = {
+            graph.party: HolderNetwork(
+                model, count, adjacencies[graph.party], self._streams[graph.party], dtype, custom, graph.common
+            )
+            for graph in graphs
+        }
+        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
+        self.head = build_head(
+            deep_width(model, count),
+            self._objective.classes,
+            model.head,
+            streams=self._streams[label_party],
+            dtype=dtype,
+        )
+        self.embedding = _embedding(settings, graphs, self._streams, dtype)
+        weights = [network.weight for network in self.holders.values() if network.weight is not None]
+        if model.combine.is_masked:
+            weights = [rounded(weight, WEIGHT_BITS) for weight in weights]
+        self._weight_total = masked_sum(weights).to(dtype) if weights else None
+        self.optimizer = build_optimizer(self.trained(), self._rates(), settings)
+        self._h0: dict[PartyId, Tensor] | None = None
+        self._nodes = common.num_nodes
+        local = model.local
+        self._samplers = {
+            party: Sampler(adjacency, local.hops, local.fanout) for party, adjacency in adjacencies.items()
+        }
+
+    @property
+    def train_settings(self) -> TrainSettings:
+        """Of the job."""
+        return self.settings.train
+
+    def modules(self) -> dict[str, nn.Module]:
+        """``party/part`` → module, with the names the roles use."""
+        holders: dict[str, nn.Module] = {f"{party}/holder": network for party, network in self.holders.items()}
+        return {**holders, f"{SERVER}/server": self.server, f"{self._label_party}/head": self.head}
+
+    def trained(self) -> list[nn.Parameter]:
+        """Weights that Adam trains."""
+        parameters = [parameter for module in self.modules().values() for parameter in module.parameters()]
+        return [*parameters, *self.embedding.parameters()]
+
+    def _rates(self) -> dict[nn.Parameter, float]:
+        return {parameter: rate for network in self.holders.values() for parameter, rate in network.rates().items()}
+
+    def weights(self) -> dict[str, Tensor]:
+        """``party/part.name`` → live weight, W blocks as ``party/W``, and ``party/W_own`` where there is one."""
+        own = {
+            f"{part}.{name}": tensor
+            for part, module in self.modules().items()
+            for name, tensor in module.state_dict().items()
+        }
+        own.update({f"{owner}/W": weight for owner, weight in self.embedding.weights().items()})
+        own.update({f"{owner}/W_own": weight for owner, weight in self.embedding.own_weights().items()})
+        return own
+
+    def forward(self, epoch: int | None) -> Tensor:
+        """Logits of the common nodes; ``epoch`` counts the dropout streams, None means evaluation."""
+        if self._h0 is None:
+            self._h0 = self.embedding.embed()
+        self._leaves = {party: leaf(h0) for party, h0 in self._h0.items()}
+        generators = {
+            party: None if epoch is None else stream.generator("dropout", epoch)
+            for party, stream in self._streams.items()
+        }
+        started = {
+            party: network.start(self._leaves[party], generators[party]) for party, network in self.holders.items()
+        }
+        inputs = started
+        rounds = vertical(self.settings).model.rounds
+        for round_ in range(1, rounds + 1):
+            outputs = {
+                party: network.contribute(
+                    round_, inputs[party], started[party], generators[party], self._release(party)
+                )
+                for party, network in self.holders.items()
+            }
+            combined = self.server.merge([piece for piece, _ in outputs.values()], self._weight_total)
+            if round_ < rounds:
+                inputs = {party: next_input(self._cut(combined, party), own) for party, (_, own) in outputs.items()}
+        deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party)
+        stream = self._streams[self._label_party]
+        generator = None if epoch is None else stream.generator("head dropout", epoch)
+        logits: Tensor = self.head(deep, self._label_adjacency, generator)
+        return logits
+
+    def _release(self, party: PartyId) -> Release | None:
+        publisher = self._publishers.get(party)
+        return None if publisher is None else lambda rows: publisher.embeddings(rows, 0)
+
+    def _cut(self, received: Tensor, party: PartyId) -> Tensor:
+        """What a holder gets; the gradient that it gives back is released first."""
+        publisher = self._publishers.get(party)
+        if publisher is None or not received.requires_grad:
+            return received
+        branch = received.view_as(received)
+        branch.register_hook(lambda gradient: publisher.gradients(gradient, 0))  # type: ignore[no-untyped-call]
+        return branch
+
+    def train_step(self, epoch: int) -> float:
+        """A forward and backward pass and an update, or one for each batch of an epoch; returns the (mean) loss."""
+        batches = training_batches(self.settings, self._nodes, epoch)
+        return fmean(self._step(epoch) if batch is None else self._batch_step(epoch, batch) for batch in batches)
+
+    def _batch_step(self, epoch: int, batch: Batch) -> float:
+        """As ``_step``, over the neighbourhoods that the holders draw around a batch's targets."""
+        if self._h0 is None:
+            self._h0 = self.embedding.embed()
+            self._gradients = {party: torch.zeros_like(h0) for party, h0 in self._h0.items()}
+        for parameter in self.trained():
+            parameter.grad = None
+        pieces, leaves = [], {}
+        for party, network in self.holders.items():
+            stream = self._streams[party]
+            around = self._samplers[party].around(batch.rows, stream.generator("neighbours", epoch, batch.index))
+            leaves[party] = around.nodes, leaf(self._h0[party][around.nodes])
+            generator = stream.generator("dropout", epoch, batch.index)
+            started = network.start(leaves[party][1], generator)
+            pieces.append(network.contribute_batch(started, around, batch.rows, generator))
+        total = None if self._weight_total is None else self._weight_total[batch.rows]
+        combined = self.server.merge(pieces, total)
+        deep = self.server.deep(combined, self._streams[SERVER].generator("dropout", epoch, batch.index))
+        generator = self._streams[self._label_party].generator("head dropout", epoch, batch.index)
+        logits = self.head(deep, self._label_adjacency, generator)
+        loss = self._objective.training_loss(logits, batch.rows)
+        backward(loss)
+        for party, (nodes, h0) in leaves.items():
+            self._gradients[party].index_add_(0, nodes, gradient_of(h0))
+        if batch.period:
+            self.embedding.learn({party: total / batch.period for party, total in self._gradients.items()})
+            self._h0 = None
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _step(self, epoch: int) -> float:
+        for parameter in self.trained():
+            parameter.grad = None
+        self.logits = self.forward(epoch)
+        loss = self._objective.training_loss(self.logits)
+        backward(loss)
+        self.embedding.learn({party: gradient_of(h0) for party, h0 in self._leaves.items()})
+        self.optimizer.step()
+        self._h0 = None
+        return float(loss.detach())
+
+    def infer(self) -> Tensor:
+        """Logits of the common nodes without dropout and without a graph."""
+        with torch.no_grad():
+            return self.forward(None)
+
+    def infer_from(self, initial: Mapping[PartyId, Tensor]) -> Tensor:
+        """As ``infer``, from other initial embeddings, holder → h^0 [N, d]."""
+        kept, self._h0 = self._h0, dict(initial)
+        logits = self.infer()
+        self._h0 = kept
+        return logits
+
+    def judged(self) -> Tensor:
+        """Logits that an epoch is judged by: those of its training pass where every pass costs, else of ``infer``."""
+        return self.logits.detach() if self.settings.passes_cost else self.infer()
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
+        return self._objective.score(logits, everything=everything)
+
+
+def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:
+    return [graph.party for graph in graphs]
+
+
+def _embedding(
+    settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
+) -> PlainEmbedding:
+    initial, dim = vertical(settings).model.initial, vertical(settings).model.dim
+    if not initial.is_joint:
+        return PlainOwn(initial, {graph.party: graph.features for graph in graphs}, streams, dim, dtype, summed=False)
+    common = graphs[0].common
+    matrices = {graph.party: rows_between(graph.features, 0, common) for graph in graphs}
+    joint: PlainEmbedding
+    if initial.method == "collaborative":
+        bits = vertical(settings).feature_bits
+        if bits is None:
+            bits = max(fractional_bits(matrix) for matrix in matrices.values())
+        joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
+    else:
+        joint = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
+    own = {
+        graph.party: rows_between(graph.features, common, graph.num_nodes)
+        for graph in graphs
+        if graph.num_nodes > common
+    }
+    if not own:
+        return joint
+    alone = PlainOwn(initial, own, streams, dim, dtype, summed=False, stream=OWN_NODES)
+    return PlainWithOwnNodes(joint, alone, common)

@@ -1,0 +1,110 @@
+"""A vertical job in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from veilgraph.core.words import TRUST, counted, listed
+from veilgraph.paradigms.vertical.settings import VerticalJob
+
+_MODELS: Final = MappingProxyType(
+    {
+        "sage-mean": "the mean of its neighbours (GraphSAGE)",
+        "sage-lstm": "its neighbours in a random order (GraphSAGE, LSTM)",
+        "sage-pool": "the maximum over its neighbours (GraphSAGE)",
+        "gcn": "its neighbours, weighted by degree (GCN)",
+        "gat": "its neighbours, weighted by attention (GAT)",
+        "gin": "the sum of its neighbours (GIN)",
+        "appnp": "its neighbours by personalised propagation (APPNP)",
+        "custom": "its neighbours by a local model of the user's own",
+    }
+)
+
+
+def describe(settings: VerticalJob) -> list[str]:
+    """A job in sentences."""
+    holders, model = settings.data.names, settings.model
+    once = settings.privacy is not None and settings.privacy.once
+    sentences = [
+        f"{listed(holders)} have different columns, and edges of their own, of the same nodes. "
+        f"{settings.data.label_party} alone has labels.",
+        _first_layer(settings),
+        f"Over its own edges each holder then joins what a node has with {_MODELS[model.local.model]}, "
+        f"{counted(model.local.hops, 'hop')} far. No edge is sent to anybody."
+        if model.local.hops
+        else "No edges are used.",
+    ]
+    if once:
+        sentences.append(
+            f"{listed(settings.publishing)} then publish the result a single time, with noise; "
+            f"{settings.data.label_party} trains on that and on its own data, alone."
+        )
+    sentences.append(_combined(settings))
+    if model.rounds > 1:
+        sentences.append(
+            f"That happens in {model.rounds} rounds: after all but the last, every holder is sent the combined "
+            "embeddings, from which others' edges can be inferred."
+        )
+    if not once:
+        sentences.append(
+            f"The server has {counted(model.server.layers, 'further layer')}; {settings.data.label_party} gets the "
+            "output, computes the loss from its labels, and gradients return the same way."
+        )
+    return [*sentences, *_batches(settings), _noise(settings), TRUST]
+
+
+def _batches(settings: VerticalJob) -> list[str]:
+    size, every, fanout = settings.train.batch_size, settings.train.refresh_every, settings.model.local.fanout
+    if size is None:
+        return []
+    drawn = "all neighbours" if fanout is None else f"at most {counted(fanout, 'neighbour')} of a node, drawn anew"
+    renewed = "once an epoch" if every is None else f"every {counted(every, 'step')}"
+    return [
+        f"A step is about {size:,} nodes in an order that all parties know; each holder takes {drawn}, and tells "
+        f"nobody which. The first layer is computed for all nodes, and changes, {renewed}."
+    ]
+
+
+def _first_layer(settings: VerticalJob) -> str:
+    two = len(settings.data.names) == 2
+    subtract = " With two holders each can subtract its own part, and then has the other's exactly." if two else ""
+    sentences: Mapping[str, str] = {
+        "collaborative": "The first layer is computed on secret shares: no party ever sees another's features, and its "
+        "weights exist nowhere in one place. Every holder learns the result for every common node, h⁰, and anew "
+        "whenever they change.",
+        "secure-sum": "In the first layer each holder multiplies its columns by weights of its own, and only the sum "
+        f"over the holders, h⁰, is opened, to every holder.{subtract}",
+        "individual": "Each holder computes its first layer from its own columns alone, and shows nothing of it.",
+        "perturbed": "Every node perturbs its own features once before anybody sees them; the first layer is computed "
+        "from such values alone.",
+    }
+    return sentences[settings.model.initial.method]
+
+
+def _combined(settings: VerticalJob) -> str:
+    combine = settings.model.combine
+    how = {
+        "mean": "takes the mean of what the holders publish",
+        "concat": "puts what the holders publish side by side",
+        "regression": "takes a weighted sum of what the holders publish",
+        "degree-weighted": "takes the mean of what the holders publish, weighted by a node's number of edges",
+    }[combine.strategy]
+    if len(settings.publishing) == 1:
+        return f"The server passes on what {settings.publishing[0]} published: there is nothing to combine it with."
+    if settings.is_masked:
+        return (
+            f"The server {how}. That is masked: the server opens the sum and never sees the embeddings of one holder."
+        )
+    return f"The server {how}. That is not masked: the server sees every holder's embedding of every node by itself."
+
+
+def _noise(settings: VerticalJob) -> str:
+    if settings.feature_release is not None:
+        return "What nodes release of themselves is bounded by an ε; edges and labels are not noised."
+    if settings.privacy is None:
+        return "There is no differential privacy: nothing is noised."
+    if settings.privacy.noise_multiplier == 0:
+        return "What holders publish is clipped, and not noised: there is no differential privacy."
+    return "Everything that a holder publishes to the server is clipped and noised first, and paid for in its ledger."

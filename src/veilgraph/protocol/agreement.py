@@ -1,0 +1,235 @@
+"""Before work, all parties tell each other the public facts of the job, and refuse together when one must.
+
+Nothing else has been sent by then. What others state is read as a stranger's text: bounded, printable, one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.party import check_aligned
+from veilgraph.link.collectives import exchange, tensor_text, text_tensor
+from veilgraph.protocol.consent_settings import MAX_APPROVAL_WAIT_S
+from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
+
+PROTOCOL_VERSION: Final = 5
+MAX_HELLO_BYTES: Final = 1 << 16
+
+_TELL_EVERY_S: Final = 5.0
+_SHOWN: Final = 12
+"""Characters of a hash that a message names."""
+
+Answer = Callable[[float], str | None]
+
+log = logging.getLogger("veilgraph")
+
+
+def one_line(text: str) -> str:
+    """Refuses, for a model's field, text that could not be shown on one line."""
+    if not text.isprintable():
+        raise ValueError("characters that cannot be printed on one line")
+    return text
+
+
+_Count = Annotated[int, Field(ge=0, le=2**32)]
+_Number = Annotated[int, Field(ge=0, le=MOST_SESSIONS)]
+_Epoch = Annotated[int, Field(ge=0, lt=2**63)]
+_Hash = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")]
+
+
+class _Versioned(BaseModel):
+    """What the hello of every version has."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: int
+
+
+class Hello(BaseModel):
+    """Public facts that a party states: no more than the job's initial method needs; the server states no shapes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: _Count = PROTOCOL_VERSION
+    job: _Hash
+    """SHA-256 of the settings."""
+    alignment: _Hash = ""
+    """Identity of the alignment that gave the rows their order, empty where there was none; optional at the server."""
+    nodes: _Count = 0
+    """Rows of the tables: the nodes common to all holders."""
+    features: _Count = 0
+    classes: Annotated[int, Field(ge=0, le=2**32)] = 0
+    """Of the labels, where several holders may have some."""
+    feature_bits: Annotated[int, Field(ge=0, le=64)] = 0
+    checkpoints: Annotated[list[tuple[_Number, _Epoch, _Hash]], Field(max_length=MOST_POINTS)] = []
+    """Checkpoints that the party would go on from, each as the number of its session, its epoch, and its session; the
+    newest that all name is where the job goes on."""
+    restarts: bool = True
+    """Whether the party would begin again from nothing: it has trained nothing, or lets it be replaced."""
+    nonce: _Hash = ""
+    """Fresh in every session that may train: all of them together name the session."""
+    steps: _Count | None = None
+    """Training steps that the party's privacy budget still allows, or, where there is a single release, such releases;
+    null without a budget."""
+    release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
+    """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
+    data have changed since, 0 for none."""
+    refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
+    """Why the party does not take part; empty when it does."""
+    waits: bool = False
+    """Whether a person at the party has still to approve the job: all agree again, one step later."""
+    ids: _Count = 0
+    """Of the table that the holder brings to an alignment; it is held to that number."""
+
+
+def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
+    """Exchanges hellos among all parties; one that refuses sends its own as well, so that all know why.
+
+    Args:
+        link: of this party.
+        holders: in the job's order.
+        mine: what this party states.
+        round_: of the messages; parties may agree more than once in a session.
+        step: of the messages; as often in one round.
+
+    Returns:
+        Party → its hello, this party's own included.
+
+    Raises:
+        ConfigError: another version of the protocol, another job, or a party that refuses this one.
+        DataError: the holders' alignments or node counts differ.
+        ProtocolError: a hello cannot be understood.
+    """
+    others = [party for party in (*holders, SERVER) if party != link.party]
+    texts = exchange(link, others, Tag(Kind.HELLO, step, round_), text_tensor(mine.model_dump_json()), shape=(None,))
+    received = {party: _parse(link.party, party, text) for party, text in texts.items()}
+    hellos = {party: received.get(party, mine) for party in (*holders, SERVER)}
+    _check_job(link.party, hellos)
+    _check_accepted(hellos)
+    _check_alignment({p: hello.alignment for p, hello in hellos.items() if p in holders or hello.alignment})
+    check_aligned({holder: hellos[holder].nodes for holder in holders})
+    return hellos
+
+
+def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello]) -> Start:
+    """Where the session begins, the same at all parties.
+
+    Raises:
+        RunError: the job would begin again, and a party that has trained something does not let it.
+    """
+    points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
+    restarts = {other: hello.restarts for other, hello in hellos.items()}
+    return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()])
+
+
+def check_new_release(hellos: Mapping[PartyId, Hello]) -> None:
+    """Refuses a new release on which a party that has trained something would have to begin again, without its leave.
+
+    Raises:
+        RunError: names the holders whose release is not the others'.
+    """
+    numbers = {other: hello.release for other, hello in hellos.items() if other != SERVER}
+    usual = max(numbers.values(), key=[abs(number) for number in numbers.values() if number > 0].count)
+    without = [other for other, number in numbers.items() if number != usual or number <= 0]
+    check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
+
+
+def agree_with_people(
+    link: Link, holders: Sequence[PartyId], mine: Hello, answer: Answer, timeout_s: float, round_: int = 0
+) -> dict[PartyId, Hello]:
+    """As ``agree``, and again for as long as a party waits for a person: so nobody waits in silence, or for long.
+
+    A person is asked only once no party refuses.
+
+    Args:
+        link: of this party.
+        holders: in the job's order.
+        mine: what this party states; with ``waits`` where a person is to be asked.
+        answer: asks, and waits for so many seconds: a refusal, empty for approval, or None while there is no answer.
+        timeout_s: of the link; the others hear in much less whether a party still waits.
+        round_: of the messages.
+
+    Returns:
+        As ``agree``.
+
+    Raises:
+        ConfigError: as ``agree``; a person refused, at every party with the same reason.
+        LinkError: another party stopped.
+    """
+    step, told, wait_for = 0, set[PartyId](), set[PartyId]()
+    deadline = time.monotonic() + MAX_APPROVAL_WAIT_S
+    while time.monotonic() < deadline:
+        hellos = agree(link, holders, mine, round_, step)
+        wait_for = {party for party, hello in hellos.items() if hello.waits}
+        if not wait_for:
+            return hellos
+        for party in sorted(wait_for - told - {link.party}):
+            log.info("%s waits for a person there to approve the job", party)
+        told |= wait_for
+        if mine.waits and (found := answer(min(_TELL_EVERY_S, timeout_s / 4))) is not None:
+            mine = mine.model_copy(update={"waits": False, "refuses": found})
+        step += 1
+    raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
+
+
+def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:
+    """Training steps that every party's privacy budget allows; None where no party has one."""
+    return min((hello.steps for hello in hellos.values() if hello.steps is not None), default=None)
+
+
+def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
+    """The hello of another party; its version is read first, for other versions have other fields."""
+    if received.numel() > MAX_HELLO_BYTES:
+        raise ProtocolError(
+            f"{party} got a hello of {received.numel()} bytes from {sender}; at most {MAX_HELLO_BYTES} are allowed"
+        )
+    text = tensor_text(received)
+    try:
+        version = _Versioned.model_validate_json(text).version
+        if version == PROTOCOL_VERSION:
+            return Hello.model_validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        known = ".".join(str(part) for part in problem["loc"] if isinstance(part, int) or part in Hello.model_fields)
+        raise ProtocolError(
+            f"{party} cannot understand the hello of {sender}: {known or 'its form'}: {problem['msg']}; install the "
+            "same release of veilgraph at every party"
+        ) from error
+    raise ConfigError(
+        f"{sender} speaks protocol version {str(version)[:_SHOWN]} and {party} {PROTOCOL_VERSION}; install the same "
+        "release of veilgraph at every party"
+    )
+
+
+def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
+    mine = hellos[party]
+    for other, hello in hellos.items():
+        if hello.job != mine.job:
+            raise ConfigError(
+                f"{other} runs job {hello.job[:_SHOWN]} and {party} {mine.job[:_SHOWN]} (SHA-256 of the settings); "
+                "give every party the same job file"
+            )
+
+
+def _check_accepted(hellos: Mapping[PartyId, Hello]) -> None:
+    refusals = [f"{party} refuses the job: {hello.refuses}" for party, hello in hellos.items() if hello.refuses]
+    if refusals:
+        raise ConfigError("; ".join(refusals))
+
+
+def _check_alignment(alignments: Mapping[PartyId, str]) -> None:
+    if len(set(alignments.values())) > 1:
+        listed = ", ".join(f"{party} has {identity[:_SHOWN] or 'none'}" for party, identity in alignments.items())
+        raise DataError(
+            f"the tables are not of one alignment ({listed}); row v must be the same node at every holder, so align "
+            "them again, all together"
+        )

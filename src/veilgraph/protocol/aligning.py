@@ -1,0 +1,95 @@
+"""From a vertical holder's own tables to its graph: the nodes that all holders know come first, in one order."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Final
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import Link, PartyId
+from veilgraph.graph.build import build_graph, common_first, read_table
+from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.protocol.agreement import Hello, agree
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import too_many
+from veilgraph.protocol.organisation import Organisation, Prepared
+from veilgraph.protocol.party_settings import PartySettings
+from veilgraph.tables.encode import FeatureEncoding, fit_encoding
+from veilgraph.tables.settings import SplitFractions
+
+_TABLES: Final = 9
+"""Round of the agreement to align."""
+
+
+def align(
+    link: Link,
+    settings: JobSettings,
+    organisation: Organisation | None,
+    encoding: FeatureEncoding | None,
+    streams: LearningStreams,
+) -> Prepared:
+    """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
+
+    Args:
+        link: of the party.
+        settings: the job.
+        organisation: the holder's own; None at the server.
+        encoding: fitted on earlier tables; None: fitted on these.
+        streams: of the run.
+
+    Raises:
+        ConfigError: a party refuses to align, at every party with the same reason.
+        DataError: a table breaks a rule, or the holders have no node in common.
+    """
+    holders = settings.data.names
+    if organisation is None:
+        _agree_to_align(link, settings, None, 0)
+        found = align_server(link, holders)
+        return Prepared(found.identity, {"common_nodes": found.common, "set_sizes": dict(found.set_sizes)})
+    party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
+    table = read_table(party, folder, encoding, scaling, streams)
+    stated = _agree_to_align(link, settings, organisation, table.num_nodes)
+    alignment = align_holder(link, holders, table.ids.to_pylist(), stated=stated)
+    if encoding is None:
+        encoding = fit_encoding(table, scaling)
+    table = common_first(table, alignment.rows.numpy())  # in place of the other: tables may be large
+    per_node = link.party in settings.per_node
+    built = build_graph(party, folder, table, encoding, len(alignment.rows), per_node=per_node)
+    facts = {"common_nodes": len(alignment.rows), "set_sizes": dict(alignment.set_sizes)}
+    return Prepared(alignment.identity, facts, built)
+
+
+def split_by_labels(job: JobSettings, party: PartySettings) -> str:
+    """Why a holder does not release its labels: who is trained on would tell them; empty if it would not, or has none.
+
+    Args:
+        job: the job.
+        party: of the holder.
+    """
+    private, split = job.label_release, party.nodes.split
+    if private is None or private.holder != party.party or not isinstance(split, SplitFractions) or not split.stratify:
+        return ""
+    return (
+        "its party file has nodes.split.stratify=true, and a split by classes tells the labels that local.labels "
+        "protects, as the learner sees who is trained on; set nodes.split.stratify to false"
+    )
+
+
+def _agree_to_align(
+    link: Link, settings: JobSettings, organisation: Organisation | None, count: int
+) -> dict[PartyId, int]:
+    """Before any id leaves: how many every holder brings, and whether that, and one more alignment, suit all parties.
+
+    Returns:
+        Holder → number of its ids, to which the alignment holds it.
+    """
+    holders, job = settings.data.names, settings.hash()
+    consent = None if organisation is None else organisation.consent
+    tells = "" if organisation is None else split_by_labels(settings, organisation.settings)
+    with nullcontext(tells) if consent is None or tells else consent.alignment() as refuses:
+        mine = Hello(job=job, ids=0 if refuses else count, refuses=refuses)
+        hellos = agree(link, holders, mine, _TABLES, step=0)
+        stated = {holder: hellos[holder].ids for holder in holders}
+        reason = None if organisation is None else too_many(organisation.settings.limits, link.party, stated)
+        agree(link, holders, Hello(job=job, refuses=reason or ""), _TABLES, step=1)
+    return stated

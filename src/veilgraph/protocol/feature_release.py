@@ -1,0 +1,313 @@
+"""What nodes perturbed by themselves, released a single time to the holders that learn (LPGNN, algorithm 1).
+
+In paradigm local one holder learns. With ``model.initial.method: perturbed`` all do, from what all released, their own
+included: what others see afterwards depends on no other features, so that it is post-processing.
+
+A release is kept, so that later sessions on the same data release nothing: every holder numbers its releases and knows
+whether its data have changed since. Everything after is computed from released values: it costs no ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
+from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.graph.features import is_sparse
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.protocol.agreement import Hello, check_new_release
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.role import Session
+from veilgraph.protocol.stated import agree_within
+
+_LABELS: Final = "labels"
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """What a party works with.
+
+    Attributes:
+        number: of the release, the same at all holders.
+        is_new: whether it was made in this session.
+        tensors: at a holder that learns, by name, what came, as it crossed the wire; ``labels`` where these are
+            private, and ``features/<holder>``: its own as well, where it releases, with rows for its own nodes below.
+        columns: holder that releases → its d.
+        classes: c, of private labels.
+    """
+
+    number: int
+    is_new: bool
+    tensors: Mapping[str, Tensor]
+    columns: Mapping[PartyId, int]
+    classes: int
+
+    def labels(self, nodes: int) -> ReleasedLabels | None:
+        """The labels that were released; None where the learner has its own.
+
+        Raises:
+            ProtocolError: they are of other data.
+            KeyError: they are missing.
+        """
+        return ReleasedLabels.unpacked(self.tensors[_LABELS], nodes, self.classes) if self.classes else None
+
+
+def exchange_releases(
+    session: Session,
+    graph: PartyGraph | None,
+    held: int,
+    kept: Mapping[str, Tensor],
+    publisher: LocalPublisher | None,
+) -> Releases:
+    """Agrees on the release that all have kept, or makes a new one; called at all parties together.
+
+    Args:
+        session: of this party.
+        graph: its own, validated; None at the server.
+        held: number of its newest release, negative if its data have changed since, 0 for none.
+        kept: at a holder that learns, what came of that release.
+        publisher: of a holder that releases.
+
+    Raises:
+        BudgetSpent: a new release is needed, and a holder's budget has no room for it.
+        ConfigError: a party refuses the job: it does not accept it, a feature lies outside the declared range, or
+            holders with labels are not those that the job names.
+        ProtocolError: what came is no release of this job.
+        RunError: a new release is needed, and a party that has trained on the last does not begin again.
+    """
+    job = session.settings
+    response = None if publisher is None else publisher.response
+    mine = Hello(
+        job=job.hash(),
+        nodes=0 if graph is None else graph.common,
+        features=0 if publisher is None else publisher.mechanism.features,
+        classes=0 if response is None else response.classes,
+        alignment=session.alignment,
+        refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
+        release=held,
+        steps=None if publisher is None else publisher.room(),
+        restarts=session.restarts,
+    )
+    hellos = agree_within(session, mine, releases=True)
+    columns = {holder: hellos[holder].features for holder in job.releasing}
+    classes = 0 if job.label_release is None else hellos[job.label_release.holder].classes
+    stated = {hellos[holder].release for holder in session.holders}
+    number = stated.pop() if len(stated) == 1 else 0
+    if number > 0:
+        return Releases(number, is_new=False, tensors=kept, columns=columns, classes=classes)
+    check_new_release(hellos)
+    spent = [holder for holder in job.releasing if hellos[holder].steps == 0]
+    if spent:
+        raise BudgetSpent(
+            f"a new release is needed, since there is none or data have changed, and the limits.max_epsilon of "
+            f"{', '.join(spent)} has no room for it; raise it there, or lower the release's epsilon in a new run"
+        )
+    number = 1 + max(abs(hellos[holder].release) for holder in session.holders)
+    tensors: dict[str, Tensor] = {}
+    if publisher is not None and graph is not None:
+        tensors = _release(session, graph, publisher)
+    if graph is not None and graph.party in job.learning:
+        tensors |= _received(session, graph.common, columns, classes)
+    return Releases(number, is_new=True, tensors=tensors, columns=columns, classes=classes)
+
+
+def released_features(session: Session, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
+    """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
+
+    Args:
+        session: of a holder that learns.
+        releases: as ``exchange_releases`` gave them.
+        nodes: C, rows of the others' releases.
+        own: N, rows of its own release, where it makes one.
+
+    Raises:
+        ProtocolError: a release is of other data.
+        KeyError: one is missing.
+        ConfigError: the job releases no features.
+    """
+    found = []
+    for holder, columns in releases.columns.items():
+        mechanism, values = _mechanism(session, columns), releases.tensors[_name(holder)]
+        rows = own if holder == session.link.party else nodes
+        found.append(AffineFeatures(unpacked(values, rows, mechanism), mechanism.scale, mechanism.offset))
+    return found
+
+
+def _mechanism(session: Session, columns: int) -> FeatureMechanism:
+    settings = session.settings.feature_release
+    if settings is None:
+        raise ConfigError("the job releases no features; give local.features, or model.initial.release")
+    return feature_mechanism(settings, columns)
+
+
+def packed(released: Tensor) -> Tensor:
+    """A mechanism's output as it crosses the wire.
+
+    Args:
+        released: Tensor[N, d]: sparse_csr of −1 and 1, as many in every row; int8 of −1, 0 and 1; or float32.
+
+    Returns:
+        Tensor[N, m] int64, 1 + column with the value's sign; Tensor[N, d] uint8, 1 + value; or as it is.
+    """
+    if is_sparse(released):
+        columns = released.col_indices().to(torch.int64) + 1
+        return (columns * released.values().sign().to(torch.int64)).view(released.shape[0], -1)
+    return (released + 1).to(torch.uint8) if released.dtype == torch.int8 else released
+
+
+def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
+    """What ``packed`` was given, sparse_csr or strided, float32.
+
+    Args:
+        values: as it came.
+        nodes: that it must be of.
+        mechanism: that it must be of.
+
+    Raises:
+        ProtocolError: the mechanism releases no such thing.
+    """
+    columns = mechanism.features
+    is_sampled = values.dtype == torch.int64
+    if values.ndim != 2 or len(values) != nodes or not (is_sampled or values.shape[1] == columns):
+        raise _broken(f"shape {list(values.shape)} for {nodes} nodes of {columns} columns")
+    if not isinstance(mechanism, MultiBit):
+        if values.dtype != torch.float32:
+            raise _broken(f"dtype {values.dtype}")
+        if not bool(values.isfinite().all()):
+            raise _broken("a value that is not finite")
+        return values
+    if values.dtype == torch.uint8:
+        if values.numel() and int(values.max()) > 2:
+            raise _broken("a value that is none of −1, 0 and 1")
+        if bool(((values != 1).sum(dim=1) != mechanism.sample_size).any()):
+            raise _broken(f"not {mechanism.sample_size} features of every node")
+        return values.to(torch.float32).sub_(1)
+    if not is_sampled:
+        raise _broken(f"dtype {values.dtype}")
+    if values.shape[1] != mechanism.sample_size:
+        raise _broken(f"{values.shape[1]} features of a node, and not {mechanism.sample_size}")
+    places = values.abs()
+    if nodes and not (bool((places.diff(dim=1) > 0).all()) and int(places.min()) >= 1 and int(places.max()) <= columns):
+        raise _broken("columns that do not exist, or not in rising order")
+    pointers = torch.arange(nodes + 1) * values.shape[1]
+    signs = values.sign().to(torch.float32).reshape(-1)
+    return torch.sparse_csr_tensor(pointers, (places - 1).reshape(-1), signs, (nodes, columns), check_invariants=True)
+
+
+def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
+    """To the holders that learn: features of the common nodes and, where they are private, labels.
+
+    Returns:
+        What it keeps itself, if it is one of them: the features of all its nodes.
+    """
+    link, learning = session.link, session.settings.learning
+    released = packed(publisher.features(_to_release(session, graph)))
+    labels = None if publisher.response is None else _labels(graph.common_part(), publisher)
+    for to in learning:
+        if to != graph.party:
+            link.send(to, Tag(Kind.PERTURBED_FEATURES), released[: graph.common])
+    if labels is not None:
+        link.send(session.settings.data.label_party, Tag(Kind.PERTURBED_LABELS), labels)
+    return {_name(graph.party): released} if graph.party in learning else {}
+
+
+def _to_release(session: Session, graph: PartyGraph) -> Tensor:
+    """The features of all nodes at a holder that learns from them itself, else of the common nodes."""
+    return graph.features if graph.party in session.settings.learning else graph.common_part().features
+
+
+def _labels(common: PartyGraph, publisher: LocalPublisher) -> Tensor:
+    if publisher.response is None or common.labels is None or common.train_mask is None or common.val_mask is None:
+        raise DataError(f"party {common.party!r}: labels or masks are missing, and local.labels names it; give them")
+    known = (common.train_mask | common.val_mask) & (common.labels >= 0)
+    values = torch.full_like(common.labels, -1)
+    values[known] = publisher.labels(common.labels[known])
+    released = ReleasedLabels(
+        values, common.train_mask & known, common.val_mask & known & ~common.train_mask, publisher.response.classes
+    )
+    return released.packed()
+
+
+def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
+    """What other holders release, by name, checked."""
+    link, private = session.link, session.settings.label_release
+    found: dict[str, Tensor] = {}
+    for holder, width in columns.items():
+        if holder != link.party:
+            tag = Tag(Kind.PERTURBED_FEATURES)
+            found[_name(holder)] = came = link.receive(holder, tag)
+            with _named(link.party, holder, tag):
+                unpacked(came, nodes, _mechanism(session, width))
+    if private is not None:
+        tag = Tag(Kind.PERTURBED_LABELS)
+        found[_LABELS] = link.receive(private.holder, tag)
+        with _named(link.party, private.holder, tag):
+            ReleasedLabels.unpacked(found[_LABELS], nodes, classes)
+    return found
+
+
+@contextmanager
+def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
+    """Says whose doing it is that a release is none."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(f"{party} got {tag} from {sender}: {error}") from error
+
+
+def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
+    """Why this holder cannot take part, said before anybody pays for a release that would come to nothing."""
+    if publisher is not None:
+        try:
+            publisher.mechanism.check(_to_release(session, graph))
+        except DataError:  # names a value, which nobody else is told
+            low, high = publisher.mechanism.low, publisher.mechanism.high
+            return (
+                f"it has a feature outside the range from low={low:g} to high={high:g} of the job's release; declare "
+                "one that holds every value that a feature can have, or clip the features to it"
+            )
+    return misplaced_labels(session.settings, graph)
+
+
+def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
+    """Why a holder cannot take part in a job of paradigm local: labels are not where the job says; empty if they are.
+
+    Args:
+        job: the job.
+        graph: of the holder.
+    """
+    learner, private = job.data.label_party, job.label_release
+    if not job.learns_alone:
+        return ""
+    if graph.party == learner and private is None and graph.labels is None:
+        return f"it has no labels, and data.label_holder={learner} learns from its own; give them, or see local.labels"
+    if private is None:
+        return ""
+    if graph.party == learner and graph.labels is not None:
+        return (
+            f"it has labels itself, and local.labels.holder={private.holder} releases those to learn from; leave out "
+            "its own, or local.labels"
+        )
+    if graph.party == private.holder and graph.labels is None:
+        return f"it has no labels, and local.labels.holder={graph.party} releases them; give them, or name another"
+    return ""
+
+
+def _name(holder: PartyId) -> str:
+    return f"features/{holder}"
+
+
+def _broken(what: str) -> ProtocolError:
+    return ProtocolError(f"released features hold {what}; install the same release of veilgraph at every party")

@@ -1,0 +1,201 @@
+"""What every job has, whatever its paradigm: frozen, validated once, unknown keys refused.
+
+``protocol.job_file.read_job`` turns a YAML file into the settings of its paradigm, a subclass of ``JobSettings``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from veilgraph.core.files import write_whole
+from veilgraph.core.settings import NAME_PATTERN, Settings
+from veilgraph.core.types import PartyId
+from veilgraph.graph.settings import DataSettings, PartSettings
+from veilgraph.nn.local_settings import LabelReleaseSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.protocol.audit_settings import Limits
+
+
+class TrainSettings(Settings):
+    """Training: Adam with L2 everywhere but W of ``collaborative``."""
+
+    epochs: int = Field(200, ge=1)
+    learning_rate: float = Field(0.01, gt=0)
+    weight_decay: float = Field(5e-4, ge=0)
+    patience: int | None = Field(50, ge=1, description="evaluations without a better one before stopping; null: never")
+    select_by: Literal["accuracy", "auc", "f1", "loss", "last"] = Field(
+        "accuracy",
+        description="what the best epoch has the best of on the validation nodes; ties: the lower loss; last: the last "
+        "epoch is taken, and nobody is told how it did",
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"
+    )
+    evaluate_every: int = Field(1, ge=1, description="epochs between evaluations at the label holder")
+    checkpoint_every: int = Field(10, ge=1, description="epochs between checkpoints")
+    batch_size: int | None = Field(
+        None, ge=1, description="common nodes in a step; each holder draws their neighbourhoods by itself; null: all"
+    )
+    refresh_every: int | None = Field(
+        None,
+        ge=1,
+        description="with batch_size: steps from one h^0 of all nodes and update of W to the next; null: an epoch",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.refresh_every is not None and self.batch_size is None:
+            raise ValueError(
+                f"refresh_every={self.refresh_every} counts batches, and without batch_size every step renews h^0; "
+                "leave it out or set batch_size"
+            )
+        if self.select_by == "last" and self.patience is not None:
+            raise ValueError(
+                f"select_by='last' judges no epoch and patience={self.patience} waits for a better one; set patience "
+                "to null"
+            )
+        return self
+
+
+class JobSettings(Settings):
+    """One job, the same at every party; each paradigm has a subclass of its own."""
+
+    name: str = Field("job", pattern=NAME_PATTERN)
+    paradigm: str = "vertical"
+    seed: int = Field(0, ge=0, lt=2**63)
+    precision: Literal["float32", "float64"] = "float32"
+    timeout_s: float = Field(600.0, gt=0, description="longest wait for another party's message")
+    data: DataSettings = DataSettings()
+    train: TrainSettings = TrainSettings()
+    limits: Limits = Field(
+        default={},
+        description="attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , "
+        "tpr_at_0_1_percent: }",
+    )
+
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "cpu", description="where a party computes, paradigm vertical; auto: on its GPU if it has one"
+    )
+    privacy: PrivacySettings | None = Field(None, description="null: no differential privacy; paradigm vertical")
+
+    @model_validator(mode="after")
+    def _check_common(self) -> Self:
+        self._check_unused()
+        return self
+
+    def _check_unused(self) -> None:
+        """Refuses what is for paradigm vertical alone, which takes it."""
+        if self.device != "cpu":
+            raise ValueError(
+                f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
+                "compute on the CPU"
+            )
+        if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
+            raise ValueError(
+                "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
+                "them out, and see data.parts for paradigm='horizontal'"
+            )
+        if self.privacy is not None:
+            raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        if self.train.batch_size is not None:
+            raise ValueError(
+                "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
+                "batch_size out"
+            )
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Refuses a data set's division by nodes, which paradigm horizontal takes."""
+        if self.data.parts != PartSettings():
+            raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether row v is the same node at every holder."""
+        return True
+
+    @property
+    def exchanges(self) -> tuple[str, int] | None:
+        """The setting and the number of the exchanges of a pass, of which each reveals more; None where none is."""
+        return None
+
+    @property
+    def scoring(self) -> tuple[PartyId, ...]:
+        """The holders that know how well the model does, and have its predictions."""
+        return (self.data.label_party,)
+
+    @property
+    def learns_alone(self) -> bool:
+        """Whether the label holder trains without the others, who so hear of no judgement."""
+        return False
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it needs a local model that is given from Python."""
+        return False
+
+    @property
+    def publishing(self) -> tuple[PartyId, ...]:
+        """The holders that publish embeddings."""
+        return self.data.names
+
+    @property
+    def releasing(self) -> tuple[PartyId, ...]:
+        """The holders whose nodes release perturbed features."""
+        return ()
+
+    @property
+    def learning(self) -> tuple[PartyId, ...]:
+        """The holders that are given what others release."""
+        return self.releasing
+
+    @property
+    def per_node(self) -> tuple[PartyId, ...]:
+        """The holders whose ε is of one node's features: these must be made of that node's own values alone."""
+        return self.releasing
+
+    @property
+    def feature_release(self) -> FeatureReleaseSettings | None:
+        """How nodes perturb their features; None in a job where they do not."""
+        return None
+
+    @property
+    def release_setting(self) -> str:
+        """Where a job says how nodes perturb their features."""
+        return ""
+
+    @property
+    def label_release(self) -> LabelReleaseSettings | None:
+        """How nodes perturb their labels; None in a job where they do not."""
+        return None
+
+    @property
+    def passes_cost(self) -> bool:
+        """Whether every forward pass is a release that a privacy budget pays for."""
+        return self.privacy is not None and not self.privacy.once
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether single embeddings are hidden from the server, for which there must be more than one."""
+        return False
+
+    def hash(self) -> str:
+        """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
+        content = self.model_dump(mode="json")
+        content["data"].pop("root")
+        content["data"]["parties"] = list(self.data.names)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_job(settings: JobSettings, path: Path) -> None:
+    """Writes the job as YAML, all defaults spelled out."""
+    content = settings.model_dump(mode="json")
+    content["data"]["holders"] = len(settings.data.names)
+    write_whole(path, yaml.safe_dump(content, sort_keys=False).encode())

@@ -1,0 +1,65 @@
+"""A party that has labels, and so judges how well the others and it are doing."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+
+from torch import Tensor
+
+from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.role import Role
+from veilgraph.protocol.scores import Objective, Scores
+
+
+class Judge(Role, ABC):
+    """The label holder of any schedule.
+
+    Attributes:
+        graph: its own data.
+        logits: Tensor[C, classes] of the last forward pass.
+        loss: of the last training pass.
+    """
+
+    graph: PartyGraph
+    logits: Tensor
+    loss: float
+    _objective: Objective
+
+    @property
+    def reports(self) -> bool:
+        """Whether this party writes the metrics and the result down."""
+        return True
+
+    def audience(self) -> list[PartyId]:
+        """Who has to be told of every judgement."""
+        return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
+
+    def training_loss(self, rates: str) -> Tensor:
+        """The loss of the logits just computed; kept as ``loss``.
+
+        Args:
+            rates: the settings to lower when training diverges.
+
+        Raises:
+            RangeOverflow: it is infinite or no number.
+        """
+        loss = self._current_loss()
+        self.loss = float(loss.detach())
+        if not math.isfinite(self.loss):
+            raise RangeOverflow(f"the training loss is {self.loss}: training has diverged; lower {rates}")
+        return loss
+
+    def _current_loss(self) -> Tensor:
+        """Of the logits just computed."""
+        return self._objective.training_loss(self.logits)
+
+    def without_releases(self) -> dict[str, float | int | None] | None:
+        """How it would do with nothing of the others' data; None where that is not known from this training alone."""
+        return None
+
+    def scores(self, *, everything: bool = False) -> Scores:
+        """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
+        return self._objective.score(self.logits.detach(), everything=everything)

@@ -1,0 +1,281 @@
+"""What an organisation accepts: which of a job's revelations come true, and the limits by which a party refuses one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from pydantic import Field
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.revelations import STATEMENTS, Revelation
+from veilgraph.core.settings import Settings
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.privacy.settings import Neighbours
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import PARADIGMS
+
+REASON_CHARACTERS: Final = 500
+"""No reason for a refusal is longer."""
+
+_BOUNDED: Final = frozenset[Revelation](
+    {
+        "embedding-sums",
+        "single-embeddings",
+        "combined-embeddings",
+        "output-embeddings",
+        "combined-as-output",
+        "training-rows",
+        "label-holder-edges",
+        "perturbed-features",
+        "perturbed-labels",
+    }
+)
+"""What comes of released values alone, so that a finite ε bounds what it tells."""
+
+
+class LimitSettings(Settings):
+    """What a party accepts. The defaults accept the default job and nothing that reveals more."""
+
+    may_reveal: tuple[Revelation, ...] = Field(
+        ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
+        description="what a job may reveal of this party's data; the whole list, not an addition to the default",
+    )
+    max_rounds: int = Field(
+        1, ge=1, le=64, description="largest accepted R, or number of layers; each more reveals more of the edges"
+    )
+    max_epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="largest accepted total ε of what this party publishes in a job, predictions included; what "
+        "it bounds needs no name in may_reveal; null: no bound is asked for",
+    )
+    max_delta: float = Field(
+        1e-4,
+        gt=0,
+        lt=1,
+        description="largest accepted δ of that ε; every holder refuses a job whose δ is 1/N or more, of N nodes",
+    )
+    epsilon_unit: Literal["row", "edge", "node"] | None = Field(
+        None, description="what max_epsilon has to be about; null: whatever the job's is"
+    )
+    epsilon_neighbours: Neighbours | None = Field(
+        None, description="the relation between neighbouring data that it has to be about; null: the job's"
+    )
+    min_common_nodes: int = Field(
+        2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
+    )
+    restart: bool = Field(
+        False,
+        description="whether a training may begin again and replace what this party trained, where another has lost "
+        "its part of the run, or tables or the release learnt from are others",
+    )
+    allow_audit: bool = Field(
+        False,
+        description="whether this party takes part in an audit across organisations (veilgraph submit --work audit): "
+        "it keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
+        "that rank random pairs of the other's nodes",
+    )
+    max_peer_ids: int | None = Field(
+        None,
+        ge=1,
+        description="most ids that another holder may bring to an alignment, which tells it of each whether all others "
+        "have it; null: any number",
+    )
+
+
+def revelations(job: JobSettings) -> dict[str, str]:
+    """What a job reveals of its holders' data; with differential privacy what holders publish is noisy.
+
+    Returns:
+        Name → its statement, in the order of ``STATEMENTS``. Fewer names are less said.
+    """
+    causes = PARADIGMS[job.paradigm].reveals(job)
+    return {name: statement for name, statement in STATEMENTS.items() if name in causes}
+
+
+def refusal(
+    limits: LimitSettings,
+    job: JobSettings,
+    party: PartyId,
+    common_nodes: int | None = None,
+    *,
+    epsilon: float = math.inf,
+    besides: Mapping[Revelation, str] | None = None,
+) -> str | None:
+    """Why a party does not accept a job; None when it does.
+
+    A holder is asked only about what is revealed of its own data to others; the server has no data. What comes of noisy
+    releases alone needs no name where the party's own ``max_epsilon`` holds.
+
+    Args:
+        limits: the party's.
+        job: validated.
+        party: a holder of the job, or the server.
+        common_nodes: of the alignment, where it is known; a δ that follows from it is held to the limit then.
+        epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
+            privacy.
+        besides: what the party's own settings reveal in this job, and which of them do.
+
+    Returns:
+        All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
+        the way out.
+
+    Raises:
+        ConfigError: the job has no such party.
+    """
+    parties = (*job.data.names, SERVER)
+    if party not in parties:
+        raise ConfigError(f"party={party!r} is not in the job, whose parties are {', '.join(parties)}; mend the name")
+    reasons = [
+        _too_many_rounds(limits, job),
+        _too_costly(limits, job, party, epsilon, common_nodes),
+        None if common_nodes is None else too_few(limits, common_nodes),
+        _unaccepted(
+            limits, job, party, epsilon, besides or {}, common_nodes
+        ),  # the longest last: its end is what may be cut off
+    ]
+    text = "; ".join(reason for reason in reasons if reason)
+    if len(text) > REASON_CHARACTERS:
+        text = text[: REASON_CHARACTERS - 1] + "…"
+    return text or None
+
+
+def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
+    """Why a party does not accept an alignment with so many common nodes; None when it does."""
+    if common_nodes >= limits.min_common_nodes:
+        return None
+    return (
+        f"limits.min_common_nodes={limits.min_common_nodes} and the holders have {common_nodes} in common: write the "
+        "ids alike at every holder, or lower the limit"
+    )
+
+
+def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) -> str | None:
+    """Why a party does not align with others that bring so many ids; None when it does.
+
+    Args:
+        limits: the party's.
+        party: its name.
+        ids: holder → number of its ids, as stated and held to in the alignment.
+    """
+    most = limits.max_peer_ids
+    if most is None:
+        return None
+    others = [f"{holder} brings {count}" for holder, count in ids.items() if holder != party and count > most]
+    if not others:
+        return None
+    return f"limits.max_peer_ids={most} and {', '.join(others)}: let it bring fewer, or raise the limit"
+
+
+def revealed_of(job: JobSettings, party: PartyId) -> dict[Revelation, str]:
+    """What a job reveals of one party's own data: name → its statement."""
+    return {
+        name: STATEMENTS[name]
+        for name in PARADIGMS[job.paradigm].reveals(job)
+        if PARADIGMS[job.paradigm].concerns(name, job, party)
+    }
+
+
+def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
+    if job.exchanges is None:
+        return None
+    name, rounds = job.exchanges
+    if rounds <= limits.max_rounds:
+        return None
+    return (
+        f"limits.max_rounds={limits.max_rounds} and {name}={rounds}: lower the {name.split('.')[1]} or raise the limit"
+    )
+
+
+def delta_too_large(job: JobSettings, nodes: int) -> str:
+    """Why no party takes part at the job's δ: that a node in N may be published whole is no protection; empty if not.
+
+    Args:
+        job: the job.
+        nodes: N, common to all holders.
+    """
+    name, delta = _delta(job, nodes)
+    if delta is None or delta * nodes < 1:
+        return ""
+    return (
+        f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is within "
+        f"any ε; set {name} well below {1 / nodes:.3g}"
+    )
+
+
+def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
+    """From how many common nodes on a job's δ is refused, where there may be so many; empty where there cannot.
+
+    Args:
+        job: the job; a δ that follows from their number always fits.
+        most: nodes that all holders may have in common; None: any number.
+    """
+    name, delta = _delta(job)
+    if delta is None or (most is not None and delta * most < 1):
+        return ""
+    there = "" if most is None else f", and there may be {most:,}"
+    way_out = f"; lower {name}, or leave it out and it follows from their number" if job.privacy is not None else ""
+    return f"{name}={delta:g} is refused from {math.ceil(1 / delta):,} common nodes on (δ ≥ 1/N){there}{way_out}"
+
+
+def _delta(job: JobSettings, nodes: int | None = None) -> tuple[str, float | None]:
+    """The setting of a job's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
+    if job.privacy is not None:
+        return "privacy.delta", job.privacy.delta if nodes is None else job.privacy.delta_of(nodes)
+    release = job.feature_release
+    return f"{job.release_setting}.delta", None if release is None else release.delta
+
+
+def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | None:
+    """Why a job's ε, whatever it is, is not what a party's limit on ε is about; None where it is."""
+    name, delta = _delta(job, nodes)
+    if delta is not None and delta > limits.max_delta:
+        return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
+    unit: str = "node" if job.privacy is None else job.privacy.unit
+    relation: str = "replacement" if job.privacy is None else job.privacy.relation
+    for limit, wanted, found in (
+        ("epsilon_unit", limits.epsilon_unit, unit),
+        ("epsilon_neighbours", limits.epsilon_neighbours, relation),
+    ):
+        if wanted is not None and wanted != found:
+            return f"limits.{limit}={wanted} and the job's ε is about {found}: change the job, or the limit"
+    return None
+
+
+def _too_costly(
+    limits: LimitSettings, job: JobSettings, party: PartyId, epsilon: float, nodes: int | None
+) -> str | None:
+    if limits.max_epsilon is None:
+        return None
+    if epsilon <= limits.max_epsilon:
+        return _about(limits, job, nodes) if epsilon > 0 else None
+    limit = f"limits.max_epsilon={limits.max_epsilon:g}"
+    if math.isfinite(epsilon):
+        return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
+    why = PARADIGMS[job.paradigm].unbounded(job)
+    return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
+
+
+def _unaccepted(
+    limits: LimitSettings,
+    job: JobSettings,
+    party: PartyId,
+    epsilon: float,
+    besides: Mapping[Revelation, str],
+    nodes: int | None,
+) -> str | None:
+    bounded = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
+    accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
+    new = [
+        f"{name} ({cause})"
+        for name, cause in {**besides, **PARADIGMS[job.paradigm].reveals(job)}.items()
+        if name not in accepted and PARADIGMS[job.paradigm].concerns(name, job, party)
+    ]
+    if not new:
+        return None
+    return (
+        f"limits.may_reveal=[{', '.join(limits.may_reveal)}]: change the job, or add what your organisation accepts of "
+        f"what else the job reveals: {', '.join(new)}"
+    )

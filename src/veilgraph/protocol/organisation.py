@@ -1,0 +1,189 @@
+"""What an organisation brings to a job, what it accepts of it, and what it has once its tables are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.revelations import Revelation
+from veilgraph.core.types import Link, PartyId
+from veilgraph.graph.build import BuiltGraph
+from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.agreement import Hello, agree_with_people
+from veilgraph.protocol.consent import Consent
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import REASON_CHARACTERS, refusal
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
+from veilgraph.tables.feature_settings import beyond_own_row, scaled_twice
+
+_BEFORE: Final = 1
+"""Round of the first agreement; that on shapes and checkpoints is 0."""
+
+
+@dataclass(frozen=True)
+class Organisation:
+    """What one organisation brings.
+
+    Attributes:
+        settings: of its party file.
+        folder: where the party file is; the tables' paths start there.
+        consent: to this job, where jobs are counted: across organisations.
+    """
+
+    settings: PartySettings
+    folder: Path
+    consent: Consent | None = None
+
+    @classmethod
+    def read(cls, path: Path, party: PartyId) -> Organisation:
+        """Reads the party file of ``party``.
+
+        Raises:
+            ConfigError: it cannot be read, breaks a rule, or is of another party.
+        """
+        settings = read_party_settings(path)
+        if settings.party != party:
+            raise ConfigError(
+                f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
+            )
+        return cls(settings, path.absolute().parent)
+
+    @property
+    def machines(self) -> MachineSettings | None:
+        """Several of its own, where its party file names them."""
+        machines = self.settings.machines
+        return None if machines is None else machines.within(self.folder)
+
+    def digest(self) -> str:
+        """SHA-256 of how its tables are read and of the tables themselves: another one where anything has changed.
+
+        Raises:
+            DataError: a table cannot be read.
+        """
+        found = hashlib.sha256(self.settings.model_dump_json(include={"nodes", "edges"}).encode())
+        for name in (self.settings.nodes.file, *(edges.file for edges in self.settings.edges)):
+            path = self.folder / name
+            try:
+                with path.open("rb") as file:
+                    found.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read ({error}); give the path of a table") from error
+        return found.hexdigest()
+
+    def refusal(self, job: JobSettings, nodes: int | None = None, *, named: bool = False) -> str | None:
+        """Why it does not accept a job, by its limits or by how its tables become features; None when it does.
+
+        Args:
+            job: validated.
+            nodes: common to all holders, where that is known; a limit on them, and what follows from them, is asked
+                about then.
+            named: with the names of its columns, which are not for others to see.
+        """
+        party = self.settings.party
+        if self.settings.machines is not None and (reason := PARADIGMS[job.paradigm].unspreadable(job)) is not None:
+            return reason
+        features, scaling = self.settings.nodes.features, job.data.feature_scaling
+        if twice := scaled_twice(features, scaling, named=named):
+            return twice
+        if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
+            why = "ε is of one node's features, which must be made of that node's own row alone: "
+            return (why + "; ".join(reasons))[:REASON_CHARACTERS]
+        epsilon = largest_epsilon(job, party, nodes)
+        return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=self._revealed(job))
+
+    @property
+    def _fills_with_means(self) -> bool:
+        return any(feature.missing == "mean" for feature in self.settings.nodes.features)
+
+    def _revealed(self, job: JobSettings) -> dict[Revelation, str]:
+        """What its own party file, which others do not have, makes a job reveal."""
+        if not job.is_aligned and self._fills_with_means:
+            return {"column-statistics": "nodes.features with missing=mean"}
+        return {}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What reading the tables anew gives a party.
+
+    Attributes:
+        identity: the same at all parties and in no other session.
+        facts: to keep beside it.
+        built: None at the server.
+    """
+
+    identity: str
+    facts: Mapping[str, object]
+    built: BuiltGraph | None = None
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What a party brings to a job once its tables are aligned or, in paradigm horizontal, collected.
+
+    Attributes:
+        identity: of the alignment or collection, the same at all parties; empty where there was none.
+        graph: None at the server.
+        ids: of the graph's rows; vertical: where they came from tables.
+        class_names: at a holder with labels, where they came from tables.
+        refuses: why this party does not go on with what the alignment gave; empty when it does.
+    """
+
+    identity: str = ""
+    graph: PartyGraph | None = None
+    ids: Sequence[str] | None = None
+    class_names: tuple[str, ...] | None = None
+    refuses: str = ""
+
+
+def agree_on_job(
+    link: Link, settings: JobSettings, party: PartyId, organisation: Organisation | None, refuses: str = ""
+) -> None:
+    """Before anything of the data is sent: the same release, the same job, accepted by every party.
+
+    Where jobs are counted, this one is from here on, unless a party refuses; where a person is asked, it waits here.
+
+    Args:
+        link: of this party.
+        settings: the job.
+        party: its name.
+        organisation: what it accepts; None at the server, or where a simulation has no party files.
+        refuses: a reason of its own not to take part.
+
+    Raises:
+        ConfigError: a party refuses, at every party with the same reason.
+    """
+    reasons = [refuses]
+    if organisation is not None:
+        reasons.append(organisation.refusal(settings) or "")
+    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)))
+    consent = None if organisation is None else organisation.consent
+    if consent is None or mine.refuses:
+        agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
+        return
+    with consent.job() as used_up:
+        mine = mine.model_copy(update={"refuses": used_up, "waits": consent.asks and not used_up})
+        agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
+
+
+def _nobody(_wait_s: float) -> str:
+    return ""
+
+
+def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
+    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
+
+    Args:
+        job: validated.
+        party: a holder.
+        nodes: common to all holders, where that is known.
+
+    Raises:
+        ConfigError: the job's noise cannot be computed.
+    """
+    return PARADIGMS[job.paradigm].largest_epsilon(job, party, nodes)

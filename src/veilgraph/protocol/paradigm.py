@@ -1,0 +1,216 @@
+"""A paradigm: one way to train together. All that differs from one to another is asked of it.
+
+``PARADIGMS`` finds one by the name in a job. A package adds its own by two entry points of one name: of the group
+``veilgraph.paradigms``, an instance of a subclass of ``Paradigm``, and of ``veilgraph.jobs``, its jobs' settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.registry import Registry
+from veilgraph.core.revelations import Revelation
+from veilgraph.core.types import Link, PartyId
+from veilgraph.nn.network import CustomModel
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.plan import Plan
+from veilgraph.protocol.job import JobSettings
+
+if TYPE_CHECKING:
+    from veilgraph.graph.party import PartyGraph
+    from veilgraph.protocol.agreement import Hello
+    from veilgraph.protocol.cast import Cast
+    from veilgraph.protocol.inputs import Inputs
+    from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+    from veilgraph.protocol.role import Session
+    from veilgraph.tables.encode import FeatureEncoding
+
+J = TypeVar("J", bound=JobSettings)
+
+Range = tuple[int, int]
+NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
+    ("nodes", "features", "classes", "feature_bits", "release", "steps"), (0, 0)
+)
+"""Field of a hello → the smallest and largest number that a party may state: none, as the server."""
+MAX_NODES: Final = 2**32
+MAX_STEPS: Final = 2**32
+MAX_FEATURES: Final = 2**20
+
+
+class Paradigm(ABC, Generic[J]):
+    """One way to train together.
+
+    Attributes:
+        title: of it, in a report.
+        has_privacy: whether its jobs can bound what they reveal by an ε.
+    """
+
+    title: ClassVar[str]
+    has_privacy: ClassVar[bool] = True
+
+    # What a job reveals
+
+    @abstractmethod
+    def facts(self, job: J, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
+        """What rows of ``protocol.rows.TABLE`` may depend on, beside what every job has (``facts_of``)."""
+
+    @abstractmethod
+    def reveals(self, job: J) -> dict[Revelation, str]:
+        """What a job reveals → the settings that cause it."""
+
+    @abstractmethod
+    def concerns(self, name: Revelation, job: J, party: PartyId) -> bool:
+        """Whether what a job reveals under a name tells others something of a party's own data."""
+
+    # Privacy
+
+    def plan(self, job: J, party: PartyId, nodes: int | None = None) -> Plan | None:
+        """What a holder will publish with noise; None where nothing is."""
+        return None
+
+    @abstractmethod
+    def largest_epsilon(self, job: J, party: PartyId, nodes: int | None = None) -> float:
+        """The largest total ε that a job can cost a holder; infinite where something goes unnoised.
+
+        Args:
+            job: validated.
+            party: a holder.
+            nodes: common to all holders, where that is known.
+        """
+
+    @abstractmethod
+    def unbounded(self, job: J) -> str:
+        """Why that is infinite, and the way out."""
+
+    # What parties state
+
+    @abstractmethod
+    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        """Field of a hello → the smallest and largest number that a party may state, for every field of ``NO_NUMBERS``.
+
+        Args:
+            job: of all parties.
+            party: who states it.
+            releases: whether they agree on perturbed features, which comes before the rest.
+        """
+
+    def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
+        """How much of one sender's can wait unread, from what all parties state; None: the role says so itself."""
+        return None
+
+    def unspreadable(self, job: J) -> str | None:
+        """Why no holder of a job can have several machines; None where all can."""
+        return (
+            "machines: only in vertical jobs that exchange embeddings in every pass does a holder have a local part "
+            "that several machines can share; use one machine"
+        )
+
+    # What a job on one machine begins with
+
+    @abstractmethod
+    def load(self, job: J) -> Inputs:
+        """The holders' graphs of a data set, divided among them, or of the files that the job names.
+
+        Raises:
+            ConfigError: they are not what the job needs.
+            DataError: the data cannot be read, or break a rule.
+        """
+
+    @abstractmethod
+    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
+        """Who has the labels, or reports, of graphs that are given from Python; the job may name it.
+
+        Raises:
+            DataError: they are not one federation.
+        """
+
+    @abstractmethod
+    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        """Graphs that are given from Python, validated and scaled.
+
+        Args:
+            job: that names their holders.
+            graphs: one per holder.
+            ids: holder → its rows' ids, where rows are not the same nodes.
+        """
+
+    def check_tables(self, job: J) -> None:
+        """What parties would find out of each other's tables, where all party files are on this machine."""
+
+    # What a party does
+
+    @abstractmethod
+    def prepare(
+        self,
+        link: Link,
+        job: J,
+        organisation: Organisation | None,
+        encoding: FeatureEncoding | None,
+        streams: LearningStreams,
+    ) -> Prepared:
+        """From a holder's tables to its graph. Called at all parties together.
+
+        Args:
+            link: of the party.
+            job: the job.
+            organisation: the holder's own; None at the server.
+            encoding: fitted on earlier tables; None: fitted on these.
+            streams: of the party.
+        """
+
+    @abstractmethod
+    def cast(
+        self,
+        session: Session,
+        folder: Path,
+        aligned: Aligned,
+        custom: CustomModel | None,
+        publisher: LocalPublisher | None,
+    ) -> Cast:
+        """Gives a party its role, not yet set up.
+
+        Args:
+            session: of the party.
+            folder: of its files of the run.
+            aligned: its data.
+            custom: for ``model.local.model: custom``.
+            publisher: of perturbed values, of a holder whose nodes release them.
+        """
+
+    # In words
+
+    @abstractmethod
+    def describe(self, job: J) -> list[str]:
+        """A job in sentences: who has what, how the network is computed, and what that shows to whom."""
+
+    def part_of(self, job: J, holder: PartyId) -> str:
+        """What a holder is in a job, in a few words."""
+        return "label holder" if holder == job.data.label_party else "holder"
+
+    def server_part(self, job: J) -> str:
+        """What the server does in a job, in a few words."""
+        return "combines embeddings; has no data"
+
+    @abstractmethod
+    def verdict(self, job: J, what: str, nodes: str) -> str:
+        """A finished training in a sentence.
+
+        Args:
+            job: the job.
+            what: is predicted.
+            nodes: how many, in words.
+        """
+
+
+PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
+    "veilgraph.paradigms",
+    {
+        "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
+        "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
+        "local": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
+    },
+)

@@ -1,0 +1,103 @@
+"""What one organisation says of its own tables: ``party.yaml``, which never leaves it.
+
+``read_party_settings`` turns the file into ``PartySettings``; ``tables.settings`` has what it says of the tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings, first_problem
+from veilgraph.core.yaml_file import read_yaml
+from veilgraph.protocol.consent_settings import ConsentSettings
+from veilgraph.protocol.limits import LimitSettings
+from veilgraph.tables.settings import TableSettings
+
+
+class MachineSettings(Settings):
+    """Several machines of the party that share its local model, across organisations (docs/deployment.md)."""
+
+    count: int = Field(ge=2, description="how many, with the one that joins")
+    address: str = Field(description="host:port of the one that joins, free there and reached by the others")
+    secret: Path = Field(
+        description="file of the secret that they share, readable by their account alone, relative to the party file"
+    )
+    idle_s: float = Field(3600.0, gt=0, description="longest wait of the others for work within a job")
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise ValueError("an address is a name or IPv4 address and a port, as in 10.0.0.5:29500")
+        return address
+
+    def within(self, folder: Path) -> MachineSettings:
+        """The same, of a party file in ``folder``."""
+        return self.model_copy(update={"secret": folder / self.secret})
+
+    @property
+    def host(self) -> str:
+        """Name or IPv4 address."""
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        """Of the rendezvous."""
+        return int(self.address.rpartition(":")[2])
+
+
+class PartySettings(TableSettings):
+    """One organisation's own settings; private to it."""
+
+    seed: Literal["private", "job"] = Field(
+        "private", description="whether its initial weights and dropout come from a secret seed or the job's"
+    )
+    limits: LimitSettings = LimitSettings()
+    consent: ConsentSettings = Field(
+        ConsentSettings(), description="how often it takes part across organisations; on one machine nothing is counted"
+    )
+    machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
+
+
+def parse_party_settings(data: object, source: str = "party") -> PartySettings:
+    """Validates party settings that came from YAML or a dictionary.
+
+    Raises:
+        ConfigError: names the first broken key, its value and the rule.
+    """
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
+        )
+    try:
+        return PartySettings.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {first_problem(error)}") from error
+
+
+def read_party_settings(path: Path) -> PartySettings:
+    """Reads and validates a party file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
+    """
+    data = read_yaml(path, "party file", _TextLoader)
+    return parse_party_settings({} if data is None else data, str(path))
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7.
+
+    The settings turn text into numbers and truth values where they ask for them.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own declaration
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }

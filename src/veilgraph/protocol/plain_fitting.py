@@ -1,0 +1,82 @@
+"""The training loop of a network that is in one process: the federated job's early stopping and choice of a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from veilgraph.core.tensor_file import Record
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.scores import Scores
+
+Progress = Callable[[list[Record]], None]
+"""(the epochs' records so far); called after every epoch."""
+
+
+@dataclass(frozen=True)
+class PlainResult:
+    """A plaintext run: ``summary`` and ``metrics`` have the keys of a federated run's, bytes aside."""
+
+    summary: Record
+    metrics: list[Record]
+
+
+class Network(Protocol):
+    """All parties' parts of a network together, and the labels that it is trained on."""
+
+    @property
+    def train_settings(self) -> TrainSettings:
+        """Of the training."""
+
+    def train_step(self, epoch: int) -> float:
+        """One forward and backward pass and one update; returns the training loss."""
+
+    def infer(self) -> Tensor:
+        """Logits, Tensor[N, C], without dropout and without a graph."""
+
+    def judged(self) -> Tensor:
+        """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
+
+
+def fit(network: Network, progress: Progress = lambda records: None) -> PlainResult:
+    """Trains a network.
+
+    Args:
+        network: afterwards it has the last epoch's weights; the summary is of the chosen epoch's.
+        progress: called after every epoch.
+    """
+    settings = network.train_settings
+    judgement, metrics = Judgement(), list[Record]()
+    best = network.infer()
+    for epoch in range(1, settings.epochs + 1):
+        started = time.perf_counter()
+        loss = network.train_step(epoch)
+        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
+        if epoch % settings.evaluate_every == 0 or epoch == settings.epochs:
+            logits = network.judged()
+            scores = network.score(logits)
+            record.update(scores.record())
+            judgement = judgement.after(epoch, scores, settings.select_by)
+            if judgement.best_epoch == epoch:
+                best = logits
+        metrics.append({**record, "loss": loss})
+        progress(metrics)
+        if judgement.stops(settings):
+            break
+    if settings.select_by == "last":  # what was judged may be the last training pass, before its update
+        best = network.infer()
+    steps = sorted(record["step_seconds"] for record in metrics)
+    summary = {
+        "best_epoch": judgement.best_epoch,
+        **network.score(best, everything=True).summary(),
+        "seconds_per_step": steps[len(steps) // 2],
+    }
+    return PlainResult(summary, metrics)

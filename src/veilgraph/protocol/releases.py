@@ -1,0 +1,137 @@
+"""A single release in a party's part of a run, at who learns from it and at who makes it, so that it is not repeated.
+
+``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels, and the vertical method
+``perturbed`` such features. Who learns from a release keeps it; who releases keeps what tells whether its data have
+changed since, and in a file of its own the very bytes, which it sends again for as long as they have not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.single import parts
+from veilgraph.protocol.job import JobSettings
+
+RELEASE: Final = "release.safetensors"
+OWN_RELEASE: Final = "own_release.safetensors"
+
+
+class KeptRelease:
+    """What one holder keeps of the newest release of all.
+
+    Args:
+        folder: of the party.
+        settings: the job.
+        identity: of the alignment.
+        graph: of the holder.
+
+    Attributes:
+        number: of the newest release; negative where what it depends on has changed since; 0 for none.
+        tensors: by name, what the party was given, where the release holds.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+        self._path = folder / RELEASE
+        self._depends_on = depends_on(settings, identity, graph)
+        self.number = 0
+        self.tensors: Mapping[str, Tensor] = {}
+        if not self._path.is_file():
+            return
+        tensors, facts = load_tensors(self._path)
+        try:
+            same, number = facts["depends_on"] == self._depends_on, int(facts["number"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{self._path}: damaged ({error}); delete it, and the holders release anew") from error
+        self.number = number if same else -number
+        self.tensors = tensors if same else {}
+
+    def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keeps a new release: its number, and what the party was given of it."""
+        save_tensors(self._path, tensors, {"number": number, "depends_on": self._depends_on})
+
+
+class OwnRelease:
+    """What one holder has released of its data as they are now, by channel (``privacy.single.SentRelease``).
+
+    Args:
+        folder: of the party.
+        settings: the job.
+        identity: of the alignment.
+        graph: of the holder.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+        self._path = folder / OWN_RELEASE
+        self._depends_on = depends_on(settings, identity, graph)
+        self._tensors: dict[str, Tensor] = {}
+        self._shapes: dict[str, list[int]] = {}
+        if not self._path.is_file():
+            return
+        tensors, facts = load_tensors(self._path)
+        try:
+            if facts["depends_on"] == self._depends_on:
+                self._tensors, self._shapes = tensors, dict(facts["sparse"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"{self._path}: damaged ({error}); restore it, or delete it, and the holder releases anew and pays"
+            ) from error
+
+    def get(self, channel: str) -> Tensor | None:
+        """What was kept for that channel; None where nothing was, or the data have changed since."""
+        if channel not in self._shapes:
+            return self._tensors.get(channel)
+        pointers, columns, values = (self._tensors[f"{channel}/{part}"] for part in range(3))
+        return torch.sparse_csr_tensor(pointers, columns, values, self._shapes[channel], check_invariants=True)
+
+    def put(self, channel: str, released: Tensor) -> None:
+        """Keeps it: it is on the disk when this returns."""
+        if released.is_sparse_csr:
+            self._shapes[channel] = list(released.shape)
+            self._tensors |= {f"{channel}/{part}": tensor for part, tensor in enumerate(parts(released))}
+        else:
+            self._tensors[channel] = released
+        facts: Record = {"depends_on": self._depends_on, "sparse": self._shapes}
+        save_tensors(self._path, self._tensors, facts)
+
+
+def depends_on(settings: JobSettings, identity: str, graph: PartyGraph) -> str:
+    """SHA-256 of all of a holder's data that its part of a single release depends on, and of which nodes are common."""
+    return _digest(identity, graph.common, _released_data(settings, graph))
+
+
+def _released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor | None]:
+    if settings.privacy is not None and settings.privacy.once:
+        released = graph.party in settings.publishing
+        return (graph.features, graph.edge_index, graph.edge_weight) if released else ()
+    if graph.party not in settings.releasing:
+        return ()
+    common, labels = graph.common_part(), settings.label_release
+    features = graph.features if graph.party in settings.learning else common.features
+    if labels is None or labels.holder != graph.party:
+        return (features,)
+    return features, common.labels, common.train_mask, common.val_mask
+
+
+def _digest(identity: str, nodes: int, data: Sequence[Tensor | None]) -> str:
+    digest = hashlib.sha256(f"{identity}/{nodes}".encode())
+    for given in data:
+        for tensor in (None,) if given is None else parts(given):
+            digest.update(b"none" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            if tensor is not None:
+                digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""What all parties of a job have in common: one forward and one backward pass at a time, weights, an optimiser."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.trace import NO_TRACE, AnyTrace
+from veilgraph.core.types import Link, PartyId
+from veilgraph.mpc.limbs import device_of
+from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.agreement import Hello, fewest_steps
+from veilgraph.protocol.batches import Batch
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every role is given besides its data: settings, link and randomness. Nothing is global."""
+
+    settings: JobSettings
+    link: Link
+    streams: LearningStreams
+    secrets: SecretSource
+    alignment: str = ""
+    """Identity of the alignment that gave the rows their order; empty where none was made."""
+    refuses: str = ""
+    """Why this party does not take part, told to all before work; empty when it does."""
+    publisher: Publisher | None = None
+    """A holder's, in a job with differential privacy."""
+    trace: AnyTrace = NO_TRACE
+    """Where the time goes, in a training with a profile."""
+    restarts: bool = True
+    """Whether this party would begin again from nothing: it has trained nothing, or lets it be replaced."""
+
+    @property
+    def holders(self) -> tuple[PartyId, ...]:
+        """The data holders in the job's order."""
+        return self.settings.data.names
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and embeddings."""
+        return precision(self.settings)
+
+    def nonce(self) -> str:
+        """Fresh at every call; those of all parties name the session."""
+        return self.secrets(NONCE_BYTES).hex()
+
+    @property
+    def rounding_key(self) -> bytes:
+        """Of ``SecretRounding``: the same in all sessions of a job, as secret as the party's seed."""
+        return self.streams.secret("rounding")
+
+    @property
+    def device(self) -> torch.device:
+        """Where this party computes; what it sends and receives is on the CPU.
+
+        Raises:
+            ConfigError: the job names one that this machine lacks.
+        """
+        return device_of(self.settings.device)
+
+
+def precision(settings: JobSettings) -> torch.dtype:
+    """The torch dtype that the job names."""
+    return torch.float64 if settings.precision == "float64" else torch.float32
+
+
+class Role(ABC):
+    """One party. ``forward`` and ``backward`` run in lockstep with those of the other parties.
+
+    Passes are counted by ``step``; the same step is never used twice in a session.
+    """
+
+    trains = True
+    """Whether anything is left to do once it is set up."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.nodes = 0
+        """C, how many nodes all holders of a vertical job know; known once set up."""
+        self.batch: Batch | None = None
+        """The targets of the pass, set before it; None: all common nodes at once."""
+        self.embed_step = -1
+        """Counts the initial embeddings computed in this session."""
+        self.affordable_steps: int | None = None
+        """Training steps that every party's privacy budget allows, known once set up; None without a budget."""
+        self.scarcest: tuple[PartyId, ...] = ()
+        """Whose budgets allow no more than that."""
+        self._stale = True
+        self._learns = True
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    @abstractmethod
+    def setup(self, held: Sequence[Point]) -> Start:
+        """Agrees with the others and prepares the session.
+
+        Args:
+            held: checkpoints that this party would go on from.
+
+        Returns:
+            Where the session begins: at the newest of them that all parties hold, or anew.
+
+        Raises:
+            RunError: there is none, and a party that has trained something does not let it be replaced.
+        """
+
+    @abstractmethod
+    def forward(self, step: int, epoch: int | None) -> None:
+        """One joint forward pass; ``epoch`` counts the dropout streams, None means evaluation."""
+
+    @abstractmethod
+    def backward(self, step: int) -> None:
+        """The backward pass of the training pass just run: gradients everywhere, updates of what trains itself."""
+
+    @abstractmethod
+    def modules(self) -> dict[str, nn.Module]:
+        """The party's networks by name."""
+
+    def trained(self) -> list[nn.Parameter]:
+        """Weights that this party's Adam trains."""
+        return [parameter for module in self.modules().values() for parameter in module.parameters()]
+
+    def rates(self) -> dict[nn.Parameter, float]:
+        """Learning rates of those weights that have one of their own."""
+        return {}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The party's live weights by name: a snapshot of them is the party's part of the model.
+
+        No more than inference needs, and of the same shapes whatever the number of nodes.
+        """
+        return {
+            f"{part}.{name}": tensor
+            for part, module in self.modules().items()
+            for name, tensor in module.state_dict().items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """The live weights and what else training needs to go on, by name; Adam keeps its own state."""
+        return self.weights()
+
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live weights.
+
+        Raises:
+            RunError: the saved weights are of another network.
+        """
+        self._load(saved, self.weights())
+
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live state.
+
+        Raises:
+            RunError: the saved state is of another network, or of a graph with another number of nodes.
+        """
+        self._load(saved, self.state())
+
+    def _load(self, saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+        if {name: live.shape for name, live in tensors.items()} != {name: old.shape for name, old in saved.items()}:
+            raise RunError(
+                f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
+                "party's own run, or delete the checkpoint and --resume"
+            )
+        for name, live in tensors.items():
+            live.copy_(saved[name])
+        self._stale = True
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Adam with L2 over ``trained``; None where there is nothing to train."""
+        trained = self.trained()
+        if self._optimizer is None and trained:
+            self._optimizer = build_optimizer(trained, self.rates(), self.session.settings)
+        return self._optimizer
+
+    def zero_grad(self) -> None:
+        """Forgets gradients before a training pass."""
+        for parameter in self.trained():
+            parameter.grad = None
+
+    def update(self) -> None:
+        """One optimiser step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def dropout(self, epoch: int | None, purpose: str = "dropout") -> torch.Generator | None:
+        """The dropout stream of an epoch, or of the batch in it; None in evaluation."""
+        if epoch is None:
+            return None
+        counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
+        return self.session.streams.generator(purpose, *counters)
+
+    def infer_only(self) -> None:
+        """Announces that no backward pass will follow, so that nothing is prepared for one."""
+        self._learns = False
+
+    def allow_steps(self, hellos: Mapping[PartyId, Hello]) -> None:
+        """Takes the number of training steps from what all parties state."""
+        self.affordable_steps = fewest = fewest_steps(hellos)
+        self.scarcest = tuple(party for party, hello in hellos.items() if fewest is not None and hello.steps == fewest)
+
+    def _changed(self) -> None:
+        """The weights have changed; in batches h^0 stays what it is to the end of a period."""
+        if self.batch is None or self.batch.period:
+            self._stale = True
+
+    def _embeds_now(self) -> bool:
+        """Whether this forward pass needs a new h^0: once after every change of the weights, at all parties alike."""
+        if not self._stale:
+            return False
+        self._stale = False
+        self.embed_step += 1
+        return True
+
+    def close(self) -> None:  # noqa: B027  (only some roles have background work)
+        """Ends background work."""
+
+
+def build_optimizer(
+    parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings
+) -> torch.optim.Adam:
+    """Adam with L2 regularisation, as every party uses for its plain weights.
+
+    Args:
+        parameters: to train, each once.
+        rates: learning rates other than the job's.
+        settings: of the job.
+    """
+    rate = settings.train.learning_rate
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(rates.get(parameter, rate), []).append(parameter)
+    return torch.optim.Adam(
+        [{"params": group, "lr": own_rate} for own_rate, group in groups.items()],
+        lr=rate,
+        weight_decay=settings.train.weight_decay,
+    )

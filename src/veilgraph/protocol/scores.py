@@ -1,0 +1,187 @@
+"""The label holder's loss, and how well logits fit its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from veilgraph.core.errors import DataError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.evidence import calibrated
+from veilgraph.protocol.job import TrainSettings
+
+Selection = Literal["accuracy", "auc", "f1", "loss"]
+"""What the best epoch is chosen by, on the validation nodes."""
+
+_ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well logits fit the labels on each split.
+
+    Losses are weighted as in training; accuracies, AUC and macro F1 lie in [0, 1]. AUC is of class 1's probability
+    with two classes, else the mean over the classes of one against the rest. A figure is None where the split is
+    empty, where AUC is undefined because the split lacks a class, and where it was not asked for.
+    """
+
+    train_loss: float
+    val_loss: float
+    train_accuracy: float
+    val_accuracy: float
+    test_accuracy: float | None
+    val_auc: float | None = None
+    test_auc: float | None = None
+    val_f1: float | None = None
+    test_f1: float | None = None
+
+    def selection(self, select_by: Selection) -> float:
+        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
+        if select_by == "loss":
+            return -self.val_loss
+        chosen: float | None = getattr(self, f"val_{select_by}")
+        return -float("inf") if chosen is None else chosen
+
+    def summary(self) -> dict[str, float | None]:
+        """All but the losses, by name."""
+        return {name: value for name, value in asdict(self).items() if not name.endswith("_loss")}
+
+    def record(self) -> dict[str, float | None]:
+        """By name, without what was not asked for."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in _ON_DEMAND}
+
+
+class Objective:
+    """A label holder's loss and scores over the labelled nodes of a graph.
+
+    Args:
+        graph: with labels and masks; of the common nodes in a federated job.
+        settings: of the training: class weights, and what the best epoch is chosen by.
+        dtype: of the logits.
+
+    Raises:
+        DataError: there are no labels or masks; or ``select_by`` is ``auc`` and the validation nodes lack a class.
+    """
+
+    def __init__(self, graph: PartyGraph, settings: TrainSettings, dtype: torch.dtype) -> None:
+        labels, train, val = graph.labels, graph.train_mask, graph.val_mask
+        if labels is None or train is None or val is None:
+            raise DataError(f"{graph.party} is the label holder but has no labels or no train and validation masks")
+        self._labels, self._train, self._val, self._test = labels, train, val, graph.test_mask
+        self.classes = graph.num_classes or int(labels.max()) + 1
+        self._select_by = settings.select_by
+        self._weights = None
+        if settings.class_weights == "balanced":
+            self._weights = balanced_weights(labels[train], self.classes).to(dtype)
+        missing = self.classes - _present(labels[val])
+        if settings.select_by == "auc" and missing:
+            raise DataError(
+                f"party {graph.party!r}: train.select_by='auc' needs common validation nodes of every class, and "
+                f"{missing} of {self.classes} have none; move some into val_mask or select by another figure"
+            )
+
+    def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over the training nodes, weighted by class where the job says so.
+
+        Args:
+            logits: Tensor[N, C], of every node; or Tensor[B, C] of some.
+            rows: Tensor[B] int64, which these are; without a training node among them the loss is 0.
+        """
+        if rows is None:
+            return self._loss(logits, self._train)
+        chosen = self._train[rows]
+        if not bool(chosen.any()):
+            return logits.sum() * 0
+        return functional.cross_entropy(logits[chosen], self._labels[rows[chosen]], weight=self._weights)
+
+    def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """What logits say of every node, for ``nn.evidence``.
+
+        Args:
+            logits: Tensor[N, C], without a graph.
+
+        Returns:
+            Log probabilities [N, C], calibrated on the validation nodes; and probabilities [N, C] with the labels of
+            the training nodes put in.
+        """
+        log_probabilities = calibrated(logits, self._labels, self._val)
+        opinion = log_probabilities.exp()
+        opinion[self._train] = functional.one_hot(self._labels[self._train], self.classes).to(opinion.dtype)
+        return log_probabilities, opinion
+
+    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+        """Scores of logits Tensor[N, C].
+
+        Args:
+            logits: of every node, without a graph.
+            everything: also AUC and F1; without, only what the best epoch is chosen by.
+        """
+        correct = logits.argmax(dim=1) == self._labels
+
+        def accuracy(mask: Tensor) -> float:
+            return float(correct[mask].to(torch.float64).mean())
+
+        def ranked(
+            name: Selection, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None
+        ) -> float | None:
+            if mask is None or not (everything or (name == self._select_by and mask is self._val)):
+                return None
+            return metric(logits[mask], self._labels[mask])
+
+        test = self._test if self._test is not None and bool(self._test.any()) else None
+        return Scores(
+            train_loss=float(self._loss(logits, self._train)),
+            val_loss=float(self._loss(logits, self._val)),
+            train_accuracy=accuracy(self._train),
+            val_accuracy=accuracy(self._val),
+            test_accuracy=None if test is None else accuracy(test),
+            val_auc=ranked("auc", area_under_curve, self._val),
+            test_auc=ranked("auc", area_under_curve, test),
+            val_f1=ranked("f1", macro_f1, self._val),
+            test_f1=ranked("f1", macro_f1, test),
+        )
+
+    def _loss(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return functional.cross_entropy(logits[mask], self._labels[mask], weight=self._weights)
+
+
+def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """n/(C·n_c) for every class, Tensor[C] float64; a class without nodes counts as if it had one.
+
+    Args:
+        labels: Tensor[n] int64, of the training nodes.
+        classes: C.
+    """
+    counts = torch.bincount(labels, minlength=classes).clamp_min(1).double()
+    return len(labels) / (classes * counts)
+
+
+def _present(labels: Tensor) -> int:
+    return int((labels.bincount() > 0).sum())
+
+
+def area_under_curve(logits: Tensor, labels: Tensor) -> float | None:
+    """ROC AUC of logits Tensor[n, C]: of class 1 where C is 2, else one against the rest, all classes alike.
+
+    None where a class has no nodes, or a logit is no finite number.
+    """
+    classes = logits.shape[1]
+    if _present(labels) < classes or not bool(torch.isfinite(logits).all()):
+        return None
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second, and most parties score nothing
+
+    probabilities = logits.double().softmax(dim=1)
+    scores = probabilities[:, 1] if classes == 2 else probabilities
+    return float(roc_auc_score(labels.numpy(), scores.numpy(), multi_class="ovr", average="macro"))
+
+
+def macro_f1(logits: Tensor, labels: Tensor) -> float:
+    """Mean of the F1 of every class that occurs among labels or predictions; logits Tensor[n, C]."""
+    from sklearn.metrics import f1_score  # noqa: PLC0415 - as above
+
+    return float(f1_score(labels.numpy(), logits.argmax(dim=1).numpy(), average="macro", zero_division=0))

@@ -1,0 +1,82 @@
+"""What a party may state of itself in a job: agreement, and then every number held to what the job allows.
+
+Others set memory aside, choose scales and count steps by these numbers. Whoever states one that the job does not allow
+is named with it, by every party alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.agreement import Hello, agree
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.role import Session
+
+MAX_RELEASES_APART: Final = 2**20
+"""How far a holder's release can be ahead of all others': they count up by one, from the largest that anyone states."""
+
+_RELEASES: Final = 4
+"""Round of the agreement on perturbed features; that on the rest is 0."""
+
+
+def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
+    """As ``agree``, over what a job allows.
+
+    Args:
+        session: of this party.
+        mine: what this party states.
+        releases: whether this is about perturbed features, which is agreed on before the rest.
+
+    Raises:
+        ProtocolError: a party states what the job does not allow; it names the party, the field and the value.
+        VeilgraphError: as ``agree``.
+    """
+    hellos = agree(session.link, session.holders, mine, _RELEASES if releases else 0)
+    check_stated(session.settings, hellos, releases=releases)
+    unread = PARADIGMS[session.settings.paradigm].unread_bytes(session.settings, hellos)
+    if unread is not None:
+        session.link.expect(unread)
+    return hellos
+
+
+def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
+    """Holds every party to what a job allows.
+
+    Args:
+        job: of all parties.
+        hellos: of all parties.
+        releases: whether they are about perturbed features.
+
+    Raises:
+        ProtocolError: as ``agree_within``.
+    """
+    for party, hello in hellos.items():
+        for field, (low, high) in PARADIGMS[job.paradigm].stated(job, party, releases=releases).items():
+            value = getattr(hello, field)
+            if value is not None and not low <= value <= high:
+                raise _refused(party, field, value, f"from {low} to {high}" if low < high else f"{low}")
+        if hello.steps is not None and not _counts_steps(job, party, releases=releases):
+            raise _refused(party, "steps", hello.steps, "null")
+        newest = max((epoch for _, epoch, _ in hello.checkpoints), default=0)
+        if newest > job.train.epochs:
+            raise _refused(party, "checkpoints", newest, f"at most train.epochs={job.train.epochs}")
+        ahead = abs(hello.release) - max(abs(other.release) for name, other in hellos.items() if name != party)
+        if ahead > MAX_RELEASES_APART:
+            raise _refused(party, "release", hello.release, f"at most {MAX_RELEASES_APART} above every other party's")
+
+
+def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
+    """Whether the party pays for what it sends, and so knows how often it can."""
+    if releases:
+        return party in job.releasing
+    return job.privacy is not None and party in job.publishing
+
+
+def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
+    return ProtocolError(
+        f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs"
+    )

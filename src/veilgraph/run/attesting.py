@@ -1,0 +1,275 @@
+"""Statements of the parties' records, exchanged at the beginning of every session and before its end.
+
+Four rounds of ``HELLO``, between every two parties:
+
+    round 5   opening      the newest statement of the sender, and that which it last heard of the receiver
+    round 6   verdict      the sender's countersignature under the receiver's statement, or why it refuses the job
+    round 7   statement    of what the sender has recorded by the end of the session
+    round 8   countersignature
+
+Who was told of a longer record, or of another, than the owner has now, refuses, and so does the owner, whom the others
+remind of what it said. Nothing of the data has been sent by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import torch
+from cryptography.hazmat.primitives.serialization import Encoding
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import gather, tensor_text, text_tensor
+from veilgraph.link.identity import Identity
+from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
+from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.run.evidence import Beginning, EvidenceFile, difference
+
+_OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
+_WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
+
+
+_Said = TypeVar("_Said", bound="_Message")
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Opening(_Message):
+    """What a party says first."""
+
+    statement: Statement | None = None
+    """Its newest; null where it has nothing on record in this run."""
+    heard: Statement | None = None
+    """The newest that it heard of the receiver; null where it heard none."""
+
+
+class Verdict(_Message):
+    """What a party says to another's statement."""
+
+    countersignature: Countersignature | None = None
+    """Null where there was no statement, or the sender refuses."""
+    refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
+    """Why the sender does not take part; empty when it does."""
+
+
+class Attesting:
+    """One party's side of it, for one session.
+
+    Args:
+        file: the party's evidence.
+        parties: of the job, this one among them.
+        identity: of the party; None on one machine, where nothing is signed.
+        trust: by what others' statements are checked.
+    """
+
+    def __init__(self, file: EvidenceFile, parties: Sequence[PartyId], identity: Identity | None, trust: Trust) -> None:
+        self._file, self._identity, self._trust = file, identity, trust
+        self._opened = False
+        beginning = file.found.beginning
+        self._run, self._party = beginning.run, beginning.party
+        self._others = [party for party in parties if party != self._party]
+        # Not when it is signed: where one holder learns alone, that would tell how long it did.
+        self._time = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def close(self) -> None:
+        """States what was recorded since the newest statement, for the others to hear in the next session.
+
+        Not where this session was refused: then the records are not what they were.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        if self._opened:
+            self._sign()
+
+    def _sign(self) -> None:
+        if self._file.is_current():
+            return
+        self._file.begin()
+        newest = self._file.newest
+        statement = Statement(
+            run=self._run,
+            time=self._time,
+            party=self._party,
+            number=1 if newest is None else newest.number + 1,
+            extents=self._file.stated(),
+        )
+        self._file.add([statement.signed(self._identity)])
+
+    def open(self, link: Link) -> None:
+        """States the party's records and hears the others', before anything of the data is sent.
+
+        Raises:
+            RunError: somebody's records are not what they were; at every party, with the reasons.
+            LinkError: as ``Link.send`` and ``Link.receive``.
+        """
+        file = self._file
+        reason = file.fault or file.changed()
+        if not reason:
+            self._sign()
+        openings = self._exchange(
+            link, _OPENING, Opening, lambda party: Opening(statement=file.newest, heard=file.heard(party))
+        )
+        reasons = [f"{reason}; {_WAY_OUT}" if reason else ""]
+        for party, opening in openings.items():
+            reasons.append(self._fault_of_statement(party, opening.statement))
+            reasons.append("" if reason else self._fault_of_memory(party, opening.heard))
+        refuses = "; ".join(filter(None, reasons))
+        statements = {party: opening.statement for party, opening in openings.items()}
+        self._countersign(link, _VERDICT, statements, refuses)
+        self._opened = True
+
+    def tell(self, link: Link) -> None:
+        """States what the party has recorded, and hears the others.
+
+        Raises:
+            RunError: another's records are not what they were.
+            LinkError: as ``Link.send`` and ``Link.receive``.
+        """
+        self._sign()
+        told = self._exchange(link, _STATEMENT, Opening, lambda _: Opening(statement=self._file.newest))
+        statements = {party: opening.statement for party, opening in told.items()}
+        reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
+        self._countersign(link, _HEARD, statements, "; ".join(filter(None, reasons)))
+
+    def _countersign(
+        self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], refuses: str
+    ) -> None:
+        """Gives the others countersignatures, or refuses; and keeps what was heard, if nobody does."""
+        refuses = "".join(letter if letter.isprintable() else "?" for letter in refuses)[:REASON_CHARACTERS]
+
+        def verdict(party: PartyId) -> Verdict:
+            statement = statements[party]
+            if refuses or statement is None:
+                return Verdict(refuses=refuses)
+            given = Countersignature.of(statement, self._party, self._time)
+            return Verdict(countersignature=given.signed(self._identity))
+
+        verdicts = self._exchange(link, round_, Verdict, verdict)
+        refusals = {self._party: refuses} | {party: verdict.refuses for party, verdict in verdicts.items()}
+        if any(refusals.values()):
+            raise RunError("; ".join(f"{party} refuses the job: {why}" for party, why in refusals.items() if why))
+        mine = self._file.newest
+        if mine is not None:
+            for party, verdict_ in verdicts.items():
+                self._check_countersignature(party, verdict_.countersignature, mine)
+        new = [one for party, one in statements.items() if one is not None and one != self._file.heard(party)]
+        known = {(one.by, one.statement) for one in self._file.found.countersignatures}
+        given = [verdict_.countersignature for verdict_ in verdicts.values()]
+        self._file.add([*new, *(one for one in given if one is not None and (one.by, one.statement) not in known)])
+
+    def _fault_of_statement(self, party: PartyId, statement: Statement | None) -> str:
+        """What another's statement has against it; empty for nothing."""
+        told = self._file.heard(party)
+        if statement is None:
+            if told is None:
+                return ""
+            return f"{party} begins its records anew, and {self._party} heard its {told}: {_WAY_OUT}"
+        try:
+            statement.check(party, self._run, self._trust)
+        except ProtocolError as error:
+            return f"{party}'s {statement}: {error}; {_WAY_OUT}"
+        return "" if told is None else self._fault_since(told, statement)
+
+    def _fault_since(self, told: Statement, now: Statement) -> str:
+        """What a statement has against it by an earlier one of the same party; empty for nothing."""
+        party = now.party
+        if now.number < told.number or (now.number == told.number and now.digest() != told.digest()):
+            return (
+                f"{party} gives its {now}, and {self._party} heard its {told}: {party}'s part of the run is an older "
+                f"copy or another one; {_WAY_OUT}"
+            )
+        for name, extent, before in zip(RECORDS, now.extents, told.extents, strict=True):
+            if extent.lines < before.lines:
+                return (
+                    f"{party}'s {name} has {extent.lines} lines, and {self._party} heard of {before.lines} in {told}: "
+                    f"{_WAY_OUT}"
+                )
+            if extent.lines == before.lines and extent.head != before.head:
+                return f"{party}'s {name} is not the one that {self._party} heard of in {told}: {_WAY_OUT}"
+        return ""
+
+    def _fault_of_memory(self, party: PartyId, heard: Statement | None) -> str:
+        """What this party's own records have against them by what another heard of them; empty for nothing."""
+        if heard is None:
+            return ""
+        try:
+            heard.check(self._party, self._run, self._trust)
+        except ProtocolError as error:
+            return f"{party} gives back a {heard} as {self._party}'s: {error}; {_WAY_OUT}"
+        own = {one.number: one for one in self._file.found.own}.get(heard.number)
+        if own is None or own.digest() != heard.digest():
+            has = "none" if self._file.newest is None else f"up to {self._file.newest}"
+            return f"{party} heard {self._party}'s {heard}, and {self._party} has {has} and not that one; {_WAY_OUT}"
+        fault = difference(heard, self._file.records())
+        return f"{fault}; {_WAY_OUT}" if fault else ""
+
+    def _check_countersignature(self, party: PartyId, given: Countersignature | None, mine: Statement) -> None:
+        if given is None or not given.is_of(mine):
+            raise ProtocolError(
+                f"{party} did not countersign {self._party}'s {mine}; install the same release of veilgraph at every "
+                "party"
+            )
+        try:
+            given.check(party, self._run, self._trust)
+        except ProtocolError as error:
+            raise ProtocolError(f"{party}'s countersignature under {self._party}'s {mine}: {error}") from error
+
+    def _exchange(
+        self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]
+    ) -> dict[PartyId, _Said]:
+        tag = Tag(Kind.HELLO, 0, round_)
+        for party in self._others:
+            link.send(party, tag, text_tensor(say(party).model_dump_json()))
+        texts = gather(link, self._others, tag, (None,), torch.uint8)
+        found = {}
+        for party, text in texts.items():
+            if text.numel() > MAX_HELLO_BYTES:
+                raise ProtocolError(
+                    f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed"
+                )
+            try:
+                found[party] = schema.model_validate_json(tensor_text(text))
+            except ValidationError as error:
+                problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+                raise ProtocolError(
+                    f"{self._party} cannot understand {tag} of {party}: {problem}; install the same release of "
+                    "veilgraph at every party"
+                ) from error
+        return found
+
+
+def attesting(
+    folder: Path, job: JobSettings, party: PartyId, identity: Identity | None, names: Mapping[PartyId, str]
+) -> Attesting:
+    """One party's side of it.
+
+    Args:
+        folder: the party's part of the run.
+        job: settings.
+        party: its name.
+        identity: None on one machine.
+        names: party → the name in its certificate, where that is another one.
+
+    Raises:
+        RunError: a record cannot be read.
+    """
+    roots = () if identity is None else identity.roots
+    beginning = Beginning(
+        run=job.hash(),
+        party=party,
+        salt=system_secrets(SEED_BYTES).hex(),
+        roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
+        names=dict(names) if roots else {},
+    )
+    return Attesting(EvidenceFile(folder, beginning), (*job.data.names, SERVER), identity, Trust(roots, names))

@@ -1,0 +1,213 @@
+"""The checkpoints of one party's part of a run, and its model: how the new takes the place of the old.
+
+Nothing is removed before something newer stands for it at every party. A session that begins sets the old model aside:
+it does not fit other parties' new ones. What the session went back over is set aside when it saves its first
+checkpoint, and removed when it saves its second or its model: a party only gets there when every other has saved the
+first. A session that is cut off before leaves what it found, in place or in ``replaced``, and the next may go on from
+either.
+
+    epoch-*.safetensors          the two newest
+    begun.json                   of which session this is the beginning, until there are two
+    replaced/                    what a session went back over, until it has got as far as to need it no more
+    replaced/before/             the same, where the tables were read anew: with the graph that it was of
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_tensors
+from veilgraph.protocol.resumption import BEGINNING, Point, Start
+
+_KEPT: Final = 2
+_REPLACED, _BEFORE, _BEGUN = "replaced", "before", "begun.json"
+
+
+class Checkpoints:
+    """Of one party; one object for each session.
+
+    Args:
+        folder: of the checkpoints.
+        model: path of the party's part of the model.
+    """
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self._folder, self._model = folder, model
+        self._replaced = folder / _REPLACED
+        self._start = Start(BEGINNING, 0, "")
+        self._saved = 0
+
+    def path(self, epoch: int) -> Path:
+        """Where the checkpoint of an epoch lies."""
+        return self._folder / f"epoch-{epoch:06d}.safetensors"
+
+    def epochs(self) -> list[int]:
+        """Of the checkpoints in place, ascending."""
+        return sorted(map(_epoch, _files(self._folder)))
+
+    def has_trained(self) -> bool:
+        """Whether there is anything that a new beginning would replace."""
+        return bool(self.epochs()) or any(self._replaced.rglob("*.safetensors")) or _has_weights(self._model)
+
+    def points(self, *, restarts: bool) -> list[Point]:
+        """Those to go on from: the last two, so that no more than the way between two checkpoints is gone anew.
+
+        Where the model is whole every party has the last. What an unfinished session set aside is as good.
+
+        Args:
+            restarts: whether the party would begin again from nothing, and so go back to any.
+
+        Raises:
+            RunError: a checkpoint is damaged.
+        """
+        held = sorted(self._in_place())
+        newest = held if restarts else held[-1:] if _has_weights(self._model) else held[-_KEPT:]
+        return [*map(_point, _files(self._replaced)), *newest]
+
+    def begin(self, start: Start) -> None:
+        """A session begins: nothing is removed, and the old model is set aside."""
+        self._start, self._saved = start, 0
+        if self._model.is_file():
+            self._model.replace(private_folder(self._replaced) / self._model.name)
+        if start.point == BEGINNING:
+            write_whole(self._folder / _BEGUN, json.dumps(self._named()).encode())
+
+    def save(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes a checkpoint of the session whole, and drops what is needed no more."""
+        if self._saved == 0:
+            self._set_aside()
+        save_tensors(self.path(epoch), tensors, facts | self._named())
+        self._saved += 1
+        if self._saved == 1:
+            self._remove(point for point in self._in_place() if _is_before(point, self._start.point))
+        else:
+            self.settle()
+
+    def settle(self) -> None:
+        """Every party has got beyond what was set aside: only what the session goes on from is kept."""
+        own = (self._start.number, self._start.session)
+        start = self._start.point
+        line = [p for p in self._in_place() if p == start or (p.number, p.session) == own or _is_before(p, start)]
+        kept = sorted(line)[-_KEPT:]
+        self._remove(point for point in self._in_place() if point not in kept)
+        shutil.rmtree(self._replaced, ignore_errors=True)
+
+    def is_settled(self) -> bool:
+        """Whether nothing is set aside."""
+        return not self._replaced.is_dir()
+
+    def load(self, point: Point) -> tuple[Path, dict[str, Tensor], Record]:
+        """Reads the checkpoint of a point.
+
+        Returns:
+            Its path, tensors and facts.
+
+        Raises:
+            RunError: the file is missing or damaged.
+        """
+        path = next((path for path in self._all() if _point(path) == point), self.path(point.epoch))
+        return path, *load_tensors(path)
+
+    def set_aside_with(self, files: Sequence[Path]) -> None:
+        """Before the tables are read anew: sets aside the model and all checkpoints, which then fit nothing any more.
+
+        Args:
+            files: what they are of, in an order in which each is worth nothing without those before it.
+        """
+        (self._folder / _BEGUN).unlink(missing_ok=True)
+        if self.has_trained():
+            before = private_folder(self._replaced / _BEFORE)
+            for path in (*files, self._model, *self._all()):
+                if path.is_file():
+                    _move(path, before / path.name)
+
+    def _named(self) -> Record:
+        return {"number": self._start.number, "session": self._start.session}
+
+    def _set_aside(self) -> None:
+        """Before the first checkpoint is saved: the way is made free, and nothing is lost on it."""
+        start = self._start.point
+        from_aside = [path for path in _files(self._replaced) if _point(path) == start]
+        for path in from_aside:
+            path.replace(self._folder / path.name)
+        for path in reversed(_files(self._folder)):
+            point = _point(path)
+            own = (point.number, point.session) == (self._start.number, self._start.session)
+            if point != start and not own and not _is_before(point, start):
+                _move(path, private_folder(self._replaced) / path.name)
+        if from_aside:  # and what had begun beyond it is given up
+            (self._folder / _BEGUN).unlink(missing_ok=True)
+
+    def _in_place(self) -> list[Point]:
+        points = [_point(path) for path in _files(self._folder)]
+        begun = self._folder / _BEGUN
+        if begun.is_file():
+            points.append(_begun(begun))
+        return points
+
+    def _all(self) -> list[Path]:
+        return [*_files(self._folder), *_files(self._replaced)]
+
+    def _remove(self, points: Iterator[Point]) -> None:
+        for point in list(points):
+            path = self.path(point.epoch) if point.epoch else self._folder / _BEGUN
+            path.unlink(missing_ok=True)
+
+
+def _move(path: Path, to: Path) -> None:
+    """What was set aside first is what was whole; a later session that was cut off has nothing to add to it."""
+    if to.exists():
+        path.unlink()
+    else:
+        path.replace(to)
+
+
+def _is_before(point: Point, start: Point) -> bool:
+    """Whether a point lies on the way to another."""
+    return point < start and point.epoch < start.epoch
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("epoch-*.safetensors"))
+
+
+def _epoch(path: Path) -> int:
+    return int(path.stem.removeprefix("epoch-"))
+
+
+def _point(path: Path) -> Point:
+    facts = load_facts(path)
+    if not {"judgement", "stopped"} <= facts.keys():
+        raise RunError(f"{path}: damaged (no judgement in it); delete it and --resume")
+    try:
+        return Point(int(facts.get("number", 0)), _epoch(path), str(facts.get("session", "")))
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{path}: damaged ({error}); delete it and --resume, or train again") from error
+
+
+def _begun(path: Path) -> Point:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return Point(int(facts["number"]), 0, str(facts["session"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+
+
+def _has_weights(model: Path) -> bool:
+    """Whether there is a model with anything in it; of a party that learns nothing it is empty."""
+    try:
+        with safe_open(model, framework="pt") as file:
+            return bool(list(file.keys()))
+    except FileNotFoundError:
+        return False
+    except (OSError, SafetensorError):
+        return True  # damaged, and perhaps worth restoring

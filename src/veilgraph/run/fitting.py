@@ -1,0 +1,239 @@
+"""The fitting loop of one party: epochs, model choice, checkpoints. All parties run it in lockstep.
+
+The label holder alone judges: it scores the validation nodes and tells the others two bits, whether this epoch
+was the best so far and whether to stop. With ``select_by: last`` it tells nothing.
+
+Every forward pass publishes. Where that has a price (differential privacy), no pass is made for an evaluation alone:
+the logits of the training pass are scored; and training ends where the first party's budget ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.protocol.batches import inference_batches, training_batches
+from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.resumption import Point
+from veilgraph.protocol.role import Role
+from veilgraph.run.run_directory import PartyStore, Record
+
+_log = logging.getLogger("veilgraph")
+
+_STATE: Final = "state/"
+_BEST: Final = "best/"
+_OPTIMIZER: Final = "optimizer/"
+
+
+@dataclass
+class Fitted:
+    """What a party knows at the end: when it started and, at the label holder, the judgement."""
+
+    started_at: int
+    judgement: Judgement
+
+
+def fit(
+    role: Role,
+    store: PartyStore,
+    held: Sequence[Point],
+    *,
+    begin: Callable[[int, int], None],
+    log: Callable[[Record], None],
+    saved: Callable[[int], None] = lambda epoch: None,
+) -> Fitted:
+    """Trains one party's part and leaves the best weights in the role, after a last inference with them.
+
+    Args:
+        role: of this party, not yet set up.
+        store: its private files.
+        held: checkpoints that this party would go on from: the newest that all parties hold is taken.
+        begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
+        log: called with each epoch's record, where the scores are known.
+        saved: called after every checkpoint with its epoch.
+    """
+    settings, trace = role.session.settings.train, role.session.trace
+    agreed = role.setup(held)
+    start, last = agreed.epoch, _last_epoch(role, agreed.epoch)
+    store.checkpoints.begin(agreed)
+    begin(start, last)
+    if not role.trains:
+        return Fitted(start, Judgement())
+    best, judgement, stop = (
+        _resumed(role, store, agreed.point) if start else (_clone(role.weights()), Judgement(), False)
+    )
+    if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
+        best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
+    step, paid = 0, start
+    for epoch in range(start + 1, last + 1):
+        if stop:
+            break
+        if epoch > paid:
+            paid = _pay(role, epoch, last, step)
+        step, record = _epoch(role, step, epoch)
+        if epoch % settings.evaluate_every == 0 or epoch == last:
+            before = judgement.best_epoch
+            with trace.span("evaluate", step=step):
+                if not role.session.settings.passes_cost:
+                    step = infer(role, step)
+                judgement, stop = _judge(role, epoch, judgement, record)
+            if judgement.best_epoch != before:
+                best = _clone(role.weights())
+        if isinstance(role, Judge):
+            log(record)
+        if epoch % settings.checkpoint_every == 0:
+            with trace.span("checkpoint", epoch=epoch):
+                store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
+            saved(epoch)
+    role.load_weights(best)
+    role.infer_only()
+    infer(role, step)
+    return Fitted(start, judgement)
+
+
+def _last_epoch(role: Role, start: int) -> int:
+    """The last epoch that the job, or a privacy budget, lets a training reach that goes on from ``start``.
+
+    Raises:
+        BudgetSpent: it lets none; it names whose budget that is.
+    """
+    epochs = role.session.settings.train.epochs
+    if role.affordable_steps is None or start + role.affordable_steps >= epochs:
+        return epochs
+    last = start + role.affordable_steps
+    stated = f"the privacy budget of {', '.join(role.scarcest)} allows {role.affordable_steps} more training steps"
+    if last == 0:
+        raise BudgetSpent(
+            f"{stated}, and there is no checkpoint that all parties hold; begin a new run, with a larger "
+            "privacy.epsilon_total or more noise"
+        )
+    _log.info("%s: training ends after epoch %d of %d", stated, last, epochs)
+    return last
+
+
+def _pay(role: Role, epoch: int, last: int, step: int) -> int:
+    """Pays for the epochs up to the next checkpoint, from where a session that is cut off goes on.
+
+    Returns:
+        The last epoch that is paid for.
+    """
+    every, publisher = role.session.settings.train.checkpoint_every, role.session.publisher
+    until = min(last, math.ceil(epoch / every) * every)
+    if publisher is not None:
+        publisher.expect(until - epoch + 1, step)
+    return until
+
+
+def _resumed(role: Role, store: PartyStore, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
+    """Puts a checkpoint into the role.
+
+    Returns:
+        The best weights so far, the judgement, and whether training had stopped.
+    """
+    path, tensors, facts = store.checkpoints.load(point)
+    try:
+        return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
+    except TypeError as error:
+        raise RunError(
+            f"{path}: its judgement is of another version ({error}); go on with the release that wrote it, or train "
+            "anew"
+        ) from error
+
+
+def _epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
+    """The training steps of an epoch; the number of the next, and the epoch's record, at a judge with its mean loss."""
+    batches = training_batches(role.session.settings, role.nodes, epoch)
+    started, losses = time.perf_counter(), []
+    for batch in batches:
+        role.batch = batch
+        train_step(role, step, epoch)
+        step += 1
+        if isinstance(role, Judge):
+            losses.append(role.loss)
+    record: Record = {"epoch": epoch, "step_seconds": (time.perf_counter() - started) / len(batches)}
+    return step, record | ({"loss": fmean(losses)} if losses else {})
+
+
+def train_step(role: Role, step: int, epoch: int) -> None:
+    """One forward and backward pass and one update of this party's weights."""
+    trace = role.session.trace
+    role.zero_grad()
+    with trace.span("forward", step=step):
+        role.forward(step, epoch)
+    with trace.span("backward", step=step):
+        role.backward(step)
+    with trace.span("update", step=step):
+        role.update()
+
+
+def infer(role: Role, step: int) -> int:
+    """Forward passes over all common nodes, without dropout or gradients; returns the number of the next step."""
+    with torch.no_grad():
+        for batch in inference_batches(role.session.settings, role.nodes):
+            role.batch = batch
+            role.forward(step, None)
+            step += 1
+    return step
+
+
+def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
+    """The judgement after this evaluation; parties without labels learn two bits of it."""
+    session, settings = role.session, role.session.settings
+    tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party
+    if isinstance(role, Judge):
+        scores = role.scores()
+        record.update(scores.record())
+        judgement = judgement.after(epoch, scores, settings.train.select_by)
+        improved, stop = judgement.best_epoch == epoch, judgement.stops(settings.train)
+        if settings.train.select_by == "last":
+            return judgement, False
+        broadcast(session.link, role.audience(), tag, torch.tensor([improved, stop]))
+        return judgement, stop
+    if settings.train.select_by == "last":
+        return replace(judgement, best_epoch=epoch), False
+    bits = receive_as(session.link, label_party, tag, (2,), torch.bool)
+    return (replace(judgement, best_epoch=epoch) if bits[0] else judgement), bool(bits[1])
+
+
+def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    state = {_STATE + name: tensor for name, tensor in role.state().items()}
+    state.update({_BEST + name: tensor for name, tensor in best.items()})
+    if role.optimizer is not None:
+        for index, values in role.optimizer.state_dict()["state"].items():
+            state.update({f"{_OPTIMIZER}{index}/{key}": value for key, value in values.items()})
+    return state
+
+
+def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Puts a checkpoint into the role and returns its best weights."""
+    role.load_state(_under(state, _STATE))
+    if role.optimizer is not None:
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under(state, _OPTIMIZER).items():
+            index, key = name.split("/")
+            moments.setdefault(int(index), {})[key] = value
+        groups = role.optimizer.state_dict()["param_groups"]
+        role.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    return _under(state, _BEST)
+
+
+def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

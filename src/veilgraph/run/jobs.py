@@ -1,0 +1,330 @@
+"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
+
+Every party runs the same code in a thread over the in-memory link, or in a process of its own over local sockets.
+All a party keeps is in its part of the run directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.randomness import private_seed
+from veilgraph.core.trace import merge_traces
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.graph.party import load_party
+from veilgraph.nn.network import CustomModel
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
+from veilgraph.run.launch import run_processes, run_threads
+from veilgraph.run.party import SimulatedWork, run_simulated
+from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, reading
+from veilgraph.run.run_directory import Record, RunDirectory, passes_kept
+from veilgraph.run.spread import check_spread
+from veilgraph.run.summary import summarise
+
+log = logging.getLogger("veilgraph")
+
+_ONE_EACH: Final[Mapping[PartyId, int]] = {}
+
+Progress = Callable[[list[Record]], None]
+"""Called now and then with all epochs' records so far."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run holds; all of it can be read back with ``load_result``.
+
+    Attributes:
+        path: the run directory.
+        summary: best epoch, accuracies in [0, 1], seconds per step, bytes sent by each party.
+        metrics: one record per epoch.
+        predictions: classes and probabilities of every node, at the label holder (horizontal: of the reporter's).
+    """
+
+    path: Path
+    summary: Record
+    metrics: list[Record]
+    predictions: Predictions
+
+
+def train(
+    settings: JobSettings,
+    out: Path,
+    *,
+    parties: GivenParties | None = None,
+    custom: CustomModel | None = None,
+    ids: GivenIds | None = None,
+    processes: bool = False,
+    private_seeds: bool = False,
+    record_views: bool = False,
+    view_passes: int | None = None,
+    profile: bool = False,
+    machines: Mapping[PartyId, int] = _ONE_EACH,
+    progress: Progress = lambda records: None,
+) -> TrainResult:
+    """Trains a job from the start.
+
+    Args:
+        settings: the job.
+        out: the run directory, made here.
+        parties: one graph per holder, or holder → PyTorch Geometric ``Data``, in place of the job's data set.
+            Vertical: row v is the same node at every holder; labels and masks are the label holder's. Horizontal: each
+            has rows, labels and masks of its own over the same columns.
+        custom: for ``model.local.model: custom``, makes a user's local model for a width.
+        ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
+            ``Data`` may have them as ``Data.n_id`` in its place.
+        processes: run every party in a process of its own.
+        private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
+            of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
+            can compute every party's initial weights, and from them and the first h^0 another's features.
+        record_views: every party keeps what it sends and receives in its part of the run, for the audit: about the
+            bytes of the traffic of the passes that are kept, once at either end.
+        view_passes: of how many passes, beside the newest; 0: of all. Default: 50, and all where holders publish with
+            noise, since that cancels over passes.
+        profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
+            chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
+        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
+            without ``processes`` for one holder only. The result is that of one machine, to rounding.
+        progress: called now and then.
+
+    Raises:
+        VeilgraphError: a setting, a party's data or the exchange broke a rule.
+    """
+    if view_passes is not None and view_passes < 0:
+        raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
+    inputs = gather_inputs(settings, parties, ids, out)
+    settings = inputs.settings
+    _check_custom(settings, custom, processes=processes)
+    _check_machines(settings, machines, processes=processes)
+    run = RunDirectory.create(out, settings)
+    save_inputs(inputs, run)
+    for party in (*settings.data.names, SERVER):
+        run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
+        if record_views:
+            run.party(party).record_views(passes_kept(settings) if view_passes is None else view_passes or None)
+        if profile:
+            run.party(party).keep_trace()
+    return _train(run, settings, "train", custom, processes=processes, machines=machines, progress=progress)
+
+
+def resume(
+    path: Path,
+    *,
+    restart: bool = False,
+    custom: CustomModel | None = None,
+    processes: bool = False,
+    machines: Mapping[PartyId, int] = _ONE_EACH,
+    progress: Progress = lambda records: None,
+) -> TrainResult:
+    """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
+
+    A complete run is returned as it is. Arguments are those of ``train``, and:
+
+    Args:
+        path: directory of the run.
+        restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
+            what the others have trained. What is replaced is kept until there is something newer at every party.
+        custom: as in ``train``.
+        processes: as in ``train``.
+        machines: as in ``train``.
+        progress: as in ``train``.
+
+    Raises:
+        RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
+            parties have no checkpoint in common.
+    """
+    run = RunDirectory.open(path)
+    settings = run.settings
+    if run.summary is not None:
+        return load_result(path)
+    _check_custom(settings, custom, processes=processes)
+    _check_machines(settings, machines, processes=processes)
+    work: SimulatedWork = "restart" if restart else "resume"
+    return _train(run, settings, work, custom, processes=processes, machines=machines, progress=progress)
+
+
+def predict(
+    path: Path,
+    nodes: Sequence[int] | None = None,
+    *,
+    ids: Sequence[str] | None = None,
+    custom: CustomModel | None = None,
+    processes: bool = False,
+) -> Predictions:
+    """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
+
+    In paradigm horizontal every holder learns that of its own nodes. A run from tables reads and encodes them as they
+    are now: nodes added since training are predicted as well. In an organisation's own part of a run across
+    organisations the newest joint inference is read.
+
+    Args:
+        path: a complete run.
+        nodes: which rows to give back, horizontal: of the reporter's; default: all. The joint computation always
+            covers all nodes, so the other parties do not learn which were asked for.
+        ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
+            machine any holder's node of a horizontal run.
+        custom: as in ``train``.
+        processes: run every party in a process of its own.
+
+    Raises:
+        RunError: the run is not complete.
+        ConfigError: a node does not exist.
+    """
+    run = RunDirectory.open(path)
+    settings = run.settings
+    if run.summary is None:
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+    if nodes is not None and ids is not None:
+        raise ConfigError("nodes and ids are both given; give one of them")
+    _check_custom(settings, custom, processes=processes)
+    if not settings.data.is_apart:
+        if nodes is not None and not settings.data.from_tables:
+            checked_nodes(nodes, int(run.summary["nodes"]))
+        _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
+    everything = _predictions(run)
+    if ids is not None:
+        return _all_predictions(run).of_ids(ids)
+    return everything if nodes is None else everything.of(checked_nodes(nodes, len(everything.nodes)))
+
+
+def load_result(path: Path) -> TrainResult:
+    """Reads a complete run.
+
+    Raises:
+        RunError: it is not complete.
+    """
+    run = RunDirectory.open(path)
+    if run.summary is None:
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+    return TrainResult(path, run.summary, run.metrics(), _predictions(run))
+
+
+def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:
+    """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
+
+    ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for.
+
+    Args:
+        settings: a job whose ``data.parties`` names party files.
+        out: the run directory, made here.
+        processes: run every party in a process of its own.
+
+    Returns:
+        Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
+
+    Raises:
+        VeilgraphError: a table breaks a rule, or a party refuses.
+    """
+    if not settings.data.from_tables:
+        raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
+    settings = accepted_by_parties(settings)
+    run = RunDirectory.create(out, settings)
+    for party in (*settings.data.names, SERVER):
+        run.party(party).save_seed(settings.seed)
+    _run(run, settings, "align", None, processes=processes, tick=lambda: None)
+    graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
+    counts = {name: graph.num_nodes for name, graph in graphs.items()}
+    return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
+
+
+def _train(
+    run: RunDirectory,
+    settings: JobSettings,
+    work: SimulatedWork,
+    custom: CustomModel | None,
+    *,
+    processes: bool,
+    machines: Mapping[PartyId, int],
+    progress: Progress,
+) -> TrainResult:
+    _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()), machines=machines)
+    progress(run.metrics())
+    parties = (*settings.data.names, SERVER)
+    _merge_traces(run, parties)
+    summarise(run, parties, settings.data.label_party)
+    return load_result(run.path)
+
+
+def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:
+    """Writes the trace of all parties, in a run that keeps one."""
+    paths = [run.party(party).trace_path for party in parties]
+    if not all(path.is_file() for path in paths):
+        return
+    for party, dropped in merge_traces(paths, run.trace_path).items():
+        log.warning("%s: the last %d events of %s did not fit", run.trace_path, dropped, party)
+
+
+def _run(
+    run: RunDirectory,
+    settings: JobSettings,
+    work: SimulatedWork,
+    custom: CustomModel | None,
+    *,
+    processes: bool,
+    tick: Callable[[], None],
+    machines: Mapping[PartyId, int] = _ONE_EACH,
+) -> None:
+    parties = (*settings.data.names, SERVER)
+    with run.lock():
+        _launch(run, settings, work, custom, parties, processes=processes, tick=tick, machines=machines)
+
+
+def _launch(
+    run: RunDirectory,
+    settings: JobSettings,
+    work: SimulatedWork,
+    custom: CustomModel | None,
+    parties: Sequence[PartyId],
+    *,
+    processes: bool,
+    tick: Callable[[], None],
+    machines: Mapping[PartyId, int],
+) -> None:
+    if processes:
+        command = ["-m", "veilgraph.run.worker", str(run.path), work]
+        run_processes({party: [*command, party, str(machines.get(party, 1))] for party in parties}, tick)
+        return
+
+    def program(party: PartyId) -> Callable[[Link], None]:
+        return lambda link: run_simulated(run, party, work, link, custom, machines.get(party))
+
+    run_threads({party: program(party) for party in parties}, settings.timeout_s, tick)
+
+
+def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processes: bool) -> None:
+    if settings.is_custom != (custom is not None):
+        raise ConfigError(
+            f"custom={custom!r}: a custom local model is passed from Python as custom=<function of the width>, and "
+            "only with model.local.model: custom"
+        )
+    if custom is not None and processes:
+        raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
+
+
+def _check_machines(settings: JobSettings, machines: Mapping[PartyId, int], *, processes: bool) -> None:
+    if not machines:
+        return
+    for party, count in machines.items():
+        if party not in settings.data.names:
+            raise ConfigError(f"machines: {party!r} is not one of the holders {', '.join(settings.data.names)}")
+        if count < 2:
+            raise ConfigError(f"machines: {party}={count} must be at least 2; leave {party} out for one")
+    check_spread(settings)
+    if len(machines) > 1 and not processes:
+        raise ConfigError("machines: two holders that have several need a process each; use processes=True")
+
+
+def _predictions(run: RunDirectory) -> Predictions:
+    return load_predictions(run.party(reading(run)))
+
+
+def _all_predictions(run: RunDirectory) -> Predictions:
+    """Of every holder whose part is here and that has predictions, the run's own first."""
+    first = reading(run)
+    others = [party for party in run.settings.scoring if party != first and run.party_path(party).is_dir()]
+    return joined([load_predictions(run.party(party)) for party in (first, *others)]) if others else _predictions(run)

@@ -1,0 +1,217 @@
+"""A party's privacy ledger in its part of a run: opened for a piece of work, and summed up after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from torch import Tensor
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.randomness import system_secrets
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.canaries import Canaries
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.ledger_file import LedgerFile
+from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.inserted import Inserted
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.node_canaries import NodeCanaries
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.releases import RELEASE, OwnRelease
+from veilgraph.run.run_directory import PartyStore, Record
+
+LEDGER: Final = "ledger.jsonl"
+LEDGER_SUMMARY: Final = "ledger.json"
+AnyPublisher = Publisher | LocalPublisher
+_NO_DELTA: Final = 1e-12
+"""Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
+
+
+@contextmanager
+def publisher_of(
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    *,
+    begun: bool,
+    alignment: str = "",
+) -> Iterator[AnyPublisher | None]:
+    """A holder's publisher with its ledger open; None where it publishes nothing with a price, and at the server.
+
+    Args:
+        store: of the party.
+        settings: the job.
+        graph: the party's; None at the server.
+        limit: the largest total ε that the party itself accepts, beside the job's budget.
+        begun: whether the run has begun before, so that a ledger must be there if anything was kept of it.
+        alignment: identity of the alignment that gave the rows their order; empty where there was none.
+
+    Raises:
+        RunError: the ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
+        ConfigError: the job wants more canaries than there are rows.
+    """
+    if settings.feature_release is not None:
+        with _local_publisher_of(store, settings, graph, limit, alignment) as local:
+            yield local
+        return
+    plan_ = None if graph is None else PARADIGMS[settings.paradigm].plan(settings, graph.party, graph.common)
+    if graph is None or plan_ is None:
+        yield None
+        return
+    trained = begun and bool(store.epochs() or store.model_path.is_file())
+    released = _has_released(store)
+    canaries = None
+    if plan_.settings.canaries_in == "rows":
+        canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
+    if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
+        with Publisher(plan_, None, system_secrets, canaries) as publisher:
+            yield publisher
+    else:
+        budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
+        kept = OwnRelease(store.path, settings, alignment, graph) if plan_.settings.once else None
+        with (
+            Ledger.open(
+                store.path / LEDGER,
+                _delta_of(store, plan_, graph.common),
+                min(budgets, default=None),
+                job=settings.hash(),
+                expected=trained or released,
+            ) as ledger,
+            Publisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
+        ):
+            yield publisher
+
+
+def _delta_of(store: PartyStore, of: Plan, nodes: int) -> float:
+    """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common.
+
+    Raises:
+        RunError: there are so many more of them by now that it is 1/N or more.
+    """
+    kept = LedgerFile.delta_at(store.path / LEDGER)
+    if of.settings.delta is not None or kept is None:
+        return of.delta
+    if kept * nodes >= 1:
+        raise RunError(
+            f"{store.path / LEDGER}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
+            f"{1 / nodes:.3g}; begin a new run"
+        )
+    return kept
+
+
+def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> Canaries | None:
+    """A holder's canaries, the same in all sessions of a run: on the disk before the first release."""
+    if not of.canaries:
+        return None
+    kept = store.canaries()
+    if kept is None:
+        if expected:
+            raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
+        kept = Canaries.draw(of.canaries, nodes, system_secrets)
+        store.save_canaries(kept)
+    return kept
+
+
+def with_canaries(
+    store: PartyStore, settings: JobSettings, graph: PartyGraph, *, begun: bool
+) -> tuple[PartyGraph, Tensor | None]:
+    """A holder's data with canaries in them, the same in all sessions of a run, where the job has such.
+
+    Args:
+        store: of the party.
+        settings: the job.
+        graph: the party's.
+        begun: whether the run has begun before.
+
+    Returns:
+        The graph, and the rows of published embeddings that canaries take, None for none.
+
+    Raises:
+        RunError: they are missing or damaged, or of another number of nodes.
+        ConfigError: there are too few common nodes for so many.
+    """
+    privacy, release = settings.privacy, settings.feature_release
+    of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
+    if not of_nodes and (privacy is None or privacy.canaries_in != "data"):
+        return graph, None
+    kept = store.canaries()
+    if kept is None and begun and (store.epochs() or store.model_path.is_file() or _has_released(store)):
+        raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
+    key = None if kept is None else kept.key
+    made: NodeCanaries | Inserted
+    if of_nodes:
+        made = NodeCanaries.of(settings, graph.common, system_secrets, key)
+    else:
+        made = Inserted.of(settings, graph.party, graph.common, system_secrets, key)
+    if kept is None:
+        store.save_canaries(Canaries(made.count, made.nodes, made.key))
+    if isinstance(made, Inserted):
+        return made.into(graph), made.everywhere
+    labels = settings.label_release is not None and settings.label_release.holder == graph.party
+    return (graph if release is None else made.into(graph, release.low, release.high, labels=labels)), None
+
+
+@contextmanager
+def _local_publisher_of(
+    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, alignment: str
+) -> Iterator[LocalPublisher | None]:
+    """Of a holder whose nodes perturb their values; None at all other parties.
+
+    Raises:
+        RunError: the ledger is missing, damaged or of another job.
+        ConfigError: the mechanism cannot release so many columns.
+    """
+    release, labels = settings.feature_release, settings.label_release
+    if release is None or graph is None or graph.party not in settings.releasing:
+        yield None
+        return
+    mechanism, response = feature_mechanism(release, graph.num_features), None
+    if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
+        response = LabelResponse(labels.epsilon, graph.num_classes)
+    with Ledger.open(
+        store.path / LEDGER,
+        _NO_DELTA if release.delta is None else release.delta,
+        limit,
+        job=settings.hash(),
+        expected=_has_released(store),
+    ) as ledger:
+        own = OwnRelease(store.path, settings, alignment, graph)
+        yield LocalPublisher(mechanism, response, ledger, system_secrets, own)
+
+
+def _has_released(store: PartyStore) -> bool:
+    """Whether a holder that releases once, and so has no checkpoints, has kept anything of it.
+
+    Its own bytes alone do not say so: they are kept before they are paid for.
+    """
+    return (store.path / RELEASE).is_file()
+
+
+def spent(publisher: AnyPublisher) -> Record:
+    """What a party's releases come to, as JSON; an infinite ε is null."""
+    so_far = publisher.spent()
+    if isinstance(publisher, LocalPublisher):
+        event = publisher.mechanism.event()
+        about = {"delta": publisher.delta, "unit": event.unit, "neighbours": event.neighbours}
+    else:
+        privacy = publisher.plan.settings
+        about = {"delta": publisher.delta, "unit": privacy.unit, "neighbours": privacy.relation}
+    return {
+        "releases": dict(so_far.releases),
+        "epsilon_release": _finite(so_far.epsilon_release),
+        "epsilon_total": _finite(so_far.epsilon_total),
+        **about,
+        "budget": _finite(publisher.budget),
+    }
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None

@@ -1,0 +1,359 @@
+"""The directory of a run: what is written where, whole or not at all, and for this account alone (0600, folders 0700).
+
+job.yaml                       the job as run, every default spelled out
+metrics.jsonl                  one line per epoch, by the label holder; metrics.replaced.jsonl: with those that a
+                               session goes back over
+summary.json                   the result, once the run is complete
+traffic.json                   messages and bytes by party, peer and kind
+curves.png                     loss and accuracy over epochs
+audit.json                     what attacks on the parties' views found, once audited
+report.html                    all of it on one page, once asked for
+trace.json                     where the time of the newest training went, in one with a profile
+parties/<name>/                private to that party
+    graph.safetensors          its data
+    nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
+                               they have changed since, alignment.json the common nodes; horizontal: ids alone
+    release.safetensors        the newest single release, where a job has one; own_release.safetensors what this party
+                               released, sent again for as long as its data have not changed
+    ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
+    canaries.safetensors       where a job has any: what their places, or all but, and their coins follow from
+    disclosures.jsonl          what it sent to whom, and why that may leave it
+    checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
+                               until there is something newer at every party; begun.json: which session began
+    model.safetensors          its part of the best model, once the run is complete
+    predictions.csv            at the label holder; horizontal: at every holder
+    view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
+                               passes.json how many passes' beside the newest
+    trace.json                 its part of the trace
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.chain import digest
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
+from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
+from veilgraph.core.trace import write_trace
+from veilgraph.core.types import PartyId
+from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.privacy.canaries import Canaries
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.job_file import read_job
+from veilgraph.run.checkpoints import Checkpoints
+
+__all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
+
+VIEW_PASSES: Final = 50
+"""Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
+
+_NODES: Final = "nodes.safetensors"
+_PASSES: Final = "passes.json"
+_ASIDE: Final = "metrics.replaced.jsonl"
+_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
+"""Names of the files that ``write_whole`` has not renamed yet."""
+
+
+class RunDirectory:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = _Lines(path / "metrics.jsonl")
+
+    @classmethod
+    def create(cls, path: Path, settings: JobSettings) -> RunDirectory:
+        """A fresh run.
+
+        Raises:
+            RunError: the directory exists and is not empty or others may use it, or it cannot be written.
+        """
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
+            check_private(private_folder(path))
+            write_job(settings, path / "job.yaml")
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run.
+
+        Raises:
+            RunError: there is no readable run at ``path``, or others than its owner may use it.
+        """
+        if not (path / "job.yaml").is_file():
+            raise RunError(f"{path} is not a run directory: it has no job.yaml; give the directory of a run")
+        check_private(path)
+        return cls(path)
+
+    @cached_property
+    def settings(self) -> JobSettings:
+        """The job as run, as it was when first asked for.
+
+        Raises:
+            RunError: job.yaml was changed into something else.
+        """
+        try:
+            return read_job(self.path / "job.yaml")
+        except ConfigError as error:
+            raise RunError(f"the run's own job cannot be read: {error}") from error
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from working on the run, and removes what a killed one left half-written.
+
+        Raises:
+            RunError: another process does.
+        """
+        with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it"):
+            self._forget_unfinished()
+            yield
+
+    def _forget_unfinished(self) -> None:
+        for path in self.path.rglob(".*"):
+            if _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def begun(self) -> bool:
+        """Whether a party's part of a training is here."""
+        return any((self.path / "parties").glob("*/checkpoints/**/epoch-*.safetensors"))
+
+    def trained(self) -> bool:
+        """Whether a party's part of a trained model is here."""
+        return any((self.path / "parties").glob("*/model.safetensors"))
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the trace of all parties lies."""
+        return self.path / "trace.json"
+
+    def party_path(self, party: PartyId) -> Path:
+        """Where the private part of one party is."""
+        return self.path / "parties" / party
+
+    def party(self, party: PartyId) -> PartyStore:
+        """The private part of one party, made at need."""
+        return PartyStore(self.party_path(party))
+
+    @property
+    def summary(self) -> Record | None:
+        """The result, None while the run is not complete."""
+        path = self.path / "summary.json"
+        if not path.is_file():
+            return None
+        return _parse(path.read_text(encoding="utf-8"), path)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Writes a JSON file whole."""
+        write_whole(self.path / name, json.dumps(value, indent=2).encode())
+
+    def append_metrics(self, record: Record) -> None:
+        """Adds one epoch to metrics.jsonl."""
+        append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
+
+    def metrics(self) -> list[Record]:
+        """All complete lines of metrics.jsonl; a line torn by a kill is left out. For one thread at a time."""
+        return self._lines.records()
+
+    def begin_metrics(self, epoch: int) -> None:
+        """Leaves the epochs before those that a session will do; all there were stay aside until ``settle_metrics``."""
+        path, aside = self.path / "metrics.jsonl", self.path / _ASIDE
+        records = _Lines(path).records()
+        before = _Lines(aside).records() or records
+        if records and records[-1]["epoch"] > epoch and not aside.exists():
+            write_whole(aside, path.read_bytes())
+        if not records or records[-1]["epoch"] < epoch:  # of a session that began again, and was cut off
+            records = before
+        kept = [record for record in records if record["epoch"] <= epoch]
+        write_whole(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def settle_metrics(self) -> None:
+        """The session has got beyond what it went back over."""
+        (self.path / _ASIDE).unlink(missing_ok=True)
+
+
+class _Lines:
+    """A file of JSON lines that grows while it is read: every line is parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file, self._read = 0, 0
+        self._records: list[Record] = []
+
+    def records(self) -> list[Record]:
+        """Those of all complete lines."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._file or status.st_size < self._read:  # written anew
+                self._file, self._read, self._records = status.st_ino, 0, []
+            file.seek(self._read)
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self._records += [_parse(line, self._path) for line in complete.decode().splitlines()]
+        self._read += len(complete) + len(newline)
+        return list(self._records)
+
+
+def _parse(text: str, path: Path) -> Record:
+    try:
+        record: Record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+    return record
+
+
+def passes_kept(settings: JobSettings) -> int | None:
+    """Of how many passes views are, unless something else is asked for; None: all, in which noise cancels."""
+    return VIEW_PASSES if settings.privacy is None else None
+
+
+class PartyStore:
+    """One party's private files of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._views = path / "view"
+        self.checkpoints = Checkpoints(private_folder(path / "checkpoints"), self.model_path)
+
+    @property
+    def graph_path(self) -> Path:
+        """Where the party's data lies."""
+        return self.path / "graph.safetensors"
+
+    @property
+    def model_path(self) -> Path:
+        """Where the party's part of the trained model lies."""
+        return self.path / "model.safetensors"
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the party's trace lies; it is there where every training of the run keeps one."""
+        return self.path / "trace.json"
+
+    def keep_trace(self) -> None:
+        """Has every later training session of the party keep a trace, in place of the one before."""
+        write_trace(self.trace_path, [], {})
+
+    def keeps_views(self) -> bool:
+        """Whether the party keeps what it sends and receives."""
+        return (self._views / _PASSES).is_file()
+
+    def record_views(self, passes: int | None) -> None:
+        """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""
+        private_folder(self._views)
+        write_whole(self._views / _PASSES, json.dumps(passes).encode())
+
+    def new_view(self, work: str) -> tuple[Path, int | None] | None:
+        """Where this session's view goes, and of how many passes it is; None where views are not recorded."""
+        kept = self._views / _PASSES
+        if not kept.is_file():
+            return None
+        passes: int | None = json.loads(kept.read_text(encoding="utf-8"))
+        return self._views / f"{len(self.views()):03d}-{work}.messages", passes
+
+    def views(self) -> list[Path]:
+        """The views of the sessions so far, in their order; none where views are not recorded."""
+        return sorted(self._views.glob("*.messages"))
+
+    @property
+    def ids_path(self) -> Path:
+        """Where the ids of the graph's rows lie."""
+        return self.path / _NODES
+
+    def save_ids(self, ids: Sequence[str]) -> None:
+        """Keeps the ids of the graph's rows."""
+        save_tensors(self.ids_path, pack_ids(ids), {})
+
+    def ids(self) -> list[str] | None:
+        """The ids of the graph's rows; None where there are none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.ids_path
+        return unpack_ids(load_tensors(path)[0]) if path.is_file() else None
+
+    @property
+    def canaries_path(self) -> Path:
+        """Where the party's canaries lie."""
+        return self.path / "canaries.safetensors"
+
+    def save_canaries(self, canaries: Canaries) -> None:
+        """Keeps what is to take the place of some of the party's rows."""
+        key = torch.frombuffer(bytearray(canaries.key), dtype=torch.uint8)
+        save_tensors(self.canaries_path, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
+
+    def canaries(self) -> Canaries | None:
+        """The party's canaries; None where there are none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.canaries_path
+        if not path.is_file():
+            return None
+        tensors, facts = load_tensors(path)
+        try:
+            return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
+
+    def has_seed(self) -> bool:
+        """Whether the party has a learning seed already."""
+        return (self.path / "seed.json").is_file()
+
+    def save_seed(self, seed: int) -> None:
+        """Keeps the party's learning seed."""
+        write_whole(self.path / "seed.json", json.dumps(seed).encode())
+
+    def seed(self) -> int:
+        """The party's learning seed.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        path = self.path / "seed.json"
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path}: missing or damaged ({error}); the run cannot go on without it") from error
+
+    def append_disclosures(self, lines: Callable[[str], str]) -> None:
+        """Adds to disclosures.jsonl what a piece of work sent, all of it or nothing.
+
+        Args:
+            lines: given the SHA-256 of the last line that is there, or nothing, the lines to add.
+        """
+        path = self.path / "disclosures.jsonl"
+        content = path.read_bytes() if path.is_file() else b""
+        last = content.splitlines()[-1:]
+        write_whole(path, content + lines(digest(last[0]) if last else "").encode())
+
+    def epochs(self) -> list[int]:
+        """Epochs whose checkpoints are here, ascending."""
+        return self.checkpoints.epochs()
+
+    def save_checkpoint(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes a checkpoint of the session whole, and drops what is needed no more."""
+        self.checkpoints.save(epoch, tensors, facts)
+
+    def checkpoint_path(self, epoch: int) -> Path:
+        """Where the checkpoint of an epoch lies."""
+        return self.checkpoints.path(epoch)

@@ -1,0 +1,111 @@
+"""A party's record of what it sends: kept while it works, so that a killed party's record has no gap."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import Kind
+from veilgraph.link.recorded import RecordedLink, TrafficEntry
+from veilgraph.privacy.publish import Spent
+from veilgraph.protocol.disclosures import disclosure_lines, disclosures
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.run_directory import PartyStore
+
+Phase = Literal["align", "train", "predict", "audit"]
+_NOTE: Final = "sending.json"
+
+
+class SendingRecord:
+    """What one party sends in one piece of work.
+
+    While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
+    disclosures.jsonl. ``end_block`` does so before the end, and what follows is a block of its own. What an earlier,
+    killed session noted becomes lines that say so; what it paid for after its last note is in its ledger alone.
+
+    Args:
+        settings: of the job.
+        store: of the party.
+        phase: of the work.
+        recorder: counts what crosses the wire.
+    """
+
+    def __init__(self, settings: JobSettings, store: PartyStore, phase: Phase, recorder: RecordedLink) -> None:
+        self._settings, self._store, self._phase, self._recorder = settings, store, phase, recorder
+        self._path = store.path / _NOTE
+        self._recorded: Sequence[TrafficEntry] = ()
+        self._close_killed()
+
+    def note(self, spent: Spent | None = None) -> None:
+        """Keeps the counts so far, and what the party's releases come to; None where it has no publisher."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        content: dict[str, Any] = {
+            "time": now,
+            "phase": self._phase,
+            "traffic": traffic_rows(self._unrecorded()),
+        }
+        if spent is not None and math.isfinite(spent.epsilon_total):
+            content["spent"] = {**vars(spent), "releases": dict(spent.releases)}
+        write_whole(self._path, json.dumps(content).encode())
+
+    def end_block(self, spent: Spent | None = None) -> None:
+        """Adds what was sent so far to the record."""
+        self.close(spent)
+        self._recorded = self._recorder.traffic()
+        self.note()
+
+    def close(self, spent: Spent | None = None) -> None:
+        """Adds this work to the record: also when it failed, for what was sent was sent.
+
+        Args:
+            spent: what the party's releases come to; None where it has no publisher.
+        """
+        found = [entry for entry in self._unrecorded() if entry.messages]
+        self._append(self._phase, found, datetime.now(UTC), spent, whole=True)
+
+    def _unrecorded(self) -> list[TrafficEntry]:
+        """What is in no block yet; of hellos also that there were none since, for they are what may have gone."""
+        before = {(entry.direction, entry.peer, entry.kind): entry for entry in self._recorded}
+        found = []
+        for entry in self._recorder.traffic():
+            earlier = before.get((entry.direction, entry.peer, entry.kind))
+            if earlier is None:
+                found.append(entry)
+            elif earlier.messages < entry.messages or entry.kind is Kind.HELLO:
+                messages, size = entry.messages - earlier.messages, entry.bytes - earlier.bytes
+                found.append(replace(entry, messages=messages, bytes=size))
+        return found
+
+    def _close_killed(self) -> None:
+        if not self._path.is_file():
+            return
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            phase, time = content["phase"], datetime.fromisoformat(content["time"])
+            entries = [TrafficEntry(**row | {"kind": Kind[row["kind"].upper()]}) for row in content["traffic"]]
+            spent = Spent(**content["spent"]) if "spent" in content else None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self._path}: damaged ({error}); it holds what a killed session sent: keep a copy, and remove it"
+            ) from error
+        self._append(phase, entries, time, spent, whole=False)
+
+    def _append(
+        self, phase: Phase, entries: Sequence[TrafficEntry], time: datetime, spent: Spent | None, *, whole: bool
+    ) -> None:
+        found = disclosures(self._settings, entries, spent)
+        self._store.append_disclosures(
+            lambda previous: disclosure_lines(self._settings, phase, found, time, whole=whole, previous=previous)
+        )
+        self._path.unlink()
+
+
+def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
+    """Traffic as JSON: kinds by name, in lower case."""
+    return [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in entries]

@@ -1,0 +1,157 @@
+"""One party's part of a job on its own machine, whatever wire carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import private_seed
+from veilgraph.core.settings import first_problem
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.identity import Identity
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.protocol.consent import Consent
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation, agree_on_job
+from veilgraph.protocol.requests import JobRequest
+from veilgraph.run.party import Auditor, Work, run_party
+from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
+from veilgraph.run.summary import summarise
+
+SiteWork = Literal["align", "train", "predict", "audit"]
+SITE_WORKS: Final[dict[str, SiteWork]] = {
+    "align": "align",
+    "train": "train",
+    "predict": "predict",
+    "audit": "audit",
+}
+
+
+def take_part(
+    runs: Path,
+    settings: JobSettings,
+    party: PartyId,
+    work: SiteWork,
+    link: Link,
+    recorder: RecordedLink,
+    *,
+    party_file: Path | None,
+    resume: bool,
+    restarts: bool = False,
+    allows_audit: bool = False,
+    auditor: Auditor | None = None,
+    identity: Identity | None = None,
+    names: Mapping[PartyId, str] = MappingProxyType({}),
+    job_id: str,
+    consent: Path,
+) -> None:
+    """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
+
+    Args:
+        runs: folder of this party's runs.
+        settings: the job; its ``data.parties`` are names alone.
+        party: a holder or the server.
+        work: align (or collect) only; train, aligned first if need be; predict for the tables as they are now; or
+            audit what was trained.
+        link: to the other parties.
+        recorder: counts what crosses ``link``; it may be ``link`` itself.
+        party_file: the holder's own; None at the server.
+        resume: go on with a run that was cut off.
+        restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
+        allows_audit: the server's leave to audit, and so to keep what it sends and receives; a holder's is in its
+            party file.
+        auditor: audits.
+        identity: with which the party signs its records; None where the parties have no certificates.
+        names: party → the name in its certificate, where that is another one, as the server's is.
+        job_id: the engine's, of what was submitted.
+        consent: folder in which a holder counts its jobs.
+
+    Raises:
+        VeilgraphError: a party refuses the job, at every party alike; or something failed.
+    """
+    if settings.data.parties is None or any(path is not None for path in settings.data.parties.values()):
+        raise ConfigError(
+            "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
+            "holder brings its own party file"
+        )
+    organisation = None
+    if party != SERVER:
+        request = _request(job_id, settings, work, resume=resume)
+        read = _organisation(party, party_file)
+        organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
+    path = runs / settings.name
+    allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
+    refuses = [_occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
+    agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)))
+    run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
+    with run.lock():
+        store = run.party(party)
+        if not store.has_seed():
+            shared = organisation is not None and organisation.settings.seed == "job"
+            store.save_seed(settings.seed if shared else private_seed())
+        if allows_audit and work == "train" and not store.keeps_views():
+            store.record_views(passes_kept(settings))
+        own = None if organisation is None else organisation.settings
+        run_party(
+            run,
+            party,
+            _work(work, store),
+            link,
+            recorder,
+            organisation=organisation,
+            machines=None if organisation is None else organisation.machines,
+            restarts=restarts if own is None else own.limits.restart,
+            identity=identity,
+            names=names,
+            auditor=auditor,
+        )
+        if work == "train" and party in settings.scoring:
+            summarise(run, [party], party)
+
+
+def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
+    if party_file is None:
+        raise ConfigError(f"{party} has no party file; join again with: veilgraph join KIT --party party.yaml")
+    return Organisation.read(party_file, party)
+
+
+def _request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+    try:
+        return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
+    except ValidationError as error:
+        raise ConfigError(f"the engine's id of the job: {first_problem(error)}; submit it anew") from error
+
+
+def _work(work: SiteWork, store: PartyStore) -> Work:
+    return "resume" if work == "train" and store.epochs() else work
+
+
+def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
+    """Why the party takes part in no audit; empty when it does, or it is none."""
+    if work != "audit" or allows:
+        return ""
+    if party == SERVER:
+        return "the server joined without --allow-audit: it answers no audit"
+    return "limits.allow_audit=false: set it in the party file before training, or submit no audit"
+
+
+def _occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
+    """Why the run directory here cannot be used for this work; empty when it can."""
+    exists = (path / "job.yaml").is_file()
+    same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
+    if work in ("predict", "audit"):
+        trained = same and RunDirectory(path).trained()
+        return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
+    if not exists:
+        return ""
+    if not same:
+        return f"a run {settings.name!r} of another job is here; give the job another name"
+    if RunDirectory(path).trained() or RunDirectory(path).begun():
+        return "" if resume else f"a run {settings.name!r} is here; submit with --resume, or give the job another name"
+    return ""

@@ -1,0 +1,40 @@
+"""Entry point of one party's own process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES PEER=FD ...``.
+
+MACHINES is how many processes share the party's local part, 1 for this one alone.
+Started by ``run.launch.run_processes``; a user has no need to call it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+from veilgraph.core.errors import VeilgraphError
+from veilgraph.link.sockets import SocketLink
+from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
+from veilgraph.run.party import SimulatedWork, run_simulated
+from veilgraph.run.run_directory import RunDirectory
+
+_WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "resume", "restart", "predict")}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the party and returns the exit code."""
+    path, work, party, machines, *peers = arguments
+    end_with_launcher()
+    keep_freed_memory()
+    try:
+        run = RunDirectory.open(Path(path))
+        ends = dict(peer.rsplit("=", 1) for peer in peers)
+        share_cores(len(peers) + 1)
+        sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
+        link = SocketLink(party, sockets, run.settings.timeout_s)
+        run_simulated(run, party, _WORKS[work], link, machines=int(machines) if int(machines) > 1 else None)
+    except VeilgraphError as error:
+        return report_failure(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Shipped jobs, the demonstration, and tables made of data sets."""

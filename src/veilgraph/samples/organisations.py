@@ -1,0 +1,224 @@
+"""Tables as organisations would export them from their own systems, made from a data set that is known whole.
+
+What the commands for tables need to be tried on: ids in another order at every holder, and nodes that only some know.
+Vertical holders have columns of their own of the same nodes, horizontal ones nodes of their own in the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import private_folder
+from veilgraph.core.types import PartyId
+from veilgraph.graph.datasets import load_parties, load_parts
+from veilgraph.graph.party import PartyGraph, check_aligned
+from veilgraph.graph.settings import DataSettings
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import revelations
+from veilgraph.samples.exported_tables import Export, Rows, TableFormat, export_party, write_yaml
+from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
+
+Paradigm = Literal["vertical", "horizontal"]
+
+
+def export_dataset(
+    settings: DataSettings,
+    out: Path,
+    overlap: float,
+    seed: int,
+    format: TableFormat = "csv",  # noqa: A002 - the option's name
+    *,
+    job: JobSettings | None = None,
+) -> dict[PartyId, Path]:
+    """Exports a data set, split vertically, with a job for it: ``export_organisations`` says what is written.
+
+    Args:
+        settings: which data set, and how it is divided.
+        out: folder, made here.
+        overlap: as for ``export_organisations``.
+        seed: of the data set's split and of who knows which node.
+        format: of the tables.
+        job: that trains on them; default: ``job_of`` the data set. ``settings.feature_scaling`` replaces its own where
+            it is given.
+
+    Returns:
+        Holder → its party file.
+
+    Raises:
+        ConfigError: ``settings`` names parties and no data set, or the overlap is out of range.
+        DataError: the data set cannot be read or divided so.
+        RunError: ``out`` is in use or cannot be written.
+    """
+    job = _job_for(settings, seed, job or job_of(settings.dataset))
+    graphs = load_parties(settings.model_copy(update={"feature_scaling": "none"}), seed)
+    return export_organisations(graphs, out, overlap=overlap, seed=seed, format=format, job=job)
+
+
+def export_parts(
+    settings: DataSettings,
+    out: Path,
+    seed: int,
+    format: TableFormat = "csv",  # noqa: A002 - the option's name
+    *,
+    job: JobSettings | None = None,
+) -> dict[PartyId, Path]:
+    """Exports a data set divided among holders with the same columns, each with its nodes, edges and labels.
+
+    The files are those of ``export_organisations``. Every party file accepts what the job reveals.
+
+    Args:
+        settings: which data set; ``parts`` says how it is divided.
+        out: folder, made here.
+        seed: of the division and of the rows' orders.
+        format: of the tables.
+        job: of paradigm horizontal, that trains on them; default: ``job_of`` the data set.
+
+    Returns:
+        Holder → its party file.
+
+    Raises:
+        ConfigError: ``settings`` names parties and no data set, or one that is not one graph.
+        DataError: the data set cannot be read or divided so.
+        RunError: ``out`` is in use or cannot be written.
+    """
+    job = _job_for(settings, seed, job or job_of(settings.dataset, "horizontal"))
+    parts = load_parts(settings.model_copy(update={"feature_scaling": "none"}), seed)
+    generator = np.random.default_rng(seed)
+    exports = [
+        Export(part.graph, node_ids(part.ids.numpy()), generator.permutation(part.graph.num_nodes)) for part in parts
+    ]
+    return _write(exports, out, format, job)
+
+
+def _job_for(settings: DataSettings, seed: int, job: JobSettings) -> JobSettings:
+    if settings.parties is not None:
+        raise ConfigError("data.parties: a data set is exported, not parties; leave parties out and give dataset")
+    changes: dict[str, object] = {"seed": seed}
+    if "feature_scaling" in settings.model_fields_set:
+        changes["data.feature_scaling"] = settings.feature_scaling
+    return with_overrides(job, changes)
+
+
+def job_of(dataset: str, paradigm: Paradigm = "vertical") -> JobSettings:
+    """The shipped job of a data set and paradigm, the first of several; the default job where there is none."""
+    jobs = (shipped_job(name) for name in shipped_jobs())
+    fitting = (job for job in jobs if (job.data.dataset, job.paradigm) == (dataset, paradigm))
+    return next(fitting, parse_job({"name": dataset, "paradigm": paradigm}))
+
+
+def export_organisations(
+    graphs: Sequence[PartyGraph],
+    out: Path,
+    *,
+    overlap: float = 0.8,
+    seed: int,
+    format: TableFormat = "csv",  # noqa: A002 - the option's name
+    job: JobSettings | None = None,
+) -> dict[PartyId, Path]:
+    """Writes what every holder would export of its own: nodes, edges and a party file, in a folder of its name.
+
+    Row v of the graphs becomes the id ``C`` and v in six digits or more. Rows are in a random order, another at every
+    holder. Beside the holders' folders are ``job.yaml`` for all of them on this machine, ``network-job.yaml`` for the
+    same job across organisations, and ``project.yaml`` for a network on this machine.
+
+    Args:
+        graphs: one per holder, unscaled, over the same N nodes in the same order; one has labels.
+        out: folder, made here.
+        overlap: share of the nodes that every holder knows. Each other node is known to some holders, at least one
+            and not all: all such sets of holders are as likely.
+        seed: of who knows which node, and of the orders.
+        format: of the tables.
+        job: its ``data`` is replaced, the feature scaling aside; default: the default job.
+
+    Returns:
+        Holder → its party file.
+
+    Raises:
+        ConfigError: the overlap leaves no common node, or exceeds 1.
+        DataError: the graphs' node counts differ.
+        RunError: ``out`` is in use or cannot be written.
+    """
+    check_aligned({graph.party: graph.num_nodes for graph in graphs})
+    generator = np.random.default_rng(seed)
+    known = draw_knowledge(graphs[0].num_nodes, len(graphs), overlap, generator)
+    ids = node_ids(np.arange(graphs[0].num_nodes))
+    exports = [
+        Export(graph, ids, generator.permutation(np.flatnonzero(knows)))
+        for graph, knows in zip(graphs, known, strict=True)
+    ]
+    return _write(exports, out, format, job or VerticalJob())
+
+
+def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSettings) -> dict[PartyId, Path]:
+    files = {export.graph.party: out / export.graph.party / "party.yaml" for export in exports}
+    labelled = next((export.graph.party for export in exports if export.graph.labels is not None), None)
+    jobs = _jobs(job, files, labelled)
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
+        for export in exports:
+            file = files[export.graph.party]
+            private_folder(file.parent)
+            export_party(export, file, suffix, _limits(jobs["job.yaml"]))
+        for name, each in jobs.items():
+            write_job(each, out / name)
+        write_yaml(_project(job.name, files), out / "project.yaml")
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    return files
+
+
+def draw_knowledge(nodes: int, holders: int, overlap: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Which holder knows which node: [holders, nodes].
+
+    Raises:
+        ConfigError: the overlap leaves no common node, or exceeds 1.
+    """
+    common = round(overlap * nodes) if 0 < overlap <= 1 else 0
+    if common == 0:
+        raise ConfigError(
+            f"overlap={overlap} is the share of the {nodes} nodes that every holder knows, and must give at least one "
+            "node and be at most 1; change it"
+        )
+    # As a binary number a set of holders lies in 1 … 2^P − 2: neither none of them nor all.
+    sets = np.full(nodes, 2**holders - 1)
+    rest = generator.permutation(nodes)[common:]
+    sets[rest] = generator.integers(1, 2**holders - 1, len(rest))
+    known: NDArray[np.bool_] = (sets >> np.arange(holders)[:, None]) & 1 == 1
+    return known
+
+
+def node_ids(rows: Rows) -> list[str]:
+    """The ids of some rows of the whole."""
+    return [f"C{row:06d}" for row in rows]
+
+
+def _limits(job: JobSettings) -> dict[str, Any]:
+    """What a party file accepts beside the default: for a horizontal job, which no default does, what it reveals."""
+    if job.is_aligned or job.exchanges is None:
+        return {}
+    return {"limits": {"may_reveal": list(revelations(job)), "max_rounds": job.exchanges[1]}}
+
+
+def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:
+    """The job over the party files on this machine, and over the holders' names, by the names of their files."""
+    here = {party: str(path.absolute()) for party, path in files.items()}
+    jobs = {}
+    for name, parties in (("job.yaml", here), ("network-job.yaml", list(files))):
+        data = {"parties": parties, "label_holder": labelled, "feature_scaling": job.data.feature_scaling}
+        jobs[name] = parse_job(job.model_dump(mode="json", exclude={"data"}) | {"data": data}, name)
+    return jobs
+
+
+def _project(name: str, files: Mapping[PartyId, Path]) -> dict[str, Any]:
+    server = {"host": "localhost", "port": 8002, "admin_port": 8003}
+    project = {"server": server, "holders": list(files), "administrators": ["admin@example.org"]}
+    return {"name": name.replace(".", "-"), **project}

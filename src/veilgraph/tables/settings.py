@@ -1,0 +1,168 @@
+"""What a party file says of tables: which columns are features, labels and splits, and which edges there are.
+
+Paths are relative to the file's folder, which whoever reads the tables passes on as ``base``. docs/tables.md explains
+every key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from veilgraph.core.settings import PartyName, Settings
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.tables.feature_settings import Features, Text, check_distinct
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_WILDCARDS = frozenset("*?[")
+
+
+def _check_suffix(path: Path) -> Path:
+    if not path.name.endswith(SUFFIXES):
+        raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
+    return path
+
+
+TablePath = Annotated[Path, Field(description="relative to the party file's folder")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class LabelSettings(Settings):
+    """The label holder's classes; a node without a value is unlabelled."""
+
+    column: Text
+    classes: Annotated[tuple[Text, ...], Field(min_length=2)]
+
+    @field_validator("classes")
+    @classmethod
+    def _check_classes(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return check_distinct(values)
+
+
+class SplitColumn(Settings):
+    """A column says which split a labelled node belongs to; none where it has no value."""
+
+    column: Text
+    train: Text = "train"
+    val: Text = "val"
+    test: Text = "test"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_distinct((self.train, self.val, self.test))
+        return self
+
+
+class SplitFractions(Settings):
+    """Random fractions of the labelled nodes; what they leave is in no split."""
+
+    train: Fraction
+    val: Fraction
+    test: Fraction
+    seed: int = Field(0, ge=0, lt=2**63)
+    stratify: bool = Field(
+        True,
+        description="the same fractions of every class; false: each node is drawn by its id alone, in a job by a "
+        "secret of the run, as it must be where labels are released (local.labels): a split by classes tells them",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        total = self.train + self.val + self.test
+        if total > 1 + 1e-9:
+            raise ValueError(f"train + val + test = {total:g} must be at most 1; lower one of them")
+        return self
+
+
+def _split_kind(value: object) -> str:
+    by_column = "column" in value if isinstance(value, dict) else isinstance(value, SplitColumn)
+    return "(column)" if by_column else "(fractions)"
+
+
+Split = Annotated[
+    Annotated[SplitColumn, Tag("(column)")] | Annotated[SplitFractions, Tag("(fractions)")],
+    Discriminator(_split_kind),
+]
+
+
+class NodeSettings(Settings):
+    """The node table: one row per node."""
+
+    file: TablePath
+    id: Text
+    features: Annotated[tuple[Features, ...], Field(min_length=1)]
+    label: LabelSettings | None = Field(None, description="at the label holder only")
+    split: Split | None = Field(None, description="with label only")
+
+    @field_validator("file")
+    @classmethod
+    def _check_file(cls, path: Path) -> Path:
+        return _check_suffix(path)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.label is not None and self.split is None:
+            raise ValueError("label needs split, which says what to train and test on; give split")
+        if self.split is not None and self.label is None:
+            raise ValueError("split needs label: only labelled nodes are trained and tested on; remove split")
+        for column in (column for feature in self.features for column in feature.columns):
+            if column in self.reserved:
+                raise ValueError(
+                    f"column {column!r} is a feature and also the id, label or split, which would give the answer "
+                    "away; take it out of features"
+                )
+        return self
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Columns that are never features: id, label and split."""
+        label = () if self.label is None else (self.label.column,)
+        split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
+        return (self.id, *label, *split)
+
+
+class RelationSettings(Settings):
+    """Which kinds of edges to keep, and what each multiplies the weight by."""
+
+    column: Text
+    weights: Annotated[dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1)]
+    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
+
+
+class EdgeSettings(Settings):
+    """One table of edges: one row per edge."""
+
+    file: TablePath
+    source: Text
+    target: Text
+    weight: Text | None = Field(None, description="column of finite numbers of at least 0")
+    relation: RelationSettings | None = None
+    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
+    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
+
+    @field_validator("file")
+    @classmethod
+    def _check_file(cls, path: Path) -> Path:
+        return _check_suffix(path)
+
+
+class TableSettings(Settings):
+    """One organisation's own tables."""
+
+    party: PartyName
+    nodes: NodeSettings
+    edges: tuple[EdgeSettings, ...] = ()
+
+    @field_validator("party")
+    @classmethod
+    def _check_party(cls, name: PartyId) -> PartyId:
+        if name == SERVER:
+            raise ValueError("a holder may not be called that: it is the server's name; rename it")
+        return name
+
+
+def is_pattern(column: str) -> bool:
+    """Whether the name of feature columns holds a wildcard: ``*``, ``?`` or ``[…]``."""
+    return not _WILDCARDS.isdisjoint(column)

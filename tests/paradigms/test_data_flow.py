@@ -1,0 +1,136 @@
+"""Data flow once: a table is parsed once in a session, and a graph is checked where it comes in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paradigms.test_horizontal_runs import job as horizontal_job
+from tests.roles.federation import Settings, small_data, small_job, small_parties
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import align, predict, train
+from veilgraph.samples.organisations import export_dataset, export_parts
+from veilgraph.tables import edges, nodes
+from veilgraph.tables.source import column_names, stream
+
+ONE_EPOCH: Settings = {"train": {"epochs": 1}}
+HOLDERS = ("A", "B")
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Party → how often all rules were applied to a graph of its name."""
+    found: Counter[str] = Counter()
+    validate = PartyGraph.validate
+
+    def counted(graph: PartyGraph) -> None:
+        found[graph.party] += 1
+        validate(graph)
+
+    monkeypatch.setattr(PartyGraph, "validate", counted)
+    return found
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Table, as ``folder/file`` → how often its rows were parsed; with ``:header`` its names alone."""
+    found: Counter[str] = Counter()
+
+    def counted(whole: Any, suffix: str) -> Any:
+        def call(path: Path, *arguments: Any) -> Any:
+            found[f"{path.parent.name}/{path.name}{suffix}"] += 1
+            return whole(path, *arguments)
+
+        return call
+
+    for module in (nodes, edges):
+        monkeypatch.setattr(module, "stream", counted(stream, ""))
+    monkeypatch.setattr(nodes, "column_names", counted(column_names, ":header"))
+    return found
+
+
+def over(tables: dict[str, Path], **changes: Any) -> JobSettings:
+    paths = {name: str(path) for name, path in tables.items()}
+    return parse_job({"data": {"parties": paths}, "model": {"dim": 4}, **ONE_EPOCH, **changes})
+
+
+def once(*files: str) -> dict[str, int]:
+    return {f"{holder}/{file}": 1 for holder in HOLDERS for file in files}
+
+
+def vertical_tables(folder: Path) -> dict[str, Path]:
+    return export_dataset(DataSettings(dataset="synthetic", holders=2), folder, overlap=0.75, seed=3)
+
+
+# Tables
+
+
+def test_an_alignment_parses_every_table_once(tmp_path: Path, parsed: Counter[str]) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    settings = over(vertical_tables(tmp_path / "tables"))
+    align(settings, tmp_path / "run")
+    assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
+
+
+def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, parsed: Counter[str]) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    tables = vertical_tables(tmp_path / "tables")
+    run = train(over(tables), tmp_path / "run")
+    with (tables["A"].parent / "nodes.csv").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    parsed.clear()
+    predict(run.path)
+    assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
+
+
+def test_a_horizontal_holder_parses_its_tables_once(tmp_path: Path, parsed: Counter[str]) -> None:
+    settings = horizontal_job(2, ONE_EPOCH)
+    tables = export_parts(settings.data, tmp_path / "tables", settings.seed, job=settings)
+    paths = {name: str(path) for name, path in tables.items()}
+    train(parse_job(settings.model_dump(mode="json") | {"data": {"parties": paths}}), tmp_path / "run")
+    assert {name: count for name, count in parsed.items() if ":" not in name} == once("nodes.csv", "edges.csv")
+
+
+# Graphs
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+def test_a_data_set_is_checked_whole_and_then_by_each_holder(
+    tmp_path: Path, checks: Counter[str], processes: bool
+) -> None:
+    """The parts are not checked as they are dealt or scaled. A holder checks the file that it is given, its door."""
+    changes: Sequence[Settings] = ({"data": {"feature_scaling": "row", "split": [0.5, 0.25, 0.25]}}, ONE_EPOCH)
+    train(small_job(2, *changes), tmp_path / "run", processes=processes)
+    whole = {"A": 1}
+    by_holders = {} if processes else {"A": 2, "B": 2}  # its file, and its role
+    assert checks == Counter(whole) + Counter(by_holders)
+
+
+def test_a_horizontal_data_set_likewise(tmp_path: Path, checks: Counter[str]) -> None:
+    train(horizontal_job(2, ONE_EPOCH), tmp_path / "run")
+    assert checks == {"pooled": 1, "A": 2, "B": 2}
+
+
+def test_graphs_from_python_are_checked_when_they_are_given(tmp_path: Path, checks: Counter[str]) -> None:
+    graphs = small_parties(2)
+    checks.clear()
+    train(small_job(2, ONE_EPOCH), tmp_path / "graphs", parties=graphs)
+    assert checks == {"A": 3, "B": 3}
+    checks.clear()
+    train(small_job(2, ONE_EPOCH), tmp_path / "data", parties={"A": small_data(), "B": small_data()})
+    assert checks == {"A": 3, "B": 3}
+
+
+def test_what_was_made_of_tables_is_not_checked_when_it_is_read_back(tmp_path: Path, checks: Counter[str]) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    tables = vertical_tables(tmp_path / "tables")
+    checks.clear()
+    train(over(tables), tmp_path / "run")
+    assert checks == {"A": 2, "B": 2}

@@ -1,0 +1,37 @@
+"""The house: nothing outside a paradigm's own package asks for it by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from veilgraph.protocol.paradigm import PARADIGMS
+
+SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
+NAMES = frozenset(PARADIGMS)
+
+
+def asks(path: Path) -> Iterator[int]:
+    """Lines of a file that compare something with a paradigm's name, or look it up by one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        if isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        held = [each for part in parts for each in (part.elts if isinstance(part, ast.Tuple | ast.Set) else [part])]
+        yield from [each.lineno for each in held if isinstance(each, ast.Constant) and each.value in NAMES]
+
+
+def test_nobody_outside_asks_which_paradigm_a_job_is_of() -> None:
+    inside = SOURCE / "paradigms"
+    files = [path for path in SOURCE.rglob("*.py") if inside not in path.parents]
+    found = {f"{path.relative_to(SOURCE)}:{line}" for path in files for line in asks(path)}
+    assert found == set()
+
+
+def test_asking_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "room.py"
+    path.write_text('if job.paradigm == "vertical" or name in ("horizontal", "x"):\n    pass\n', encoding="utf-8")
+    assert list(asks(path)) == [1, 1]
