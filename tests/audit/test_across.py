@@ -251,7 +251,10 @@ def test_a_limit_that_nothing_could_be_held_to_fails(sites: Path) -> None:
     found, _ = audited(sites)
     result = found["B"]
     assert not any(each.adversary == "C" for each in result.findings)
-    assert any(each.adversary == "C" and "no recorded view" in each.why for each in result.skipped)
+    assert any(
+        each.adversary == "C" and "no recorded view" in each.why and str(sites) not in each.why
+        for each in result.skipped
+    )
     assert {each.name for each in result.untested} >= {"attribute"}
     assert {each.attack for each in result.failed} == {"link-similarity"}
     shown = veilgraph("audit", part(sites, "B").path)
@@ -259,12 +262,19 @@ def test_a_limit_that_nothing_could_be_held_to_fails(sites: Path) -> None:
     assert "nothing was held to the limit on attribute" in shown.stderr
 
 
+def test_of_large_graphs_no_node_is_compared_with_each_other(sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(across, "MOST_COMPARED", 10)
+    found, _ = audited(sites)
+    assert not any(each.attack == "feature-similarity" for name in NAMES for each in found[name].findings)
+    assert any(each.name == "feature-similarity" and "at most 10" in each.why for each in found["B"].skipped)
+
+
 def test_tables_that_were_aligned_anew_are_not_attacked_with_old_messages(sites: Path) -> None:
     path = part(sites, "B").path / "parties" / "B" / "alignment.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"identity": "0" * 64}), encoding="utf-8")
     found, _ = audited(sites)
     assert not found["B"].findings
-    assert all("aligned anew" in each.why for each in found["B"].skipped)
+    assert all("no recorded view of a training on these tables" in each.why for each in found["B"].skipped)
     assert found["A"].findings
 
 

@@ -35,6 +35,7 @@ from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
 from veilgraph.protocol.agreement import one_line
@@ -53,6 +54,11 @@ _MOST_ANSWERS: Final = 200
 _WORDS: Final = 300
 _SEED_BYTES: Final = 32
 _BLOCK: Final = 4096
+MOST_COMPARED: Final = 20_000
+"""Nodes that are compared each with each."""
+_NO_VIEW: Final = "it has no recorded view of a training on these tables"
+
+_OF_ALL_PAIRS: Final[frozenset[LimitedAttack]] = frozenset({"link-combination", "feature-similarity"})
 
 log = logging.getLogger("veilgraph")
 
@@ -138,13 +144,17 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
     try:
         evidence = _evidence(run, party, target, question)
     except RunError as error:
-        evidence, unanswered = [], [_unanswered(name, error) for name in ATTACKS]
+        log.warning("the audit: %s is not answered: %s", target, error)
+        evidence, unanswered = [], [_unanswered(name, _NO_VIEW) for name in ATTACKS]  # the error names files of ours
     for each in evidence:
         for name, attack in ATTACKS.items():
             if each.sort not in attack.sorts or (attack.of_labels and not question.labels):
                 continue
             if not attack.blind:
                 unanswered.append(_unanswered(name, "it is granted a part of the truth, or needs everybody's data"))
+                continue
+            if name in _OF_ALL_PAIRS and question.nodes > MOST_COMPARED:
+                unanswered.append(_unanswered(name, f"it compares each node with each, of at most {MOST_COMPARED:,}"))
                 continue
             log.info("the audit: %s on %s, from %s", name, target, each.words)
             try:
@@ -286,10 +296,19 @@ def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
 
 
 def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    features = graph.features.to_dense().double().numpy()
+    features = (
+        to_scipy(graph.features) if graph.features.layout == torch.sparse_csr else graph.features.double().numpy()
+    )
     blocks = np.array_split(asked, 1 + len(asked) // _BLOCK)
-    products = np.concatenate([(features[some[:, 0]] * features[some[:, 1]]).sum(axis=1) for some in blocks])
+    products = np.concatenate([_products(features[some[:, 0]], features[some[:, 1]]) for some in blocks])
     return np.asarray(products > np.quantile(products, 1 - ALIKE)), _all(asked)
+
+
+def _products(first: Any, second: Any) -> Floats:  # noqa: ANN401  (dense or sparse rows)
+    """Inner products of rows."""
+    if isinstance(first, np.ndarray):
+        return np.asarray((first * second).sum(axis=1))
+    return np.asarray(first.multiply(second).sum(axis=1))[:, 0]
 
 
 def _trained_on(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
