@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
-from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import one_error, veilgraph
-from veilgraph.audit.source import SOURCES
-from veilgraph.protocol.job_file import JOBS
-from veilgraph.protocol.paradigm import PARADIGMS
+import veilgraph
+from tests.cli.commands import one_error
+from tests.cli.commands import veilgraph as command_line
+from veilgraph.core.errors import ConfigError
+from veilgraph.protocol.job_file import parse_job
 
 MODULE = """
 from typing import Literal
@@ -48,47 +49,65 @@ toy = toy_paradigm:ToyJob
 [veilgraph.evidence]
 toy = toy_paradigm:SOURCE
 """
+SCRIPT = """
+from typer.testing import CliRunner
+
+from veilgraph.audit.source import SOURCES
+from veilgraph.cli import app
+from veilgraph.protocol.paradigm import PARADIGMS
+
+assert list(PARADIGMS) == ["vertical", "horizontal", "local", "toy"]
+assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
+assert type(SOURCES["toy"]).__name__ == "VerticalSource"
+for command in (
+    ["check", "job.yaml"],
+    ["train", "job.yaml", "--out", "run", "--record-views"],
+    ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
+    ["report", "run"],
+):
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+"""
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    site = tmp_path / "site"
-    installed = site / "toy_paradigm-1.0.dist-info"
+def site(tmp_path: Path) -> Path:
+    """Where the package is installed."""
+    folder = tmp_path / "site"
+    installed = folder / "toy_paradigm-1.0.dist-info"
     installed.mkdir(parents=True)
-    (site / "toy_paradigm.py").write_text(MODULE, encoding="utf-8")
+    (folder / "toy_paradigm.py").write_text(MODULE, encoding="utf-8")
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-paradigm\nVersion: 1.0\n", encoding="utf-8")
     (installed / "entry_points.txt").write_text(POINTS, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(site))
-    invalidate_caches()
-    yield
-    for registry in (PARADIGMS, SOURCES, JOBS):
-        registry.forget("toy")
-    sys.modules.pop("toy_paradigm", None)
+    return folder
 
 
-@pytest.mark.usefixtures("toy")
-def test_a_paradigm_of_another_package_trains_audits_and_reports(tmp_path: Path) -> None:
-    assert list(PARADIGMS) == ["vertical", "horizontal", "local", "toy"]
-    assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
-    job, run = tmp_path / "job.yaml", tmp_path / "run"
-    job.write_text(
+def test_a_paradigm_of_another_package_trains_audits_and_reports(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
         "name: toy\nparadigm: toy\ndata: {dataset: synthetic}\nmodel: {dim: 4}\ntrain: {epochs: 2, patience: null}\n",
         encoding="utf-8",
     )
-    assert "is a valid job" in veilgraph("check", job).stdout
-    assert veilgraph("train", job, "--out", run, "--record-views").exit_code == 0
-    audited = veilgraph("audit", run, "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server")
-    assert audited.exit_code == 0
-    found = json.loads((run / "audit.json").read_text(encoding="utf-8"))
+    path = os.pathsep.join([str(site), str(Path(veilgraph.__file__).parents[1])])
+    command = [sys.executable, "-c", SCRIPT]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
     assert found["paradigm"] == "toy"
     assert {each["attack"] for each in found["findings"]} >= {"link-similarity"}
-    assert veilgraph("report", run).exit_code == 0
-    page = (run / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "toy: a paradigm of another package" in page
     assert "Somebody else says how this works." in page
+
+
+def test_a_package_that_cannot_be_loaded_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (site / "toy_paradigm.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(site))
+    with pytest.raises(ConfigError, match=r"veilgraph\.jobs: 'toy' .* toy_paradigm:ToyJob, which cannot be loaded"):
+        parse_job({"paradigm": "toy"})
 
 
 def test_without_the_package_its_jobs_are_refused_with_what_there_is(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("paradigm: toy\n", encoding="utf-8")
-    assert "paradigm='toy': choose one of 'vertical', 'horizontal', 'local'" in one_error(veilgraph("check", job))
+    assert "paradigm='toy': choose one of 'vertical', 'horizontal', 'local'" in one_error(command_line("check", job))

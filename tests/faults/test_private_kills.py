@@ -5,6 +5,7 @@ The variable VEILGRAPH_KILLS says how many times each role is killed with each s
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
@@ -72,8 +73,12 @@ class Watched:
             self.seen[party] += sent(self.run, party) | arrived(self.run, party)
             counted = paid(self.run, party)
             once = self.settings.privacy is not None and self.settings.privacy.once
-            if once and counted:  # the very bytes that were paid for may be sent again
+            if once and counted:  # the very bytes that were paid for may be sent again, and the ledger names them
                 assert self.seen[party].keys() <= counted.keys()
+                lines = ledger(self.run, party).read_text(encoding="utf-8").splitlines()[1:]
+                contents = [json.loads(line)["content"] for line in lines if line.endswith("}")]
+                assert all(contents)
+                assert len(set(contents)) == len(contents), "the same bytes were paid for twice"
             else:
                 assert self.seen[party] <= counted, f"{party} sent {self.seen[party]} and paid for {counted}"
             assert counted.total() <= planned(self.settings, party).releases

@@ -13,13 +13,12 @@ from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.memory import MemoryHub
-from veilgraph.paradigms.horizontal.paradigm import MAX_CLASSES
 from veilgraph.paradigms.node_dp.learner import Bystander
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.paradigm import MAX_FEATURES
+from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES
 from veilgraph.protocol.stated import MAX_RELEASES_APART, agree_within, check_stated
 from veilgraph.run.fitting import _last_epoch
 

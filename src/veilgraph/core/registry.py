@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
+from veilgraph.core.errors import ConfigError
+
 T = TypeVar("T")
 
 
@@ -37,16 +39,18 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def forget(self, name: str) -> None:
-        """Looks for it anew when it is next asked for, as after a package was removed."""
-        self._loaded.pop(name, None)
-
     def _load(self, name: str) -> T:
         if name in self._own:
             module, _, attribute = self._own[name].partition(":")
             part: T = getattr(import_module(module), attribute)
             return part
         for each in entry_points(group=self.group, name=name):
-            found: T = each.load()
+            try:
+                found: T = each.load()
+            except (ImportError, AttributeError) as error:
+                raise ConfigError(
+                    f"{self.group}: {name!r} of an installed package is {each.value}, which cannot be loaded "
+                    f"({error}); mend or remove that package"
+                ) from error
             return found
         raise KeyError(name)

@@ -39,6 +39,8 @@ NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
 MAX_NODES: Final = 2**32
 MAX_STEPS: Final = 2**32
 MAX_FEATURES: Final = 2**20
+MAX_CLASSES: Final = 2**12
+"""Every evaluation of a horizontal job opens C² numbers."""
 
 
 class Paradigm(ABC, Generic[J]):

@@ -22,12 +22,9 @@ from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.cast import Cast
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
-from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.role import Session
 from veilgraph.tables.encode import FeatureEncoding
-
-MAX_CLASSES: Final = 2**12
-"""Every evaluation opens C² numbers."""
 
 
 class Horizontal(Paradigm[HorizontalJob]):

@@ -23,12 +23,11 @@ from veilgraph.protocol.aligning import align
 from veilgraph.protocol.cast import Cast
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
-from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.unread import unread_of_passes
 from veilgraph.tables.encode import FeatureEncoding
 
-_MAX_CLASSES: Final = 2**12
 _LIKE: Final = ModelSettings()
 """What waits unread is bounded as in a vertical job of the usual size."""
 
@@ -76,7 +75,7 @@ class NodeDp(Paradigm[NodeDpJob]):
             if party in job.releasing:
                 fields["features"] = (1, MAX_FEATURES)
             if private is not None and party == private.holder:
-                fields["classes"] = (2, _MAX_CLASSES)
+                fields["classes"] = (2, MAX_CLASSES)
         return fields
 
     def unread_bytes(self, job: NodeDpJob, hellos: Mapping[PartyId, Hello]) -> int:
