@@ -17,7 +17,7 @@ from torch_geometric.utils import subgraph
 from veilgraph.core.randomness import seeded_global
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.nn.dropout import dropout
-from veilgraph.nn.layered import Features
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
 
@@ -75,7 +75,7 @@ class PlainNetwork(nn.Module):
         self.first = linear(features, copies * settings.width, bias=False)
         self.second = linear(settings.width, copies * classes, bias=False)
 
-    def embed(self, x: Features, adjacency: Adjacency) -> Tensor:
+    def embed(self, x: FixedInput, adjacency: Adjacency) -> Tensor:
         """The hidden layer, Tensor[N, width]."""
         return self._aggregate(x.times(self.first.weight.t()), adjacency).relu()
 
@@ -133,9 +133,9 @@ def induced(data: Data, keep: Tensor) -> Data:
     return Data(x=x, edge_index=edges, y=data.y[keep])
 
 
-def _inputs(data: Data) -> tuple[Features, Adjacency]:
+def _inputs(data: Data) -> tuple[FixedInput, Adjacency]:
     x = data.x
-    return Features(x, torch.float32), Adjacency.of_edges(data.edge_index, None, x.shape[0], torch.float32)
+    return FixedInput(x, torch.float32), Adjacency.of_edges(data.edge_index, None, x.shape[0], torch.float32)
 
 
 def classes_of(data: Data) -> int:

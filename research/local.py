@@ -10,10 +10,9 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.kprop import AffineFeatures
-from veilgraph.nn.local_settings import LabelReleaseSettings
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.settings import PrivateLabelSettings, node_dp
 from veilgraph.paradigms.node_dp.twin import ReleasedLabels, degree_features, random_features, train_local_private
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.job import JobSettings
@@ -104,7 +103,7 @@ def _released_features(job: JobSettings) -> tuple[PartyGraph, AffineFeatures]:
     return learner, AffineFeatures.joined(blocks, precision(job))
 
 
-def _released_labels(graph: PartyGraph, private: LabelReleaseSettings) -> ReleasedLabels:
+def _released_labels(graph: PartyGraph, private: PrivateLabelSettings) -> ReleasedLabels:
     """Of training and validation nodes; test nodes keep the true ones, to be judged by."""
     true, train, val, classes = graph.labels, graph.train_mask, graph.val_mask, graph.num_classes
     if true is None or train is None or val is None or classes is None:

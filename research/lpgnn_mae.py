@@ -24,7 +24,7 @@ from veilgraph.core.randomness import SecretSource, system_secrets
 from veilgraph.graph.datasets import load_whole
 from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.kprop import neighbour_adjacency
+from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.features import FeatureMechanism

@@ -23,10 +23,10 @@ from veilgraph.graph.features import compact
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
-from veilgraph.nn.horizontal_settings import HorizontalSettings
-from veilgraph.nn.layered import Features, HolderLayer, layer_widths
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -114,6 +114,6 @@ def _first_layer(settings: JobSettings, graph: PartyGraph, dtype: torch.dtype) -
     layer = HolderLayer(
         horizontal(settings).horizontal, layer_widths(horizontal(settings).horizontal, graph.num_features)[0]
     )
-    pooled = layer(Features(graph.features, dtype), Adjacency.from_graph(graph, dtype))
+    pooled = layer(FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
     nobody: dict[str, None] = {} if graph.party == settings.data.label_party else dict.fromkeys(("labels", *MASKS))
     return replace(graph, features=compact(pooled), **nobody)  # type: ignore[arg-type]

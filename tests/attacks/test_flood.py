@@ -9,7 +9,7 @@ from tests.roles.federation import FEATURES, NODES, build_role, small_job, small
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
-from veilgraph.nn.layered import layer_widths
+from veilgraph.paradigms.horizontal.network import layer_widths
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
 from veilgraph.paradigms.vertical.paradigm import VERTICAL

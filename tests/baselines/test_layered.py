@@ -16,8 +16,8 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
-from veilgraph.nn.horizontal_settings import NOT_MONOTONE, HorizontalSettings
-from veilgraph.nn.pooling import UPDATES
+from veilgraph.paradigms.horizontal.pooling import UPDATES
+from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, separate
 from veilgraph.protocol.cut import leaf
 from veilgraph.protocol.job import TrainSettings

@@ -12,8 +12,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.random_split import split_randomly
-from veilgraph.nn.kprop import AffineFeatures
-from veilgraph.nn.local_settings import DenoiseSettings, KPropSettings
+from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.paradigms.node_dp.twin import (
     LocalPrivateNetwork,
     ReleasedLabels,
@@ -21,6 +20,7 @@ from veilgraph.paradigms.node_dp.twin import (
     random_features,
     train_local_private,
 )
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.tables.settings import SplitFractions
 

@@ -18,9 +18,10 @@ from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.dealer import Dealer, Direction
-from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.nn.settings import InitialSettings
+from veilgraph.paradigms.vertical.initial.build import build_embedding
+from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
 """(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""

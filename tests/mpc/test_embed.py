@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.mpc.embed import METHODS, Collaborative, SecureSum, init_std, init_weight
 from veilgraph.mpc.mask import add
-from veilgraph.mpc.plain import PlainCollaborative, PlainOwn, masked_sum, rounded
+from veilgraph.mpc.plain import masked_sum, rounded
 from veilgraph.nn.settings import InitialSettings
+from veilgraph.paradigms.vertical.initial.build import METHODS
+from veilgraph.paradigms.vertical.initial.collaborative import Collaborative, PlainCollaborative
+from veilgraph.paradigms.vertical.initial.individual import PlainOwn
+from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
+from veilgraph.paradigms.vertical.initial.secure_sum import SecureSum
 
 NAMES = ["A", "B", "C", "D", "E"]
 FORMS = ["dense", "binary", "sparse"]

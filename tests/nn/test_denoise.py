@@ -4,9 +4,9 @@ from torch.nn import functional
 
 from tests.nn.test_kprop import random_graph, slow_aggregate
 from veilgraph.core.errors import DataError
-from veilgraph.nn.denoise import LabelDenoising, corrected
-from veilgraph.nn.kprop import neighbour_adjacency
-from veilgraph.nn.local_settings import DenoiseSettings
+from veilgraph.paradigms.node_dp.denoise import LabelDenoising, corrected
+from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency
+from veilgraph.paradigms.node_dp.settings import DenoiseSettings
 
 DOUBLE = torch.float64
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])

@@ -7,9 +7,10 @@ from pydantic import ValidationError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn import kprop
-from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, PropagatedInput, neighbour_adjacency, propagate
-from veilgraph.nn.local_settings import KPropSettings
+from veilgraph.paradigms.node_dp import kprop
+from veilgraph.paradigms.node_dp.kprop import KPropNetwork, PropagatedInput, neighbour_adjacency, propagate
+from veilgraph.paradigms.node_dp.settings import KPropSettings
+from veilgraph.privacy.local.affine import AffineFeatures
 
 DOUBLE = torch.float64
 AGGREGATES = ["gcn", "mean", "sum"]

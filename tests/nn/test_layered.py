@@ -16,9 +16,8 @@ from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact
-from veilgraph.nn.horizontal_settings import NOT_MONOTONE, HorizontalSettings
-from veilgraph.nn.layered import (
-    Features,
+from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.paradigms.horizontal.network import (
     LayeredHolder,
     LayeredServer,
     first_is_fixed,
@@ -26,7 +25,8 @@ from veilgraph.nn.layered import (
     learning_layers,
     published_layers,
 )
-from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.paradigms.horizontal.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 
 INFINITY = float("inf")
 STREAMS = LearningStreams(3, "holders")
@@ -137,7 +137,7 @@ def test_widths_and_dtypes_are_as_announced(dtype, update, message, has_linear, 
     adjacency = random_adjacency(dtype=dtype)
     holder = LayeredHolder(chosen, 7, 4, STREAMS, dtype)
     server = LayeredServer(chosen, 7, STREAMS, dtype)
-    h: torch.Tensor | Features = Features(torch.rand(12, 7), dtype)
+    h: torch.Tensor | FixedInput = FixedInput(torch.rand(12, 7), dtype)
     for index, widths in enumerate(layer_widths(chosen, 7)):
         sent = holder.layer(index)(h, adjacency)
         combined = server.layer(index).combine([sent], [torch.arange(12)], 12, adjacency.degrees.unsqueeze(1))
@@ -167,7 +167,7 @@ def test_equation_23_by_hand() -> None:
     hidden = torch.relu(pooled(x) @ there(first).weight.T + there(first).bias)
     expected = pooled(hidden) @ holder.predict.weight.T + holder.predict.bias
 
-    h: torch.Tensor | Features = Features(x, torch.float64)
+    h: torch.Tensor | FixedInput = FixedInput(x, torch.float64)
     for index in range(2):
         sent = holder.layer(index)(h, adjacency)
         h = server.layer(index).update(server.layer(index).combine([sent], [torch.arange(10)], 10), None)
@@ -181,7 +181,7 @@ def test_min_is_the_mirror_image_of_max(update) -> None:
     for aggregate, sign in (("max", 1), ("min", -1)):
         chosen = horizontal(aggregate=aggregate, update=update, dim=4)
         sent = LayeredHolder(chosen, 3, 2, STREAMS, torch.float64).layer(0)(
-            Features(sign * x, torch.float64), adjacency
+            FixedInput(sign * x, torch.float64), adjacency
         )
         server = LayeredServer(chosen, 3, STREAMS, torch.float64).layer(0)
         rows = [torch.arange(12), torch.tensor([11, 0, 5])]
@@ -194,7 +194,7 @@ def test_sparse_features_equal_dense_ones() -> None:
     x = torch.where(x > 0.9, x, 0.0)
     weight = torch.randn(20, 3, dtype=torch.float64, requires_grad=True)
     assert compact(x).layout == torch.sparse_csr
-    sparse, dense = Features(compact(x), torch.float64), Features(x, torch.float64)
+    sparse, dense = FixedInput(compact(x), torch.float64), FixedInput(x, torch.float64)
     torch.testing.assert_close(sparse.times(weight), dense.times(weight))
     assert torch.equal(sparse.dense(), dense.dense())
     gradients = [torch.autograd.grad(kind.times(weight).cos().sum(), weight)[0] for kind in (sparse, dense)]
@@ -217,7 +217,7 @@ def test_a_compacted_input_is_the_same_without_its_gradient() -> None:
         x = torch.rand(30, 20, dtype=wide, generator=torch.Generator().manual_seed(1))
         x = torch.where(x > share, x, 0.0).requires_grad_()
         weight = torch.randn(20, 3, dtype=wide)
-        kept = Features.compacted(x, wide)
+        kept = FixedInput.compacted(x, wide)
         assert not kept.dense().requires_grad
         assert torch.equal(kept.dense(), x.detach())
         torch.testing.assert_close(kept.times(weight), x.detach() @ weight)

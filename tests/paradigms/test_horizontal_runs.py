@@ -22,8 +22,8 @@ from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart
-from veilgraph.nn.layered import layer_widths
 from veilgraph.paradigms.horizontal import inputs as horizontal_inputs
+from veilgraph.paradigms.horizontal.network import layer_widths
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings

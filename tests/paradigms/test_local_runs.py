@@ -26,9 +26,9 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunErro
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.nn.kprop import AffineFeatures
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import train_local_private
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.feature_release import unpacked

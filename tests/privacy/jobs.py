@@ -22,7 +22,7 @@ from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.embed import Collaborative
+from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings

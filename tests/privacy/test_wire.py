@@ -31,8 +31,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc import dealer, product, ring
-from veilgraph.mpc.embed import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks, add
+from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
+from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, init_std, init_weight
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical

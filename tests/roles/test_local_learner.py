@@ -23,12 +23,12 @@ from tests.roles.local_parties import (
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
-from veilgraph.nn.kprop import AffineFeatures
 from veilgraph.paradigms.node_dp import twin as local_private
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork
 from veilgraph.paradigms.node_dp.twin import ReleasedLabels as TwinLabels
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.feature_release import released_features
 from veilgraph.protocol.job import JobSettings

@@ -25,7 +25,7 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.nn.fixed import random_projection
+from veilgraph.paradigms.vertical.fixed import random_projection
 from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork

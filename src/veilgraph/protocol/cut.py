@@ -40,6 +40,11 @@ def leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_(True)
 
 
+def gradient_of(tensor: Tensor) -> Tensor:
+    """The gradient that a leaf collected, zero when nothing depends on it."""
+    return tensor.new_zeros(tensor.shape) if tensor.grad is None else tensor.grad
+
+
 class HolderCut:
     """A holder's side of its cuts to the server.
 

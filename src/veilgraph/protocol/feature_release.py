@@ -21,7 +21,7 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolE
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.multi_bit import MultiBit

@@ -17,8 +17,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DataSettings, PartSettings
-from veilgraph.nn.local_settings import LabelReleaseSettings
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.audit_settings import Limits
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.kprop import AffineFeatures
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.feature_release import Releases, exchange_releases, released_features
 from veilgraph.protocol.releases import RELEASE, KeptRelease

@@ -26,7 +26,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
-from veilgraph.mpc.embed import init_std, init_weight
+from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
 from veilgraph.paradigms.vertical.settings import vertical
 
 _MOST_NODES: Final = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import PartyId
-from veilgraph.nn.layered import first_is_fixed, learning_layers
+from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 
 

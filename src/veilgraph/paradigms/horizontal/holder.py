@@ -19,8 +19,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
-from veilgraph.nn.layered import Features, LayeredHolder, layer_widths, learning_layers, published_layers
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal.network import LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.paradigms.horizontal.node_lists import (
     edge_hashes,
     node_hashes,
@@ -32,9 +33,8 @@ from veilgraph.paradigms.horizontal.node_lists import (
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.tally import Tally, tally
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
-from veilgraph.paradigms.vertical.data_holder import gradient_of
 from veilgraph.protocol.agreement import Hello, agreed_start
-from veilgraph.protocol.cut import HolderCut, leaf
+from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
@@ -108,7 +108,7 @@ class HorizontalHolder(Judge):
             counts = send_edges(session.link, edge_hashes(key, nodes, edges))
             edges, weight = edges[:, counts], None if weight is None else weight[counts]
         self._adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
-        self._features = Features(graph.features, session.dtype)
+        self._features = FixedInput(graph.features, session.dtype)
         if settings.aggregate == "mean":
             session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 0), self._adjacency.degrees.unsqueeze(1).contiguous())
         if settings.combine == "secure-max":
@@ -120,7 +120,7 @@ class HorizontalHolder(Judge):
         self._sent: dict[int, Tensor] = {}
         self._wins: dict[int, Tensor] = {}
         self._inputs: list[Tensor] = []
-        h: Tensor | Features = self._features
+        h: Tensor | FixedInput = self._features
         published = published_layers(self._settings, step)
         for index, widths in enumerate(self._widths):
             if index in published:

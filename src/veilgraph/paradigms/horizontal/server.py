@@ -11,22 +11,21 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.compare import MaxServer
-from veilgraph.nn.layered import (
-    Features,
+from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.paradigms.horizontal.network import (
     LayeredServer,
     first_is_fixed,
     layer_widths,
     learning_layers,
     published_layers,
 )
-from veilgraph.nn.pooling import total
 from veilgraph.paradigms.horizontal.node_lists import receive_nodes, send_places, settle_edges
+from veilgraph.paradigms.horizontal.pooling import total
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
-from veilgraph.paradigms.vertical.data_holder import gradient_of
 from veilgraph.paradigms.vertical.dealing import Background
 from veilgraph.protocol.agreement import Hello, agreed_start
-from veilgraph.protocol.cut import leaf
+from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.stated import agree_within
@@ -45,7 +44,7 @@ class HorizontalServer(Role):
         self._secure: MaxServer | None = None
         self._background = Background()
         self._dealt_steps = 0
-        self._first: Features | None = None
+        self._first: FixedInput | None = None
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -92,13 +91,13 @@ class HorizontalServer(Role):
             for holder, at in self._places.rows.items():
                 self.session.link.send(holder, Tag(Kind.COMBINED, step, index + 1), output.detach().index_select(0, at))
 
-    def _input(self, step: int, index: int) -> Tensor | Features:
+    def _input(self, step: int, index: int) -> Tensor | FixedInput:
         """What a layer's global update is of: the aggregate over the holders, kept where it is fixed."""
         if index == 0 and self._first is not None:
             return self._first
         combined = self._combined(step, index)
         if index == 0 and first_is_fixed(self._settings):
-            self._first = Features.compacted(combined, self.session.dtype)
+            self._first = FixedInput.compacted(combined, self.session.dtype)
             return self._first
         return combined
 

@@ -1,15 +1,104 @@
-"""A horizontal job (SAPGNN): holders of the same columns, of nodes of which some may be the same."""
+"""A horizontal job (SAPGNN): holders of the same columns, of nodes of which some may be the same.
+
+Its network has layers that are split between the holders and the server.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.nn.horizontal_settings import HorizontalSettings
+from veilgraph.nn.settings import Probability
 from veilgraph.protocol.job import JobSettings
+
+PROPOSITION: Final = (
+    "with max pooling every element of φ(h, m) must not fall where an element of m rises (SAPGNN, Proposition in "
+    "section 4.2.2, eqs. 12-13), with min pooling likewise, or the holders' pooled results are not those of the "
+    "combined graph"
+)
+"""Why a local update has to be monotone."""
+
+NOT_MONOTONE: Final = frozenset({"difference"})
+"""Local updates that max and min pooling refuse; ``mean`` and ``sum`` add up and take them."""
+
+
+class GlobalUpdateSettings(Settings):
+    """φ^(l) at the server (SAPGNN eq. 8), after every layer but the last, in this order."""
+
+    linear: bool = Field(True, description="a linear map to width dim; with bias unless batch norm takes it away")
+    batch_norm: bool = Field(False, description="over all nodes; running statistics in evaluation")
+    activation: Literal["none", "tanh", "relu", "sigmoid"] = "relu"
+    dropout: Probability = 0.5
+
+
+class HorizontalSettings(Settings):
+    """The split network of SAPGNN.
+
+    A layer is h ← W·h at the holder where ``message`` is linear, pooling over the holder's neighbours, the local
+    update φ(h, m), pooling over the holders, and the global update at the server. The last layer has no global update:
+    the predict layer ψ (eq. 14), a linear map at every holder, follows, so that the server sees no class scores.
+
+    With ``message: none`` and ``update: sum`` that is the network of eq. 23, the last W being ψ's.
+    """
+
+    layers: int = Field(2, ge=1, le=16, description="L; the server sees as many embeddings of each holder in a pass")
+    dim: int = Field(64, ge=1, le=4096, description="d, the width of linear messages, gates and global embeddings")
+    message: Literal["linear", "none"] = Field(
+        "linear",
+        description="what a neighbour u says (eq. 4): linear: W·h_u, and h_v becomes W·h_v, with W known to the "
+        "holders alone; none: h_u itself, so that in the first layer the server is sent pooled raw features",
+    )
+    aggregate: Literal["max", "min", "mean", "sum"] = Field(
+        "max",
+        description="over neighbours, then over holders; max and min are of the messages and zero, which is what a "
+        "node without neighbours gets; mean and sum use edge weights and need edges that are counted once",
+    )
+    update: Literal["sum", "concat", "gated", "difference"] = Field(
+        "sum", description="φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m, which is for mean and sum only"
+    )
+    edges: Literal["may-overlap", "disjoint", "deduplicate"] = Field(
+        "may-overlap",
+        description="what is known of an edge that several holders could have: it may be at several; the holders "
+        "promise that it is not; it is used at the first holder that has it",
+    )
+    combine: Literal["max", "secure-max"] = Field(
+        "max",
+        description="of the holders' embeddings at the server: it sees each of them; secure-max: it learns the maximum "
+        "alone, neither the others nor whose it is",
+    )
+    server: GlobalUpdateSettings = GlobalUpdateSettings()
+
+    @property
+    def pools(self) -> bool:
+        """Whether the aggregate is max or min, which do not mind an edge that several holders have."""
+        return self.aggregate in ("max", "min")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.pools and self.update in NOT_MONOTONE:
+            raise ValueError(
+                f"update={self.update!r} with aggregate={self.aggregate!r}: {PROPOSITION}; choose sum, concat or gated"
+            )
+        if not self.pools and self.edges == "may-overlap":
+            raise ValueError(
+                f"aggregate={self.aggregate!r} counts an edge once for every holder that has it; set edges to "
+                "disjoint where no two holders have the same, or to deduplicate"
+            )
+        if self.combine == "secure-max" and self.aggregate != "max":
+            raise ValueError(
+                f"combine='secure-max' computes a maximum, and aggregate={self.aggregate!r} is none; choose aggregate "
+                "max, or combine max"
+            )
+        if self.message == "none" and not self.server.linear:
+            raise ValueError(
+                "message='none' with server.linear=false leaves embeddings as wide as the features and without "
+                "weights of their own; set one of them"
+            )
+        return self
 
 
 class HorizontalJob(JobSettings):

@@ -19,10 +19,11 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
-from veilgraph.nn.horizontal_settings import HorizontalSettings
-from veilgraph.nn.layered import Features, LayeredHolder, LayeredServer, first_is_fixed
-from veilgraph.nn.pooling import total
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed
+from veilgraph.paradigms.horizontal.pooling import total
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.scores import Objective, Scores
@@ -74,7 +75,7 @@ class LayeredNetwork:
             parts = without_duplicates(parts)
         self._num_nodes = pooled.num_nodes
         _, self._rows = positions(parts)
-        self._features = [Features(part.graph.features, dtype) for part in parts]
+        self._features = [FixedInput(part.graph.features, dtype) for part in parts]
         self._adjacencies = [Adjacency.from_graph(part.graph, dtype) for part in parts]
         degrees = [adjacency.degrees.unsqueeze(1) for adjacency in self._adjacencies]
         self._degrees = total(degrees, self._rows, self._num_nodes)
@@ -91,7 +92,7 @@ class LayeredNetwork:
         self.optimizer = torch.optim.Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
         self.embeddings: list[Tensor] = []
         self._dtype = dtype
-        self._first: Features | None = None
+        self._first: FixedInput | None = None
 
     def modules(self) -> dict[str, nn.Module]:
         """The shared local weights and the server's, by name."""
@@ -104,18 +105,18 @@ class LayeredNetwork:
     def forward(self, epoch: int | None) -> Tensor:
         """h^(L+1) of all nodes, Tensor[N, width]; ``epoch`` counts the dropout streams, None means evaluation."""
         generator = None if epoch is None else self._streams.generator("dropout", epoch)
-        inputs: Sequence[Tensor | Features] = self._features
+        inputs: Sequence[Tensor | FixedInput] = self._features
         self.embeddings = []
         for index in range(len(self.server.layers)):
             local, server = self.holder.layer(index), self.server.layer(index)
-            combined: Tensor | Features
+            combined: Tensor | FixedInput
             if index == 0 and self._first is not None:
                 combined = self._first
             else:
                 pieces = [local(h, adjacency) for h, adjacency in zip(inputs, self._adjacencies, strict=True)]
                 combined = server.combine(pieces, self._rows, self._num_nodes, self._degrees)
                 if index == 0 and first_is_fixed(self._settings):
-                    self._first = combined = Features.compacted(combined, self._dtype)
+                    self._first = combined = FixedInput.compacted(combined, self._dtype)
             self.embeddings.append(server.update(combined, generator))
             inputs = [self.embeddings[-1][at] for at in self._rows]
         return self.embeddings[-1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
-from veilgraph.nn.layered import LayerWidths
+from veilgraph.paradigms.horizontal.network import LayerWidths
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.protocol.unread import ITEM_BYTES, PASSES
 

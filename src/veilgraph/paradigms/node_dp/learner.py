@@ -11,9 +11,10 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.denoise import LabelDenoising
-from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, neighbour_adjacency
+from veilgraph.paradigms.node_dp.denoise import LabelDenoising
+from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.label_release import ReleasedLabels

@@ -1,4 +1,7 @@
-"""A local job (LPGNN): nodes perturb their features by themselves, for one holder that knows the graph."""
+"""A local job (LPGNN): nodes perturb their features by themselves, for one holder that knows the graph.
+
+Its network learns from perturbed features and labels: KProp, a GCN layer, label denoising.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,60 @@ from typing import Literal
 from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.nn.local_settings import LabelReleaseSettings, LocalSettings
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.nn.settings import Probability
+from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import JobSettings
+
+
+class KPropSettings(Settings):
+    """Two layers: KProp (LPGNN, Algorithm 2) with a linear map and an activation as UPDATE, and a GCN layer.
+
+    ``hops: 0`` makes the first a GCN layer as well, with the usual self-loops: the network of GCN+RAW.
+    """
+
+    hops: int = Field(8, ge=0, le=128, description="K: how often a node's neighbours, itself excluded, are aggregated")
+    aggregate: Literal["gcn", "mean", "sum"] = Field(
+        "gcn", description="AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"
+    )
+    dim: int = Field(64, ge=1, le=4096, description="width of the hidden embedding")
+    activation: Literal["none", "tanh", "relu", "sigmoid"] = "relu"
+    dropout: Probability = Field(0.8, description="of the hidden embedding")
+
+
+class DenoiseSettings(Settings):
+    """Training on labels that went through randomised response."""
+
+    denoise_steps: int = Field(
+        8,
+        ge=0,
+        le=128,
+        description="K_y: hops over which labels and predictions are aggregated before they are compared, so that the "
+        "labels' noise cancels out; 0: the loss is corrected for the noise and nothing else",
+    )
+    targets: Literal["soft", "hard"] = Field(
+        "hard", description="what the loss compares with: the aggregated labels, or the class that has most of them"
+    )
+
+
+class PrivateLabelSettings(DenoiseSettings, LabelReleaseSettings):
+    """Labels are private too, and the network learns from them as they were released."""
+
+
+class NodeDpSettings(Settings):
+    """LPGNN: every holder's nodes perturb their features once; the label holder, which knows the graph, learns."""
+
+    features: FeatureReleaseSettings | None = Field(None, description="how features are released; must be given")
+    labels: PrivateLabelSettings | None = Field(None, description="null: the label holder has the labels itself")
+    network: KPropSettings = KPropSettings()
 
 
 class NodeDpJob(JobSettings):
     """The label holder learns; every other holder's nodes release their features once."""
 
     paradigm: Literal["local"] = "local"
-    local: LocalSettings = Field(LocalSettings(), description="the local paradigm: what is released, and the network")
+    local: NodeDpSettings = Field(NodeDpSettings(), description="the local paradigm: what is released, and the network")
 
     def _check_unused(self) -> None:
         super()._check_unused()
@@ -70,7 +116,7 @@ class NodeDpJob(JobSettings):
         return "local.features"
 
     @property
-    def label_release(self) -> LabelReleaseSettings | None:
+    def label_release(self) -> PrivateLabelSettings | None:
         return self.local.labels
 
 

@@ -15,9 +15,10 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.denoise import LabelDenoising
-from veilgraph.nn.kprop import AffineFeatures, KPropNetwork, neighbour_adjacency
-from veilgraph.nn.local_settings import DenoiseSettings, KPropSettings
+from veilgraph.paradigms.node_dp.denoise import LabelDenoising
+from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
+from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
+from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.scores import Objective, Scores

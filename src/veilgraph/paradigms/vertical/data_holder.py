@@ -12,16 +12,17 @@ from typing_extensions import override
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
-from veilgraph.mpc.embed import EmbeddingSession, InitialEmbedding, build_embedding
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
+from veilgraph.paradigms.vertical.initial.build import build_embedding
+from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.batches import Batch
-from veilgraph.protocol.cut import HolderCut, leaf
+from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.stated import agree_within
@@ -230,8 +231,3 @@ class DataHolder(Role):
 
 def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"initial.{name}": tensor.data for name, tensor in tensors.items()}
-
-
-def gradient_of(tensor: Tensor) -> Tensor:
-    """The gradient that a leaf collected, zero when nothing depends on it."""
-    return tensor.new_zeros(tensor.shape) if tensor.grad is None else tensor.grad

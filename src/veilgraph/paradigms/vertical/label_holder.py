@@ -11,9 +11,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import Head, build_head
 from veilgraph.nn.network import CustomModel, deep_width
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.data_holder import DataHolder, gradient_of
+from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.protocol.cut import leaf
+from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Objective

@@ -18,20 +18,19 @@ from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
-from veilgraph.mpc.embed import init_std, init_weight
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.nn.combine import build_combine
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.evidence import class_evidence
-from veilgraph.nn.fixed import fixed_embedding, project, random_projection
 from veilgraph.nn.head import build_head
 from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
+from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.agreement import Hello, check_new_release
-from veilgraph.protocol.cut import HolderCut, ServerCut, leaf
+from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.resumption import Point, Start, alone

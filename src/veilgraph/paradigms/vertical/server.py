@@ -12,11 +12,10 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.nn.network import ServerNetwork
-from veilgraph.paradigms.vertical.data_holder import gradient_of
 from veilgraph.paradigms.vertical.dealing import Background
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
-from veilgraph.protocol.cut import ServerCut, leaf
+from veilgraph.protocol.cut import ServerCut, gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.stated import agree_within

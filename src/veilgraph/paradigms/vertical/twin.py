@@ -18,18 +18,20 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
-from veilgraph.mpc.embed import OWN_NODES
-from veilgraph.mpc.plain import PlainCollaborative, PlainEmbedding, PlainOwn, PlainWithOwnNodes, masked_sum, rounded
+from veilgraph.mpc.plain import masked_sum, rounded
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.data_holder import gradient_of
+from veilgraph.paradigms.vertical.initial.collaborative import PlainCollaborative
+from veilgraph.paradigms.vertical.initial.individual import PlainOwn
+from veilgraph.paradigms.vertical.initial.method import PlainEmbedding
+from veilgraph.paradigms.vertical.initial.own_nodes import OWN_NODES, PlainWithOwnNodes
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.batches import Batch, training_batches
-from veilgraph.protocol.cut import WEIGHT_BITS, leaf
+from veilgraph.protocol.cut import WEIGHT_BITS, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.role import build_optimizer, precision
 from veilgraph.protocol.scores import Objective, Scores

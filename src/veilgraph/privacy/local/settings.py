@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from veilgraph.core.settings import Settings
+from veilgraph.core.settings import PartyName, Settings
 
 
 class FeatureReleaseSettings(Settings):
@@ -47,3 +47,10 @@ class FeatureReleaseSettings(Settings):
                 "give one, or leave it out"
             )
         return self
+
+
+class LabelReleaseSettings(Settings):
+    """The holder that has the labels releases each a single time, by randomised response."""
+
+    holder: PartyName = Field(description="who has the labels; the job's label_holder, which learns, has none")
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False, description="ε of one node's label")]

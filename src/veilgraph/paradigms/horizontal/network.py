@@ -14,39 +14,13 @@ from torch import Tensor, nn
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.features import compact, is_sparse, to_scipy
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
-from veilgraph.nn.horizontal_settings import HorizontalSettings
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
-from veilgraph.nn.pooling import UPDATES, check_monotone, maximum, total
-from veilgraph.nn.propagate import Adjacency, SparseMatrix
-
-
-class Features:
-    """An input that stays the same in every pass: a sparse matrix is transposed once for the way back.
-
-    Args:
-        matrix: Tensor[N, F], strided or ``torch.sparse_csr``.
-        dtype: of every product.
-    """
-
-    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
-        self._matrix = matrix.to(dtype)
-        self._sparse = SparseMatrix(to_scipy(self._matrix)) if is_sparse(matrix) else None
-
-    @classmethod
-    def compacted(cls, matrix: Tensor, dtype: torch.dtype) -> Features:
-        """Of a strided matrix that may have few non-zeros; gradients of it are not wanted."""
-        return cls(compact(matrix.detach()), dtype)
-
-    def times(self, weight: Tensor) -> Tensor:
-        """x·weight: Tensor[F, d] to Tensor[N, d]."""
-        return self._matrix @ weight if self._sparse is None else self._sparse.times(weight)
-
-    def dense(self) -> Tensor:
-        """X itself, Tensor[N, F] strided."""
-        return self._matrix.to_dense() if self._sparse is not None else self._matrix
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 
 
 @dataclass(frozen=True)
@@ -96,11 +70,11 @@ def learning_layers(settings: HorizontalSettings) -> range:
     return range(int(first_is_fixed(settings)), settings.layers)
 
 
-def _mapped(layer: nn.Linear | None, h: Tensor | Features) -> Tensor:
+def _mapped(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
     """The linear layer's output, [N, in] to [N, out]; h itself without one."""
     if layer is None:
-        return h.dense() if isinstance(h, Features) else h
-    if isinstance(h, Features):
+        return h.dense() if isinstance(h, FixedInput) else h
+    if isinstance(h, FixedInput):
         product = h.times(layer.weight.t())
         return product if layer.bias is None else product + layer.bias
     output: Tensor = layer(h)
@@ -118,7 +92,7 @@ class HolderLayer(nn.Module):
         update = check_monotone(settings.update) if settings.pools else UPDATES[settings.update]
         self.update = update(widths.message, settings.dim)
 
-    def forward(self, h: Tensor | Features, adjacency: Adjacency) -> Tensor:
+    def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
         """The local embedding t of every node that the holder knows.
 
         Args:
@@ -190,11 +164,11 @@ class ServerLayer(nn.Module):
             scaled = scaled * torch.where(degrees > 0, 1 / degrees, 0.0)
         return self._join(own, scaled)
 
-    def update(self, m: Tensor | Features, generator: torch.Generator | None) -> Tensor:
+    def update(self, m: Tensor | FixedInput, generator: torch.Generator | None) -> Tensor:
         """The global update: linear, batch norm, activation, dropout; nothing after the last layer.
 
         Args:
-            m: Tensor[N, combined]; as ``Features`` where it is the same in every pass.
+            m: Tensor[N, combined]; as ``FixedInput`` where it is the same in every pass.
             generator: source of dropout; None means evaluation, and running statistics in batch norm.
 
         Returns:

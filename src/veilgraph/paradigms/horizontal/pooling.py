@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.nn.horizontal_settings import PROPOSITION
 from veilgraph.nn.linear import linear
+from veilgraph.paradigms.horizontal.settings import PROPOSITION
 
 
 class Update(nn.Module, ABC):

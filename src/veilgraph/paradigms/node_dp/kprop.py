@@ -8,59 +8,27 @@ Since AGGREGATE is linear, A^K·(X'·W) = scale·A^K·(X*·W) + offset·(A^K·1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
-from veilgraph.nn.layered import Features
+from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
-from veilgraph.nn.local_settings import KPropSettings
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.node_dp.settings import KPropSettings
+from veilgraph.privacy.local.affine import AffineFeatures
 
 _SPARSE_COST = 10
 """Time of a multiplication in a sparse product over that in a dense one, about."""
 
 _LARGEST = 1 << 24
 """Entries of a sparse matrix that may be propagated once for all, which makes it dense: 64 MiB in float32."""
-
-
-@dataclass(frozen=True, eq=False)
-class AffineFeatures:
-    """Features as a server has them: ``scale·values + offset``.
-
-    Attributes:
-        values: Tensor[N, F], strided or ``torch.sparse_csr``; what a mechanism released, or raw features.
-        scale: of the mechanism; 1 for raw features.
-        offset: of the mechanism; 0 for raw features; or Tensor[F], one for each column.
-    """
-
-    values: Tensor
-    scale: float = 1.0
-    offset: float | Tensor = 0.0
-
-    @classmethod
-    def joined(cls, blocks: Sequence[AffineFeatures], dtype: torch.dtype) -> AffineFeatures:
-        """Several matrices of the same nodes, side by side; sparse if all are.
-
-        Args:
-            blocks: one or more.
-            dtype: of the values.
-        """
-        offsets = [torch.as_tensor(block.offset, dtype=dtype).expand(block.values.shape[1]) for block in blocks]
-        scaled = [block.values.to(dtype) * block.scale for block in blocks]
-        if all(is_sparse(values) for values in scaled):
-            values = from_scipy(sp.hstack([to_scipy(values) for values in scaled], format="csr"))
-        else:
-            values = torch.cat([values.to_dense() for values in scaled], dim=1)
-        return cls(values, 1.0, torch.cat(offsets))
 
 
 def neighbour_adjacency(graph: PartyGraph, aggregate: str, dtype: torch.dtype) -> Adjacency:
@@ -118,7 +86,7 @@ class PropagatedInput:
         values = features.values
         self.columns = int(values.shape[1])
         self.is_propagated = _is_cheaper_propagated(values, max(settings.hops, 1) * graph.num_edges)
-        self._features = Features(self._map(values.to(dtype).to_dense()) if self.is_propagated else values, dtype)
+        self._features = FixedInput(self._map(values.to(dtype).to_dense()) if self.is_propagated else values, dtype)
         self._scale = features.scale
         self._offset = torch.as_tensor(features.offset, dtype=dtype).expand(self.columns)
         self._reach = self._map(torch.ones(graph.num_nodes, 1, dtype=dtype)) if self._offset.any() else None

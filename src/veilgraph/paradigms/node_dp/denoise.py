@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilgraph.core.errors import DataError
-from veilgraph.nn.kprop import propagate
-from veilgraph.nn.local_settings import DenoiseSettings
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.node_dp.kprop import propagate
+from veilgraph.paradigms.node_dp.settings import DenoiseSettings
 
 
 def corrected(logits: Tensor, transition: Tensor) -> Tensor:
