@@ -20,7 +20,7 @@ from research.attack_strength_solved import hops, solved_features
 from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.attacks.influence import influence_scores, queried_pairs
 from veilgraph.audit.attacks.link_features import DISTANCES, NodeRows, Numbers
-from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
+from veilgraph.audit.attacks.links import STEALING, Knowledge, link_scores, reference_posteriors
 from veilgraph.audit.attacks.pairs import sample_pairs
 from veilgraph.graph.features import choose_columns, from_scipy, is_sparse, scale_features, to_scipy
 from veilgraph.graph.party import PartyGraph
@@ -33,7 +33,7 @@ _KNOWN: Final = {
         name for name, used in (("F", attack.attributes), ("A*", attack.partial), ("DS'", attack.shadow)) if used
     )
     or "posteriors alone"
-    for number, attack in ATTACKS.items()
+    for number, attack in STEALING.items()
 }
 """Attack → what its adversary has beside posteriors, in the paper's symbols."""
 _LEARNED: Final = 0.0
@@ -55,12 +55,12 @@ def links(data: Data, other: Data, settings: StrengthSettings, seed: int) -> dic
     posteriors, embeddings = Knowledge(target, partial, (shadow, other_pairs)), Knowledge(NodeRows(hidden), partial)
 
     def scored(knowledge: Knowledge, number: int, **choices: Any) -> Attacked:  # noqa: ANN401 - of link_scores
-        attack = ATTACKS[number]
+        attack = STEALING[number]
         threshold = _LEARNED if attack.partial or attack.shadow else None
         return Attacked(link_scores(number, knowledge, attacked.pairs, seed=seed, **choices), attacked.truth, threshold)
 
     return {
-        **{f"attack {number}, {_KNOWN[number]}": scored(posteriors, number) for number in ATTACKS},
+        **{f"attack {number}, {_KNOWN[number]}": scored(posteriors, number) for number in STEALING},
         "attack 2, difference of distances": scored(posteriors, 2, evidence="difference"),
         "attack 2, attributes alone": scored(posteriors, 2, evidence="attributes"),
         "attack 0 on embeddings": scored(embeddings, 0),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from research.grid import GridProgress
 from research.store import package_version
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import CLIENT, coalition_of, members_of
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
@@ -181,7 +181,7 @@ def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
         shutil.rmtree(run, ignore_errors=True)
         try:
             summary = train(job, run, record_views=True).summary
-            result = audit(run, Plan(_adversaries(job), _ATTACKS, seed=seed))
+            result = audit(run, AuditPlan(_adversaries(job), _ATTACKS, seed=seed))
         finally:
             shutil.rmtree(run, ignore_errors=True)
         found = {"hash": job.hash(), "version": package_version(), "summary": summary, "audit": result.record()}

@@ -21,9 +21,8 @@ from tests.link.altered import AlteredLink
 from tests.paradigms.apart import apart
 from veilgraph.audit import across
 from veilgraph.audit.across import audit_across
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.case import Case
-from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
@@ -35,7 +34,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page.audit_file import read_audit
@@ -52,8 +51,8 @@ JOB = {
     "train": {"epochs": 6, "patience": None},
     "timeout_s": 120,
 }
-QUICK: tuple[LimitedAttack, ...] = ("link-similarity", "feature-similarity", "membership-gradient", "attribute")
-WHOLE: tuple[LimitedAttack, ...] = (
+QUICK: tuple[str, ...] = ("link-similarity", "feature-similarity", "membership-gradient", "attribute")
+WHOLE: tuple[str, ...] = (
     "link-similarity",
     "link-propagation",
     "feature-similarity",
@@ -83,7 +82,7 @@ def sites(trained: Path, tmp_path: Path) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs, and attacks that take no time, one of them not blind."""
     monkeypatch.setattr(across, "MOST_PAIRS", 10_000)
-    monkeypatch.setattr(across, "ATTACKS", {name: ATTACKS[name] for name in QUICK})
+    monkeypatch.setattr(across, "EVERYBODYS", QUICK)
 
 
 def files(folder: Path) -> dict[PartyId, Path]:
@@ -137,7 +136,7 @@ def figure(findings: Sequence[Finding], *of: str) -> float:
 def test_what_is_found_is_what_one_place_with_everything_would_find(
     sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(across, "ATTACKS", {name: ATTACKS[name] for name in WHOLE})
+    monkeypatch.setattr(across, "EVERYBODYS", WHOLE)
     monkeypatch.setattr(across, "MOST_PAIRS", 100_000)
     apart(sites, files(sites), parse_job(JOB), "audit", server=True, auditor=audit_across)
     found = [each for name in NAMES for each in (read_audit(part(sites, name).path) or pytest.fail(name)).findings]
@@ -146,7 +145,7 @@ def test_what_is_found_is_what_one_place_with_everything_would_find(
     shutil.copytree(part(sites, "A").path, whole)
     for party in ("B", "C", SERVER):
         shutil.copytree(part(sites, party).path / "parties" / party, whole / "parties" / party, dirs_exist_ok=True)
-    here = audit(whole, Plan(adversaries=(SERVER, "B"), attacks=WHOLE)).findings
+    here = audit(whole, AuditPlan(adversaries=(SERVER, "B"), attacks=WHOLE)).findings
 
     last = "the sum of all embeddings of round 2"
     for of, within in (
@@ -350,6 +349,7 @@ def test_an_attack_that_looks_at_data_is_not_answered(sites: Path, monkeypatch: 
         return Outcome(rows, case.members(target))
 
     looking = replace(ATTACKS["membership-gradient"], mount=look)
+    monkeypatch.setattr(across, "EVERYBODYS", ("membership-gradient",))
     monkeypatch.setattr(across, "ATTACKS", {"membership-gradient": looking})
     found, sent = audited(sites)
     assert not found["A"].findings

@@ -14,7 +14,7 @@ import yaml
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.test_organisation import job, parties
 from tests.roles.federation import Settings, merge
-from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult
@@ -55,7 +55,7 @@ def individual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgotten(tmp_path: Path) -> None:
     run = trained(tmp_path, HORIZONTAL)
-    result = audit(run, Plan(attacks=QUICK))
+    result = audit(run, AuditPlan(attacks=QUICK))
     for each in embeddings(run, SERVER):
         (holder,) = each.about
         assert each.rows is not None
@@ -68,7 +68,7 @@ def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgo
 
 def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path) -> None:
     run = trained(tmp_path, HORIZONTAL, {"data": {"holders": 3}, "horizontal": {"combine": "secure-max"}})
-    result = audit(run, Plan(attacks=QUICK))
+    result = audit(run, AuditPlan(attacks=QUICK))
     assert not result.failed
     assert any("bits" in each.evidence for each in result.findings)
     assert "server: any attack on embedding-maxima" in words(result)
@@ -78,7 +78,7 @@ def test_private_labels_are_left_out_with_a_word(tmp_path: Path) -> None:
     local = {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}}
     by_node = {"split": [0.5, 0.25, 0.25], "stratify": False}
     run = trained(tmp_path, {"paradigm": "local", "local": local, "data": by_node})
-    result = audit(run, Plan(attacks=("attribute-release", "membership-shadow"), shadows=2))
+    result = audit(run, AuditPlan(attacks=("attribute-release", "membership-shadow"), shadows=2))
     assert {(each.adversary, each.target) for each in result.findings} == {("A", "B"), ("client", "B")}
     assert "A: any attack on perturbed-labels" in words(result)
     assert "server: attribute-release: it has nothing for that" in words(result)
@@ -88,7 +88,7 @@ def test_what_several_rounds_open_is_attacked_or_named(tmp_path: Path) -> None:
     run = trained(
         tmp_path, INDIVIDUAL, {"model": {"rounds": 2, "combine": {"strategy": "degree-weighted", "masked": False}}}
     )
-    found = audit(run, Plan(adversaries=(SERVER, "B"), attacks=QUICK))
+    found = audit(run, AuditPlan(adversaries=(SERVER, "B"), attacks=QUICK))
     evidence = [each.evidence for each in found.findings]
     assert any("combined embedding of round 1" in each for each in evidence)
     assert any("its own embedding of round 1" in each for each in evidence)
@@ -140,7 +140,7 @@ def test_canaries_fail_an_audit_where_noise_is_missing(
     masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masks: Settings = {"model": {"combine": {"masked": masked}}}
-    honest = audit(trained(tmp_path / "honest", INDIVIDUAL, CANARIES, masks), Plan((SERVER,), ("epsilon",)))
+    honest = audit(trained(tmp_path / "honest", INDIVIDUAL, CANARIES, masks), AuditPlan((SERVER,), ("epsilon",)))
     assert [(each.target, each.passed) for each in honest.findings] == [("A", True), ("B", True)]
     assert all(each.limit is not None and 3.9 < each.limit <= 4 for each in honest.findings)
     draw, share = Gaussian.draw, 0.05 if masked else 0.25

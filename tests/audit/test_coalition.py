@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.cli.commands import one_error, veilgraph
-from veilgraph.audit.audit import Plan, audit, evidence_for
+from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case
-from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
@@ -22,7 +21,7 @@ from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.publish import Publisher
-from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
@@ -73,7 +72,7 @@ def test_the_dealer_and_a_holder_have_the_others_features(dealt: Path) -> None:
             assert np.abs(evidence.rows / scale - truth).max() < 1e-3
     case = Case(RunDirectory.open(dealt), seed=0, shadows=2)
 
-    def auc(adversary: str, words: str, attack: LimitedAttack, target: str) -> float:
+    def auc(adversary: str, words: str, attack: str, target: str) -> float:
         (evidence,) = [each for each in of(dealt, adversary, words) if each.sort in ATTACKS[attack].sorts]
         outcome = ATTACKS[attack].mount(evidence, case, adversary, target)
         return measure(outcome.scores, outcome.truth).auc
@@ -138,7 +137,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Publisher, "_draw", silent)
         run = train(parse_job(content), tmp_path / "run", record_views=True).path
-    found = audit(run, Plan(adversaries=(SERVER, "server+A+B"), attacks=("epsilon",)))
+    found = audit(run, AuditPlan(adversaries=(SERVER, "server+A+B"), attacks=("epsilon",)))
     bounds: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in found.findings}
     assert set(bounds) == {(SERVER, "A"), (SERVER, "B"), (SERVER, "C"), ("server+A+B", "C")}
     assert {key for key, finding in bounds.items() if not finding.passed} == {("server+A+B", "C")}
@@ -160,7 +159,7 @@ def test_a_coalition_has_all_its_members_own_data(dealt: Path) -> None:
 def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
     """Of what one party's attack reads of its own there is one for each member."""
     attacks = ("known-weights", "link-influence")
-    found = audit(summed, Plan((who,), attacks))
+    found = audit(summed, AuditPlan((who,), attacks))
     assert {finding.attack for finding in found.findings} == set(attacks)
     weights = {finding.target: finding.value.value for finding in found.findings if finding.attack == "known-weights"}
     assert weights["C"] > (0.99 if who == "A+B" else 0.8), "all learn from the job's seed"
@@ -191,7 +190,7 @@ def test_a_part_of_the_passes_has_as_much_taken_off(summed: Path) -> None:
 @pytest.mark.parametrize("who", ["server+Z", "A+A", "A+B+C", "server+client"])
 def test_a_coalition_that_is_none_is_refused(dealt: Path, who: str) -> None:
     with pytest.raises(ConfigError, match="adversaries="):
-        audit(dealt, Plan(adversaries=(who,)))
+        audit(dealt, AuditPlan(adversaries=(who,)))
     assert "adversaries=" in one_error(veilgraph("audit", dealt, "--adversary", who))
 
 

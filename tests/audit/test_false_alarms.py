@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from tests import nightly
 from tests.roles.federation import merge
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -93,7 +93,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
 def alarms_of(kind: str, folder: Path, seed: int) -> tuple[list[str], set[str]]:
     """What failed in the audit of an honest run, and the attacks that were mounted."""
     train(honest_job(kind, folder / "data", seed), folder / "run", record_views=True, private_seeds=seed % 2 == 0)
-    result = audit(folder / "run", Plan(attacks=VERDICTS, seed=seed))
+    result = audit(folder / "run", AuditPlan(attacks=VERDICTS, seed=seed))
     assert not result.untested
     failed = [f"{kind} {seed}: {each.attack} of {each.adversary} on {each.target}" for each in result.failed]
     return failed, {each.attack for each in result.findings if each.passed is not None}

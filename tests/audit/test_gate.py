@@ -12,13 +12,12 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from tests.audit.test_audit import run
-from veilgraph.audit.audit import Plan, audit
-from veilgraph.audit.catalogue import ATTACKS
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
 from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
 from veilgraph.core.errors import DataError
-from veilgraph.protocol.audit_settings import AttackLimit
+from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit
 
 __all__ = ["run"]  # the fixture
 
@@ -27,7 +26,7 @@ def test_a_limit_that_nothing_is_held_to_does_not_pass(run: Path, monkeypatch: p
     """The gate is shut where the attack could not be mounted, whoever it was that could not."""
 
     def untested(adversaries: tuple[str, ...], attacks: tuple[str, ...], limited: str) -> list[tuple[str, str]]:
-        found = audit(run, Plan(adversaries, attacks, limits={limited: 0.99999}, shadows=2))  # type: ignore[dict-item]
+        found = audit(run, AuditPlan(adversaries, attacks, limits={limited: 0.99999}, shadows=2))
         return [(each.adversary, each.attack) for each in found.untested]
 
     nobody = "no adversary"
@@ -44,7 +43,8 @@ def test_a_limit_that_nothing_is_held_to_does_not_pass(run: Path, monkeypatch: p
         raise DataError("too few targets")
 
     with monkeypatch.context() as patch:
-        patch.setitem(ATTACKS, "attribute", replace(ATTACKS["attribute"], mount=nothing_to_say))  # type: ignore[arg-type]
+        silent = replace(ATTACKS["attribute"], mount=nothing_to_say)  # type: ignore[arg-type]
+        patch.setattr("veilgraph.audit.audit.ATTACKS", {"attribute": silent})
         assert (CLIENT, "attribute on A") in untested((CLIENT,), ("attribute",), "attribute")
     with monkeypatch.context() as patch:
         patch.setattr("veilgraph.audit.audit.evidence_for", nothing_to_say)

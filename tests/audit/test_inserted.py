@@ -18,7 +18,7 @@ import torch
 from tests.cli.commands import veilgraph
 from tests.paradigms.test_resume import CutError, cut_at
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.randomness import system_secrets
@@ -69,7 +69,7 @@ def job_in(folder: Path, holders: int, nodes: int, model: Mapping[str, Any], **p
 
 
 def bounds(run: Path) -> AuditResult:
-    found = audit(run, Plan((SERVER,), ("epsilon",)))
+    found = audit(run, AuditPlan((SERVER,), ("epsilon",)))
     assert found.findings, [each.why for each in found.skipped]
     return found
 
@@ -248,7 +248,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(
 
     monkeypatch.setattr(Publisher, "_draw", silent)
     run = train(job, tmp_path / "run", record_views=True).path
-    found = audit(run, Plan((SERVER, "server+A+B"), ("epsilon",)))
+    found = audit(run, AuditPlan((SERVER, "server+A+B"), ("epsilon",)))
     failed = {(each.adversary, each.target) for each in found.findings if not each.passed}
     assert failed == {("server+A+B", "C")}
     assert len(found.findings) == 4
@@ -275,7 +275,7 @@ def test_what_others_publish_of_a_holders_data_is_found_where_it_is_not_paid_for
     job = job_in(tmp_path / "data", 8, 3600, joint, schedule="every-step", canaries=300)
     honest = bounds(train(job, tmp_path / "honest", record_views=True).path)
     assert [finding.passed for finding in honest.findings] == [True] * 8
-    friends = audit(tmp_path / "honest", Plan(("server+A+B+C+D+E+F",), ("epsilon",))).findings
+    friends = audit(tmp_path / "honest", AuditPlan(("server+A+B+C+D+E+F",), ("epsilon",))).findings
     assert {(each.target, each.limit) for each in friends} == {("G", None), ("H", None)}, "h0 is not noised to them"
     monkeypatch.setattr(paradigm, "plan", old_plan(plan))
     found = bounds(train(job, tmp_path / "old", record_views=True).path)
@@ -289,6 +289,6 @@ def test_a_model_whose_empty_rows_are_not_zero_is_not_held_to_zero_out(tmp_path:
         "initial": {"method": "individual", "activation": "sigmoid"},
     }
     job = job_in(tmp_path / "data", 2, 300, model, schedule="every-step", canaries=60)
-    found = audit(train(job, tmp_path / "run", record_views=True).path, Plan((SERVER,), ("epsilon",)))
+    found = audit(train(job, tmp_path / "run", record_views=True).path, AuditPlan((SERVER,), ("epsilon",)))
     assert not found.findings
     assert all("audit it with privacy.neighbours=replacement" in each.why for each in found.skipped)

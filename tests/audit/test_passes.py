@@ -13,7 +13,7 @@ import torch
 
 from tests.audit.test_audit import job_in
 from tests.cli.commands import veilgraph
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.passes import less_own, matched, mean, together
 from veilgraph.core.types import SERVER, Kind, Tag
@@ -101,7 +101,7 @@ def strongest(result: AuditResult, words: str) -> float:
 
 
 def test_the_audit_attacks_all_releases_of_a_noisy_run(run: Path) -> None:
-    found = audit(run, Plan(adversaries=(SERVER,), attacks=("link-similarity",)))
+    found = audit(run, AuditPlan(adversaries=(SERVER,), attacks=("link-similarity",)))
     newest = [f.value.value for f in found.findings if "passes" not in f.evidence]
     assert len(newest) == 2
     assert max(newest) < 0.62
@@ -113,6 +113,6 @@ def test_the_audit_attacks_all_releases_of_a_noisy_run(run: Path) -> None:
 
 def test_what_is_released_for_predictions_counts(run: Path) -> None:
     predict(run)
-    found = audit(run, Plan(adversaries=(SERVER,), attacks=("link-similarity",)))
+    found = audit(run, AuditPlan(adversaries=(SERVER,), attacks=("link-similarity",)))
     assert strongest(found, "the mean of 62 passes") > 0.72
     assert RunDirectory.open(run).party(SERVER).views()[-1].stem.endswith("predict")

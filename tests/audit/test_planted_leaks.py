@@ -17,7 +17,7 @@ from tests.audit.test_audit import same_mask
 from tests.audit.test_false_alarms import VERDICTS
 from tests.cli.commands import veilgraph
 from tests.roles.federation import merge
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph import random_split
@@ -31,7 +31,6 @@ from veilgraph.privacy import mechanism
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian, Mechanism
 from veilgraph.privacy.publish import Publisher, clip_rows
-from veilgraph.protocol.audit_settings import AttackName
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run import jobs
@@ -226,14 +225,14 @@ class Leak:
 
     job: str
     plant: Callable[[Patch], None]
-    found_by: AttackName
+    found_by: str
     limits: Mapping[str, float] | None = None
     after: Callable[[Path], None] | None = None
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AuditPlan:
         """Everything that fails by itself, and what is limited."""
-        return Plan(attacks=(*VERDICTS, *(self.limits or ())), limits=cast(Any, self.limits))
+        return AuditPlan(attacks=(*VERDICTS, *(self.limits or ())), limits=cast(Any, self.limits))
 
 
 LEAKS: Mapping[str, Leak] = {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.roles.federation import Settings
 from tests.roles.local_parties import RANGE, local_job
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets
@@ -44,7 +44,7 @@ def job_in(folder: Path, **features: Any) -> JobSettings:
 
 
 def bounds(run: Path, adversary: str = LEARNER) -> AuditResult:
-    return audit(run, Plan((adversary,), ("epsilon",)))
+    return audit(run, AuditPlan((adversary,), ("epsilon",)))
 
 
 def passed(result: AuditResult) -> dict[tuple[str, str], bool]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests import nightly
 from tests.audit.test_audit import job_in
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.run.jobs import train
 
@@ -26,7 +26,7 @@ def with_initial(method: str) -> dict[str, Any]:
 
 
 def weights_found(run: Path) -> dict[str, Finding]:
-    found = audit(run, Plan(adversaries=("A", "B"), attacks=("known-weights",))).findings
+    found = audit(run, AuditPlan(adversaries=("A", "B"), attacks=("known-weights",))).findings
     assert {each.adversary for each in found} == {"A", "B"}
     return {each.adversary: each for each in found}
 
@@ -47,7 +47,7 @@ def test_the_jobs_seed_gives_a_holders_features_away_and_private_seeds_do_not(me
 def test_the_hops_of_one_pass_are_combinations(tmp_path: Path) -> None:
     model = {"dim": 8, "rounds": 4, "local": {"model": "appnp", "hops": 1}, "server": {"layers": 0}}
     run = trained(tmp_path, model=model, train=SHORT)
-    found = audit(run, Plan(adversaries=("B",), attacks=("link-combination",))).findings
+    found = audit(run, AuditPlan(adversaries=("B",), attacks=("link-combination",))).findings
     (hops,) = (each for each in found if "inputs and outputs" in each.evidence)
     assert hops.note.startswith("From 2 hops of the newest pass")
     assert hops.gain is not None

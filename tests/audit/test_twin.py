@@ -11,7 +11,7 @@ import torch
 
 from tests import nightly
 from tests.audit.test_audit import job_in
-from veilgraph.audit.audit import Plan, audit
+from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.twin import trained_twin
 from veilgraph.core.errors import DataError
@@ -45,7 +45,7 @@ def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method
     torch.testing.assert_close(twin.infer_from(initial).softmax(dim=1), asked, atol=1e-4, rtol=0)
     assert float((asked - before).abs().max()) > 1e-3
 
-    found = audit(run, Plan(("A", "B"), ("link-influence",))).findings
+    found = audit(run, AuditPlan(("A", "B"), ("link-influence",))).findings
     assert [(each.adversary, each.target) for each in found] == [("A", "B"), ("B", "A")]
     assert all(tells(each) == (method != "individual") for each in found)
 
@@ -66,5 +66,5 @@ def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="noise of its own"):
         trained_twin(RunDirectory.open(run))
-    (skipped, _) = audit(run, Plan(("A", "B"), ("link-influence",))).skipped
+    (skipped, _) = audit(run, AuditPlan(("A", "B"), ("link-influence",))).skipped
     assert skipped.name == "link-influence"

@@ -25,7 +25,6 @@ from scipy.stats import rankdata
 
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
 from veilgraph.audit.case import ALIKE, Case, Nodes
-from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
 from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth
@@ -39,7 +38,7 @@ from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
 from veilgraph.protocol.agreement import one_line
-from veilgraph.protocol.audit_settings import LimitedAttack
+from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.run.preparing import kept_identity
 from veilgraph.run.run_directory import RunDirectory
 
@@ -58,10 +57,19 @@ MOST_COMPARED: Final = 20_000
 """Nodes that are compared each with each."""
 _NO_VIEW: Final = "it has no recorded view of a training on these tables"
 
-_OF_ALL_PAIRS: Final[frozenset[LimitedAttack]] = frozenset({"link-combination", "feature-similarity"})
-
 log = logging.getLogger("veilgraph")
 
+EVERYBODYS: Final = ATTACKS.own
+"""The attacks that every party knows; those of other packages are mounted on one machine."""
+
+
+def _everybodys(name: str) -> str:
+    if name not in EVERYBODYS:
+        raise ValueError(f"choose one of {', '.join(map(repr, EVERYBODYS))}")
+    return name
+
+
+_Name = Annotated[str, AfterValidator(_everybodys)]
 _Line = Annotated[str, Field(max_length=_WORDS), AfterValidator(one_line)]
 _Said = TypeVar("_Said", bound="_Message")
 
@@ -81,14 +89,14 @@ class Question(_Message):
 class Answer(_Message):
     """One attack on one kind of evidence."""
 
-    attack: LimitedAttack
+    attack: _Name
     evidence: _Line
 
 
 class Unanswered(_Message):
     """An attack that the adversary did not mount."""
 
-    attack: LimitedAttack
+    attack: _Name
     why: _Line
 
 
@@ -145,15 +153,17 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
         evidence = _evidence(run, party, target, question)
     except RunError as error:
         log.warning("the audit: %s is not answered: %s", target, error)
-        evidence, unanswered = [], [_unanswered(name, _NO_VIEW) for name in ATTACKS]  # the error names files of ours
+        # The error names files of ours.
+        evidence, unanswered = [], [_unanswered(name, _NO_VIEW) for name in EVERYBODYS]
     for each in evidence:
-        for name, attack in ATTACKS.items():
+        for name in EVERYBODYS:
+            attack = ATTACKS[name]
             if each.sort not in attack.sorts or (attack.of_labels and not question.labels):
                 continue
             if not attack.blind:
                 unanswered.append(_unanswered(name, "it is granted a part of the truth, or needs everybody's data"))
                 continue
-            if name in _OF_ALL_PAIRS and question.nodes > MOST_COMPARED:
+            if attack.of_all_pairs and question.nodes > MOST_COMPARED:
                 unanswered.append(_unanswered(name, f"it compares each node with each, of at most {MOST_COMPARED:,}"))
                 continue
             log.info("the audit: %s on %s, from %s", name, target, each.words)
@@ -367,7 +377,7 @@ def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
         )
 
 
-def _unanswered(name: LimitedAttack, why: object) -> Unanswered:
+def _unanswered(name: str, why: object) -> Unanswered:
     text = "".join(each for each in str(why) if each.isprintable())
     return Unanswered(attack=name, why=text[:_WORDS])
 

@@ -1,4 +1,4 @@
-"""The audit of a run: every adversary's view, every attack of the catalogue on it, and a verdict.
+"""The audit of a run: every adversary's view, every attack on it, and a verdict.
 
 An attack sees a ``View`` and nothing else of the run. The truth that it is scored with, and what it is granted to know,
 come from the other parties' parts.
@@ -13,7 +13,6 @@ from pathlib import Path
 from torch import Tensor
 
 from veilgraph.audit.case import Case
-from veilgraph.audit.catalogue import ATTACKS
 from veilgraph.audit.coalition import joined_evidence
 from veilgraph.audit.evidence import Evidence, check_rows, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
@@ -27,7 +26,7 @@ from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.protocol.audit_settings import ATTACK_NAMES, AttackLimit, LimitedAttack
+from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED, AttackLimit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.predictions import load_predictions
 from veilgraph.run.run_directory import PartyStore, RunDirectory
@@ -37,7 +36,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AuditPlan:
     """What an audit is asked for.
 
     Attributes:
@@ -51,12 +50,12 @@ class Plan:
 
     adversaries: tuple[PartyId, ...] | None = None
     attacks: tuple[str, ...] | None = None
-    limits: Mapping[LimitedAttack, float | AttackLimit] | None = None
+    limits: Mapping[str, float | AttackLimit] | None = None
     seed: int = 0
     shadows: int = 4
 
 
-def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda words: None) -> AuditResult:
+def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda words: None) -> AuditResult:
     """Attacks what each adversary saw in a run, and writes ``audit.json`` into its directory.
 
     Args:
@@ -68,7 +67,7 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
         RunError: the run is not complete, or a view was not recorded.
         ConfigError: the plan or the job names what there is not, or a holder has the name of an adversary.
     """
-    asked = plan or Plan()
+    asked = plan or AuditPlan()
     run = RunDirectory.open(path)
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
@@ -81,7 +80,8 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
     _check_whole(run)
     _check_readable(run)
     adversaries = _adversaries(settings, asked.adversaries)
-    attacks = chosen("attacks", asked.attacks, ATTACK_NAMES)
+    every = (*ATTACKS, *UNLIMITED)
+    attacks = chosen("attacks", asked.attacks, every)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
     limits = limits_of(settings.limits, asked.limits or {})
@@ -93,7 +93,7 @@ def audit(path: Path, plan: Plan | None = None, progress: Progress = lambda word
         skipped += [each for each in mounted if isinstance(each, Skipped)]
         if asked.attacks is not None:
             named = {each.attack if isinstance(each, Finding) else each.name for each in mounted}
-            idle = [name for name in ATTACK_NAMES if name in attacks and name not in named]
+            idle = [name for name in every if name in attacks and name not in named]
             skipped += [Skipped(adversary, name, NOTHING, name) for name in idle]
     result = concluded(settings, asked.seed, findings, skipped, limits)
     save_audit(run.path, result)

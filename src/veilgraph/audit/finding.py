@@ -11,7 +11,7 @@ import numpy as np
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.statistics import Figure, Interval, Verdict, differences, intervals, measure, verdict
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.audit_settings import LIMITED_FIGURES, AttackLimit, AttackName, LimitedFigure
+from veilgraph.protocol.audit_settings import LIMITED_FIGURES, AttackLimit, LimitedFigure
 
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]
 CLIENT: Final = "client"
@@ -97,7 +97,7 @@ class Finding:
     adversary: PartyId
     target: PartyId
     secret: Secret
-    attack: AttackName
+    attack: str
     evidence: str
     permitted: bool
     measure: Literal["auc", "epsilon", "p-value"]
@@ -155,14 +155,14 @@ class Skipped:
         adversary: who would have.
         attack: in words, with its target.
         why: it was not.
-        name: of the attack; None where none of the catalogue is meant.
+        name: of the attack; None where none in particular is meant.
         limited: whether a limit is on it, which nothing was held to.
     """
 
     adversary: PartyId
     attack: str
     why: str
-    name: AttackName | None = None
+    name: str | None = None
     limited: bool = False
 
 

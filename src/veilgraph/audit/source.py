@@ -89,6 +89,7 @@ SOURCES: Final[Registry[Source]] = Registry(
         "horizontal": "veilgraph.audit.sources.horizontal:HORIZONTAL",
         "local": "veilgraph.audit.sources.node_dp:NODE_DP",
     },
+    kind="veilgraph.audit.source:Source",
 )
 
 

@@ -14,7 +14,7 @@ from veilgraph.audit.finding import AuditResult, Finding, Skipped
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import first_problem
-from veilgraph.protocol.audit_settings import LIMITED_ATTACKS, AttackLimit, AttackName, LimitedAttack, Limits
+from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit, Limits
 from veilgraph.protocol.job import JobSettings
 
 AUDIT_FILE: Final = "audit.json"
@@ -25,12 +25,10 @@ NOTHING: Final = "it has nothing for that"
 _NOBODY: Final = "nobody was asked to, or has anything to mount it on"
 
 
-def limits_of(
-    of_job: Mapping[LimitedAttack, AttackLimit], asked: Mapping[LimitedAttack, float | AttackLimit]
-) -> dict[AttackName, AttackLimit]:
+def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | AttackLimit]) -> dict[str, AttackLimit]:
     """The job's, figure by figure replaced by those that are asked for."""
-    chosen("limits", tuple(asked), LIMITED_ATTACKS)
-    found: dict[AttackName, AttackLimit] = dict(of_job.items())
+    chosen("limits", tuple(asked), tuple(ATTACKS))
+    found = dict(of_job)
     try:
         for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
             before = found[name].figures() if name in found else {}
@@ -45,7 +43,7 @@ def concluded(
     seed: int,
     findings: Sequence[Finding],
     skipped: Sequence[Skipped],
-    limits: Mapping[AttackName, AttackLimit],
+    limits: Mapping[str, AttackLimit],
 ) -> AuditResult:
     """All findings judged, and every limit that nothing was held to among what was skipped."""
     tried = {finding.attack for finding in findings}
@@ -63,13 +61,13 @@ def save_audit(folder: Path, result: AuditResult) -> None:
     write_whole(folder / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
 
 
-def _held(skipped: Skipped, limits: Mapping[AttackName, AttackLimit], tried: Collection[AttackName]) -> Skipped:
+def _held(skipped: Skipped, limits: Mapping[str, AttackLimit], tried: Collection[str]) -> Skipped:
     """Whether a limit would have been held to it; not where there was nothing to attack, and others attacked."""
     idle = skipped.why == NOTHING and skipped.name in tried
     return replace(skipped, limited=(skipped.name in limits and not idle) or (skipped.limited and bool(limits)))
 
 
-def _judged(finding: Finding, limits: Mapping[AttackName, AttackLimit], level: float) -> Finding:
+def _judged(finding: Finding, limits: Mapping[str, AttackLimit], level: float) -> Finding:
     return finding.judged(limits.get(finding.attack), FALSE_ALARM_RATE if finding.permitted else level)
 
 

@@ -12,16 +12,15 @@ from veilgraph.cli.app import command, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.audit_settings import (
-    ATTACK_NAMES,
-    LIMITED_ATTACKS,
+    ATTACKS,
     LIMITED_FIGURES,
+    UNLIMITED,
     AttackLimit,
-    LimitedAttack,
     LimitedFigure,
 )
 
 if TYPE_CHECKING:
-    from veilgraph.audit.audit import Plan
+    from veilgraph.audit.audit import AuditPlan
     from veilgraph.audit.finding import AuditResult
 
 FAILED: Final = 3
@@ -41,7 +40,8 @@ def audit_command(
         ),
     ] = None,
     attacks: Annotated[
-        list[str] | None, typer.Option("--attack", metavar="NAME", help=f"Of {', '.join(ATTACK_NAMES)}. Default: all.")
+        list[str] | None,
+        typer.Option("--attack", metavar="NAME", help=f"Of {', '.join((*ATTACKS, *UNLIMITED))}. Default: all."),
     ] = None,
     limits: Annotated[
         list[str] | None,
@@ -64,11 +64,11 @@ def audit_command(
     message that must say nothing says something, where canaries prove a larger ε than the ledger has, or where the
     run is not what it claims: its noise, what it paid for, its low bits, splits and orders.
     """
-    from veilgraph.audit.audit import Plan, audit  # noqa: PLC0415
+    from veilgraph.audit.audit import AuditPlan, audit  # noqa: PLC0415
     from veilgraph.audit.verdicts import AUDIT_FILE  # noqa: PLC0415
     from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
 
-    plan = Plan(
+    plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
         attacks=tuple(attacks) if attacks else None,
         limits=_limits(limits or []),
@@ -94,14 +94,14 @@ def audit_command(
         raise typer.Exit(FAILED)
 
 
-def _of_others(run: Path, plan: Plan) -> AuditResult | None:
+def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
     """What an audit across organisations found; None where more than one party's part is here.
 
     Raises:
         ConfigError: something is asked for that it was not made with.
         RunError: there was none.
     """
-    from veilgraph.audit.audit import Plan  # noqa: PLC0415
+    from veilgraph.audit.audit import AuditPlan  # noqa: PLC0415
     from veilgraph.report.page.audit_file import read_audit  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
@@ -109,7 +109,7 @@ def _of_others(run: Path, plan: Plan) -> AuditResult | None:
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
     if not opened.settings.data.is_apart or len(here) > 1:
         return None
-    if plan != Plan(limits={}):
+    if plan != AuditPlan(limits={}):
         raise ConfigError(
             "options are for runs of all parties on one machine; an audit across organisations has the job's limits"
         )
@@ -119,29 +119,29 @@ def _of_others(run: Path, plan: Plan) -> AuditResult | None:
     return found
 
 
-def _limits(texts: Sequence[str]) -> dict[LimitedAttack, AttackLimit]:
+def _limits(texts: Sequence[str]) -> dict[str, AttackLimit]:
     """The limits of a command line, those of one attack together."""
-    found: dict[LimitedAttack, dict[LimitedFigure, float]] = {}
+    found: dict[str, dict[LimitedFigure, float]] = {}
     for text in texts:
         attack, figure, highest = _limit(text)
         found.setdefault(attack, {})[figure] = highest
     return {attack: AttackLimit(**figures) for attack, figures in found.items()}
 
 
-def _limit(text: str) -> tuple[LimitedAttack, LimitedFigure, float]:
+def _limit(text: str) -> tuple[str, LimitedFigure, float]:
     name, equals, value = text.partition("=")
     name, colon, asked = name.partition(":")
-    attacks, figures = {each: each for each in LIMITED_ATTACKS}, {each: each for each in LIMITED_FIGURES}
+    figures = {each: each for each in LIMITED_FIGURES}
     figure = figures.get(asked if colon else "auc")  # type: ignore[call-overload]
     try:
         number = float(value)
     except ValueError:
         number = float("nan")
-    if not equals or name not in attacks or figure is None or not (0.5 if figure == "auc" else 0) <= number <= 1:
+    if not equals or name not in ATTACKS or figure is None or not (0.5 if figure == "auc" else 0) <= number <= 1:
         raise typer.BadParameter(
-            f"{text!r} is not ATTACK=AUC with one of {', '.join(LIMITED_ATTACKS)} and an AUC from 0.5 to 1, as in "
+            f"{text!r} is not ATTACK=AUC with one of {', '.join(ATTACKS)} and an AUC from 0.5 to 1, as in "
             "link-similarity=0.9, or ATTACK:FIGURE=RATE with tpr_at_1_percent or tpr_at_0_1_percent and a rate from 0 "
             "to 1, as in membership-lira:tpr_at_1_percent=0.05",
             param_hint="--limit",
         )
-    return attacks[name], figure, number
+    return name, figure, number

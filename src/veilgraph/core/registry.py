@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from veilgraph.core.errors import ConfigError
 
@@ -21,16 +21,25 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         group: of the entry points.
         own: name → ``module:attribute``, in the order in which they are shown.
+        kind: ``module:attribute`` of the class that every part is, an instance or a subclass of it.
+
+    Attributes:
+        own: the names of ours.
     """
 
-    def __init__(self, group: str, own: Mapping[str, str]) -> None:
-        self.group, self._own = group, dict(own)
+    def __init__(self, group: str, own: Mapping[str, str], kind: str) -> None:
+        self.group, self._own, self._kind = group, dict(own), kind
+        self.own: Final = tuple(own)
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is one of that name; nothing is loaded."""
+        return isinstance(name, str) and (name in self._own or bool(entry_points(group=self.group, name=name)))
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
@@ -39,10 +48,27 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def find(self, key: str, name: str) -> T:
+        """The part that a setting or an argument names.
+
+        Raises:
+            ConfigError: there is none; it lists those that there are.
+        """
+        self.check(key, name)
+        return self[name]
+
+    def check(self, key: str, name: str) -> None:
+        """Raises what ``find`` would, and loads nothing."""
+        if name not in self:
+            raise ConfigError(f"{key}={name!r}: {self.choices()}")
+
+    def choices(self) -> str:
+        """What may be named, as an error says it."""
+        return f"choose one of {', '.join(map(repr, self))}"
+
     def _load(self, name: str) -> T:
         if name in self._own:
-            module, _, attribute = self._own[name].partition(":")
-            part: T = getattr(import_module(module), attribute)
+            part: T = _loaded(self._own[name])
             return part
         for each in entry_points(group=self.group, name=name):
             try:
@@ -52,5 +78,16 @@ class Registry(Mapping[str, T], Generic[T]):
                     f"{self.group}: {name!r} of an installed package is {each.value}, which cannot be loaded "
                     f"({error}); mend or remove that package"
                 ) from error
+            kind = _loaded(self._kind)
+            if not isinstance(found, kind) and not (isinstance(found, type) and issubclass(found, kind)):
+                raise ConfigError(
+                    f"{self.group}: {name!r} of an installed package is {each.value}, which is no {kind.__name__}; "
+                    "derive it from that, or remove the package"
+                )
             return found
         raise KeyError(name)
+
+
+def _loaded(place: str) -> Any:  # noqa: ANN401 - whatever is there
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -16,6 +17,17 @@ class Settings(BaseModel):
     """Frozen; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def named_in(parts: Registry[Any]) -> AfterValidator:
+    """Validates the name of one of some parts, ours or another package's; none is loaded for it."""
+
+    def check(name: str) -> str:
+        if name not in parts:
+            raise ValueError(parts.choices())
+        return name
+
+    return AfterValidator(check)
 
 
 def first_problem(error: ValidationError) -> str:

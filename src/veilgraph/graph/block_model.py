@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
+from typing_extensions import override
 
 from veilgraph.core.errors import DataError
-from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.random_split import masks_by_fractions
 from veilgraph.graph.settings import BlockModelSettings, DataSettings
 from veilgraph.tables.settings import SplitFractions
@@ -65,28 +65,6 @@ def block_model_data(settings: BlockModelSettings, seed: int, features: Tensor |
     y = torch.from_numpy(labels)
     masks = masks_by_fractions(y, SplitFractions(**_SPLIT, seed=seed), "block-model")
     return Data(x=x, edge_index=_edges(members, sizes, settings, for_edges), y=y, **masks)
-
-
-def block_model_of(settings: DataSettings) -> BlockModelSettings:
-    """What the job says of the graph, or the defaults."""
-    return settings.block_model or BlockModelSettings()
-
-
-def load_block_model_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """The graph that ``data.block_model`` describes, split vertically.
-
-    Raises:
-        DataError: fewer columns than holders.
-    """
-    return split_vertically(
-        block_model_data(block_model_of(settings), seed),
-        names=settings.names,
-        feature_proportions=settings.feature_proportions,
-        edge_proportions=settings.edge_proportions,
-        label_holder=settings.label_party,
-        seed=seed,
-        num_classes=block_model_of(settings).classes,
-    )
 
 
 def _block_sizes(settings: BlockModelSettings) -> Integers:
@@ -214,3 +192,23 @@ def weight_cutoff(settings: BlockModelSettings) -> float:
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 
     return float(brentq(excess, 1 + 1e-6, highest * (exponent - 1) / (exponent - 2)))
+
+
+class BlockModel(DataSet):
+    """The graph that ``data.block_model`` describes."""
+
+    @override
+    def whole(self, settings: DataSettings, seed: int) -> Data:
+        return block_model_data(_described(settings), seed)
+
+    @override
+    def classes(self, settings: DataSettings) -> int:
+        return _described(settings).classes
+
+
+def _described(settings: DataSettings) -> BlockModelSettings:
+    """What the job says of the graph, or the defaults."""
+    return settings.block_model or BlockModelSettings()
+
+
+BLOCK_MODEL = BlockModel()

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.block_model import block_model_data, block_model_of, load_block_model_parties
-from veilgraph.graph.embedded import digits_data, load_digits_parties, load_synthetic_parties, synthetic_data
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.horizontal import split_by_label, split_horizontally
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, load_party_ids
-from veilgraph.graph.public import (
-    amazon_data,
-    arxiv_data,
-    data_root,
-    load_acm_parties,
-    load_amazon_parties,
-    load_arxiv_parties,
-    load_musae_parties,
-    load_planetoid_parties,
-    musae_data,
-    planetoid_data,
-)
 from veilgraph.graph.random_split import masks_by_fractions, split_randomly
-from veilgraph.graph.settings import DataSettings
+from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
-
-Loader = Callable[[DataSettings, int], list[PartyGraph]]
-"""(settings, seed) → the holders' graphs in the settings' order, not yet scaled."""
-
-DATASETS: dict[str, Loader] = {
-    "digits": load_digits_parties,
-    "synthetic": load_synthetic_parties,
-    "block-model": load_block_model_parties,
-    "cora": load_planetoid_parties,
-    "citeseer": load_planetoid_parties,
-    "pubmed": load_planetoid_parties,
-    "acm": load_acm_parties,
-    "amazon": load_amazon_parties,
-    "facebook": load_musae_parties,
-    "github": load_musae_parties,
-    "ogbn-arxiv": load_arxiv_parties,
-}
-"""The data sets by the name the settings use."""
-
-
-WHOLE: dict[str, Callable[[DataSettings, int], Data]] = {
-    "digits": lambda settings, seed: digits_data(seed),
-    "synthetic": lambda settings, seed: synthetic_data(seed=seed),
-    "block-model": lambda settings, seed: block_model_data(block_model_of(settings), seed),
-    "cora": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
-    "citeseer": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
-    "pubmed": lambda settings, seed: planetoid_data(settings.dataset, data_root(settings)),
-    "amazon": lambda settings, seed: amazon_data(data_root(settings), seed),
-    "facebook": lambda settings, seed: musae_data(settings.dataset, data_root(settings), seed),
-    "github": lambda settings, seed: musae_data(settings.dataset, data_root(settings), seed),
-    "ogbn-arxiv": lambda settings, seed: arxiv_data(data_root(settings)),
-}
-"""The data sets that are one graph, undivided."""
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
@@ -135,9 +87,7 @@ def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
 
 def _whole(settings: DataSettings, seed: int) -> Data:
     """The data set as one graph, with the split that the job asks for."""
-    if settings.dataset not in WHOLE:
-        raise ConfigError(f"data.dataset={settings.dataset!r} is not one graph to divide; choose {', '.join(WHOLE)}")
-    data = WHOLE[settings.dataset](settings, seed)
+    data = DATASETS[settings.dataset].whole(settings, seed)
     fractions = _fractions(settings, seed)
     if fractions is None:
         return data
@@ -189,7 +139,7 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     Raises:
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    parties = _saved(settings) if settings.parties is not None else DATASETS[settings.dataset](settings, seed)
+    parties = _saved(settings) if settings.parties is not None else DATASETS[settings.dataset].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]
     fractions = _fractions(settings, seed)
     if fractions is not None:

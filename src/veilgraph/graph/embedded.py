@@ -10,9 +10,10 @@ from sklearn.datasets import load_digits
 from sklearn.neighbors import kneighbors_graph
 from torch import Tensor
 from torch_geometric.data import Data
+from typing_extensions import override
 
 from veilgraph.core.errors import DataError
-from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 
@@ -43,38 +44,6 @@ def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: in
     val[rest[:validation]] = True
     test[rest[validation:]] = True
     return {"train_mask": train, "val_mask": val, "test_mask": test}
-
-
-def load_digits_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """1,797 handwritten digits of 8 × 8 pixels; each holder sees a horizontal band of every image.
-
-    A holder's edges join each image with the 5 whose band is most like its own band, in both directions. The label
-    holder has 10 training labels a class and 300 validation labels, drawn by ``seed``; the rest is for testing.
-
-    Raises:
-        DataError: more holders than image rows, or proportions, which this data set does not have.
-    """
-    names = settings.names
-    if settings.feature_proportions is not None or settings.edge_proportions is not None:
-        raise DataError(
-            "data.dataset='digits' divides the images into even bands, each with its own edges, and takes no "
-            "feature_proportions or edge_proportions; remove them"
-        )
-    if len(names) > _IMAGE_ROWS:
-        raise DataError(
-            f"data.holders={len(names)}: the digits have {_IMAGE_ROWS} rows of pixels; take at most as many"
-        )
-    pixels, labels, masks = _digits(seed)
-    cuts = [round(index * _IMAGE_ROWS / len(names)) for index in range(len(names) + 1)]
-    parties = []
-    for name, (start, end) in zip(names, pairwise(cuts), strict=True):
-        band = pixels[:, start:end].reshape(len(pixels), -1)
-        data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest(band))
-        if name == settings.label_party:
-            data.y = labels
-            data.update(masks)
-        parties.append(PartyGraph.from_data(name, data))
-    return parties
 
 
 def digits_data(seed: int) -> Data:
@@ -131,13 +100,52 @@ def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 
     return Data(x=x, edge_index=edge_index, y=labels, **masks)
 
 
-def load_synthetic_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """``synthetic_data`` of 400 nodes, split vertically."""
-    return split_vertically(
-        synthetic_data(seed=seed),
-        names=settings.names,
-        feature_proportions=settings.feature_proportions,
-        edge_proportions=settings.edge_proportions,
-        label_holder=settings.label_party,
-        seed=seed,
-    )
+class Digits(DataSet):
+    """1,797 handwritten digits of 8 × 8 pixels."""
+
+    @override
+    def whole(self, settings: DataSettings, seed: int) -> Data:
+        return digits_data(seed)
+
+    @override
+    def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
+        """Each holder sees a horizontal band of every image.
+
+        A holder's edges join each image with the 5 whose band is most like its own band, in both directions. The label
+        holder has 10 training labels a class and 300 validation labels, drawn by ``seed``; the rest is for testing.
+
+        Raises:
+            DataError: more holders than image rows, or proportions, which this data set does not have.
+        """
+        names = settings.names
+        if settings.feature_proportions is not None or settings.edge_proportions is not None:
+            raise DataError(
+                "data.dataset='digits' divides the images into even bands, each with its own edges, and takes no "
+                "feature_proportions or edge_proportions; remove them"
+            )
+        if len(names) > _IMAGE_ROWS:
+            raise DataError(
+                f"data.holders={len(names)}: the digits have {_IMAGE_ROWS} rows of pixels; take at most as many"
+            )
+        pixels, labels, masks = _digits(seed)
+        cuts = [round(index * _IMAGE_ROWS / len(names)) for index in range(len(names) + 1)]
+        parties = []
+        for name, (start, end) in zip(names, pairwise(cuts), strict=True):
+            band = pixels[:, start:end].reshape(len(pixels), -1)
+            data = Data(x=torch.from_numpy(band.copy()), edge_index=_nearest(band))
+            if name == settings.label_party:
+                data.y = labels
+                data.update(masks)
+            parties.append(PartyGraph.from_data(name, data))
+        return parties
+
+
+class Synthetic(DataSet):
+    """``synthetic_data`` of 400 nodes."""
+
+    @override
+    def whole(self, settings: DataSettings, seed: int) -> Data:
+        return synthetic_data(seed=seed)
+
+
+DIGITS, SYNTHETIC = Digits(), Synthetic()

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from veilgraph.core.settings import PartyName, Settings
+from veilgraph.core.registry import Registry
+from veilgraph.core.settings import PartyName, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
 
+if TYPE_CHECKING:
+    from veilgraph.graph.dataset import DataSet
+
+DATASETS: Final[Registry[DataSet]] = Registry(
+    "veilgraph.datasets",
+    {
+        "digits": "veilgraph.graph.embedded:DIGITS",
+        "synthetic": "veilgraph.graph.embedded:SYNTHETIC",
+        "block-model": "veilgraph.graph.block_model:BLOCK_MODEL",
+        "cora": "veilgraph.graph.public.planetoid:CORA",
+        "citeseer": "veilgraph.graph.public.planetoid:CITESEER",
+        "pubmed": "veilgraph.graph.public.planetoid:PUBMED",
+        "acm": "veilgraph.graph.public.acm:ACM",
+        "amazon": "veilgraph.graph.public.amazon:AMAZON",
+        "facebook": "veilgraph.graph.public.musae:FACEBOOK",
+        "github": "veilgraph.graph.public.musae:GITHUB",
+        "ogbn-arxiv": "veilgraph.graph.public.arxiv:ARXIV",
+    },
+    kind="veilgraph.graph.dataset:DataSet",
+)
+"""The data sets by the name that a job uses."""
 PARTY_FILE_SUFFIXES = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -83,19 +105,7 @@ class DataSettings(Settings):
     saved graph or tables.
     """
 
-    dataset: Literal[
-        "digits",
-        "synthetic",
-        "block-model",
-        "cora",
-        "citeseer",
-        "pubmed",
-        "acm",
-        "amazon",
-        "facebook",
-        "github",
-        "ogbn-arxiv",
-    ] = "digits"
+    dataset: Annotated[str, named_in(DATASETS)] = "digits"
     block_model: BlockModelSettings | None = Field(
         None, description="dataset block-model: the graph's size and shape; null: its defaults, and null for the others"
     )

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from veilgraph.core.settings import Settings
+from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Settings, named_in
 
-LimitedAttack = Literal[
-    "link-similarity",
-    "link-supervised",
-    "link-propagation",
-    "link-influence",
-    "link-combination",
-    "attribute",
-    "attribute-release",
-    "reconstruction",
-    "feature-similarity",
-    "known-weights",
-    "equation-solving",
-    "generative-regression",
-    "label-gradient",
-    "label-completion",
-    "label-blind",
-    "membership-gradient",
-    "membership-confidence",
-    "membership-shadow",
-    "membership-lira",
-    "membership-lira-online",
-]
-"""Attacks on what a party is meant to have, whose figures a job may limit."""
+if TYPE_CHECKING:
+    from veilgraph.audit.attack import Attack
+
+ATTACKS: Final[Registry[Attack]] = Registry(
+    "veilgraph.attacks",
+    {
+        "link-similarity": "veilgraph.audit.mounts.edges:SIMILARITY",
+        "link-supervised": "veilgraph.audit.mounts.edges:SUPERVISED",
+        "link-propagation": "veilgraph.audit.mounts.edges:PROPAGATED",
+        "link-influence": "veilgraph.audit.mounts.edges:INFLUENCED",
+        "link-combination": "veilgraph.audit.mounts.combinations:COMBINED",
+        "attribute": "veilgraph.audit.mounts.features:ATTRIBUTE",
+        "attribute-release": "veilgraph.audit.mounts.features:FROM_RELEASE",
+        "reconstruction": "veilgraph.audit.mounts.features:RECONSTRUCTION",
+        "feature-similarity": "veilgraph.audit.mounts.features:SIMILARITY",
+        "known-weights": "veilgraph.audit.mounts.weights:RECOVERED",
+        "equation-solving": "veilgraph.audit.mounts.outputs:SOLVED",
+        "generative-regression": "veilgraph.audit.mounts.outputs:GENERATED",
+        "label-gradient": "veilgraph.audit.mounts.labels:FROM_GRADIENTS",
+        "label-completion": "veilgraph.audit.mounts.labels:COMPLETED",
+        "label-blind": "veilgraph.audit.mounts.labels:BLIND",
+        "membership-gradient": "veilgraph.audit.mounts.members:FROM_GRADIENTS",
+        "membership-confidence": "veilgraph.audit.mounts.members:FROM_CONFIDENCE",
+        "membership-shadow": "veilgraph.audit.mounts.members:FROM_SHADOWS",
+        "membership-lira": "veilgraph.audit.mounts.members:FROM_LIKELIHOODS",
+        "membership-lira-online": "veilgraph.audit.mounts.members:FROM_BOTH_LIKELIHOODS",
+    },
+    kind="veilgraph.audit.attack:Attack",
+)
+"""Attacks on what a party is meant to have, whose figures a job may limit, by the names that findings and the command
+line use. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, and ``CHECKS`` are of what a run claims.
+"""
+
+AttackName = Annotated[str, named_in(ATTACKS)]
 
 Check = Literal["noise-level", "paid", "reach", "low-bits", "split", "row-order"]
 """Tests of what a run claims, which fail without a limit."""
 
-AttackName = Literal[LimitedAttack, "uniformity", "epsilon", Check]
-"""Attacks by the names that findings and the command line use; ``audit.catalogue`` says what each does."""
-
-LIMITED_ATTACKS: Final[tuple[LimitedAttack, ...]] = get_args(LimitedAttack)
-ATTACK_NAMES: Final[tuple[AttackName, ...]] = get_args(AttackName)
 CHECKS: Final[tuple[Check, ...]] = get_args(Check)
+UNLIMITED: Final = ("uniformity", "epsilon", *CHECKS)
+"""The names of all that is not of ``ATTACKS``."""
 LimitedFigure = Literal["auc", "tpr_at_1_percent", "tpr_at_0_1_percent"]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -70,5 +79,5 @@ def _auc_alone(value: object) -> object:
 
 
 LIMITED_FIGURES: Final[tuple[LimitedFigure, ...]] = get_args(LimitedFigure)
-Limits = Mapping[LimitedAttack, Annotated[AttackLimit, BeforeValidator(_auc_alone)]]
+Limits = Mapping[AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone)]]
 """Attack → its limit; a number alone is the highest AUC that passes."""

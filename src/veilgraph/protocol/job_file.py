@@ -20,6 +20,7 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
         "horizontal": "veilgraph.paradigms.horizontal.settings:HorizontalJob",
         "local": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
     },
+    kind="veilgraph.protocol.job:JobSettings",
 )
 """Paradigm → the settings of its jobs."""
 
@@ -37,8 +38,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see the README's job")
     name = data.get("paradigm", "vertical")
     if not isinstance(name, str) or name not in JOBS:
-        known = ", ".join(map(repr, JOBS))
-        raise ConfigError(f"{source}: paradigm={name!r}: choose one of {known}")
+        raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
     try:
         return JOBS[name].model_validate(_without_others(data, name))
     except ValidationError as error:

@@ -215,4 +215,5 @@ PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
         "local": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
     },
+    kind="veilgraph.protocol.paradigm:Paradigm",
 )

@@ -59,7 +59,7 @@ class _Line(BaseModel):
 
 
 @dataclass
-class Evidence:
+class Attested:
     """What is in the file.
 
     Attributes:
@@ -86,7 +86,7 @@ class Evidence:
             self.heard.setdefault(line.party, []).append(line)
 
 
-def parse_evidence(path: Path, lines: Sequence[bytes]) -> Evidence:
+def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
     """Reads an evidence.jsonl.
 
     Args:
@@ -97,7 +97,7 @@ def parse_evidence(path: Path, lines: Sequence[bytes]) -> Evidence:
         RunError: names the first line that is none.
     """
     check_chain(path, lines)
-    found: Evidence | None = None
+    found: Attested | None = None
     for number, text in enumerate(lines, start=1):
         try:
             line = _Line.model_validate_json(text)
@@ -107,7 +107,7 @@ def parse_evidence(path: Path, lines: Sequence[bytes]) -> Evidence:
         if (line.begins is not None) != (number == 1):
             raise RunError(f"{path}, line {number}: the first line, and no other, says whose file it is; {_WAY_OUT}")
         if line.begins is not None:
-            found = Evidence(line.begins)
+            found = Attested(line.begins)
         elif found is not None and (said := line.statement or line.countersignature) is not None:
             found.add(said, number - 1)
     if found is None:
@@ -164,7 +164,7 @@ class EvidenceFile:
         lines = whole_lines(self._path)
         self._lines = len(lines)
         self._last = digest(lines[-1]) if lines else ""
-        self.fault, self.found = "", Evidence(beginning)
+        self.fault, self.found = "", Attested(beginning)
         if not lines:
             return
         try:

@@ -14,7 +14,7 @@ from veilgraph.core.chain import Heads, check_chain, whole_lines
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
-from veilgraph.run.evidence import EVIDENCE, Evidence, difference, heads_of, parse_evidence
+from veilgraph.run.evidence import EVIDENCE, Attested, difference, heads_of, parse_evidence
 from veilgraph.run.run_directory import RunDirectory
 
 _DISCLOSURES, _LEDGER, _ = RECORDS
@@ -96,7 +96,7 @@ class _Check:
                 f"{self._path}: is missing or empty: no session of this party has come to its end, or the file was "
                 "removed; there is nothing to verify its records by"
             )
-        self.evidence: Evidence = parse_evidence(self._path, lines)
+        self.evidence: Attested = parse_evidence(self._path, lines)
         beginning = self.evidence.beginning
         if (beginning.run, beginning.party) != (self._run, party):
             raise RunError(

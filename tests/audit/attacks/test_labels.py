@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from veilgraph.audit.attacks.label_attacks import ATTACKS
+from veilgraph.audit.attacks.label_attacks import COMPLETIONS
 from veilgraph.audit.attacks.label_gradients import UNASSIGNED, cluster_labels, matched, membership_scores
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
 from veilgraph.audit.statistics import measure
@@ -108,7 +108,7 @@ class TestLinearHead:
 class TestNoise:
     @pytest.mark.parametrize(
         ("attack", "classes"),
-        [(attack, classes) for attack in ATTACKS for classes in (2, 5) if (attack, classes) != ("norm", 5)],
+        [(attack, classes) for attack in COMPLETIONS for classes in (2, 5) if (attack, classes) != ("norm", 5)],
     )
     def test_pure_noise_gives_nothing_away(self, attack, classes):
         labels, aucs, shares = labels_of(classes), [], []

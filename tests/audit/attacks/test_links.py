@@ -7,7 +7,7 @@ import torch
 from research.attack_strength_models import PlainSettings, induced, train_plain
 from veilgraph.audit.attacks.classifiers import train_classifier
 from veilgraph.audit.attacks.link_features import NodeRows
-from veilgraph.audit.attacks.links import ATTACKS, Knowledge, link_scores, reference_posteriors
+from veilgraph.audit.attacks.links import STEALING, Knowledge, link_scores, reference_posteriors
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError
@@ -85,7 +85,7 @@ class TestReference:
 
 class TestAttacks:
     @pytest.mark.parametrize(
-        ("number", "classifier"), [*((number, "logistic") for number in ATTACKS), (3, "mlp"), (7, "mlp")]
+        ("number", "classifier"), [*((number, "logistic") for number in STEALING), (3, "mlp"), (7, "mlp")]
     )
     def test_they_find_nothing_where_there_is_nothing(self, nothing, number, classifier):
         knowledge, attacked = nothing
@@ -96,7 +96,7 @@ class TestAttacks:
 
     def test_they_find_links_in_a_plain_gcn(self, digits):
         knowledge, attacked = digits
-        aucs = [auc_of(number, knowledge, attacked) for number in ATTACKS]
+        aucs = [auc_of(number, knowledge, attacked) for number in STEALING]
         assert aucs[0] > 0.9
         assert min(aucs[1:]) > aucs[0] - 0.005
         assert min(aucs[5:]) > aucs[0]

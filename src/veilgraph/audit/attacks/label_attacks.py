@@ -153,7 +153,7 @@ def completion_scores(knowledge: Knowledge) -> Floats:
     return guesses
 
 
-ATTACKS: dict[str, Callable[[Knowledge], Floats]] = {
+COMPLETIONS: dict[str, Callable[[Knowledge], Floats]] = {
     "norm": norm_scores,
     "cosine": cosine_scores,
     "clusters": cluster_scores,

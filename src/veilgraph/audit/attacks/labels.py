@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.audit.attacks.classifiers import Floats
-from veilgraph.audit.attacks.label_attacks import ATTACKS, Knowledge
+from veilgraph.audit.attacks.label_attacks import COMPLETIONS, Knowledge
 from veilgraph.audit.attacks.label_gradients import Labels, check_classes, mean_rows
 from veilgraph.audit.attacks.link_features import check_rows
 from veilgraph.core.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ def label_scores(
     """Mounts an attack.
 
     Args:
-        attack: of ``ATTACKS``.
+        attack: of ``COMPLETIONS``.
         gradients: [S, N, d], of S ≥ 1 steps; None if the adversary has none. Where others' rows are
             noise, those of the attacked and the known nodes alone, or the others blur the clusters.
         known_nodes: [K] integers, distinct rows of the other arrays.
@@ -46,8 +46,8 @@ def label_scores(
         ConfigError: an unknown attack, fewer than two classes, or an attack that lacks what it needs.
         DataError: an array breaks a rule, or a known class has no node of whom anything is seen.
     """
-    if attack not in ATTACKS:
-        raise ConfigError(f"attack={attack!r} is unknown; choose one of {', '.join(ATTACKS)}")
+    if attack not in COMPLETIONS:
+        raise ConfigError(f"attack={attack!r} is unknown; choose one of {', '.join(COMPLETIONS)}")
     check_classes(classes)
     rows = None if gradients is None else mean_rows(gradients)
     if embeddings is not None:
@@ -60,7 +60,7 @@ def label_scores(
     missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
     if len(missing):
         raise DataError(f"known_labels has none of class {missing[0]}; give at least one node of every class")
-    return ATTACKS[attack](Knowledge(nodes, labels, classes, rows, embeddings, seed))
+    return COMPLETIONS[attack](Knowledge(nodes, labels, classes, rows, embeddings, seed))
 
 
 def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:

@@ -21,16 +21,16 @@ from veilgraph.audit.attacks.link_features import Floats, NodeRows, Numbers, pai
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, check_pairs, random_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
-Evidence = Literal["outputs", "attributes", "reference", "difference", "both"]
+Distances = Literal["outputs", "attributes", "reference", "difference", "both"]
 
-_SIGNS: dict[Evidence, dict[str, int]] = {
+_SIGNS: dict[Distances, dict[str, int]] = {
     "outputs": {"outputs": -1},
     "attributes": {"attributes": -1},
     "reference": {"reference": -1},
     "difference": {"reference": 1, "outputs": -1},
     "both": {"outputs": -1, "attributes": -1},
 }
-"""Evidence → whose distances add to a score, with their sign."""
+"""Distances → whose distances add to a score, with their sign."""
 _BACKGROUND_PAIRS = 4000
 _PAIRS_A_TIME = 50_000
 _FAR = 10.0
@@ -38,7 +38,7 @@ _FAR = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """All that an adversary has; an attack uses the part that its line in ``ATTACKS`` names.
+    """All that an adversary has; an attack uses the part that its line in ``STEALING`` names.
 
     Attributes:
         target: of the attacked graph's nodes; attributes and reference are F.
@@ -60,7 +60,7 @@ class LinkAttack:
     shadow: bool = False
 
 
-ATTACKS: dict[int, LinkAttack] = {
+STEALING: dict[int, LinkAttack] = {
     0: LinkAttack(),
     1: LinkAttack(shadow=True),
     2: LinkAttack(attributes=True),
@@ -114,13 +114,13 @@ def link_scores(
     *,
     seed: int,
     distance: str = "correlation",
-    evidence: Evidence = "both",
+    evidence: Distances = "both",
     classifier: Classifier = "mlp",
 ) -> Floats:
     """Mounts one of the eight attacks.
 
     Args:
-        number: of ``ATTACKS``.
+        number: of ``STEALING``.
         knowledge: at least what the attack uses; the rest is not read.
         pairs: [M, 2] int64, the attacked pairs; none of ``knowledge.partial``, or the figures flatter the attack.
         seed: of the classifier.
@@ -135,9 +135,9 @@ def link_scores(
         ConfigError: an unknown attack, distance, evidence or classifier, or knowledge that the attack lacks.
         DataError: arrays that do not fit each other, or known pairs that are all linked or all not.
     """
-    if number not in ATTACKS:
-        raise ConfigError(f"number={number!r} is no link stealing attack; choose one of 0 to {max(ATTACKS)}")
-    attack = ATTACKS[number]
+    if number not in STEALING:
+        raise ConfigError(f"number={number!r} is no link stealing attack; choose one of 0 to {max(STEALING)}")
+    attack = STEALING[number]
     _check_knowledge(number, attack, knowledge)
     target, attacked = _seen(knowledge.target, attack), check_pairs(pairs, knowledge.target.num_nodes)
     if not attack.partial and not attack.shadow:
@@ -152,7 +152,7 @@ def link_scores(
     return np.concatenate([score(describe(attacked[start : start + _PAIRS_A_TIME])) for start in parts])
 
 
-def attribute_scores(target: NodeRows, pairs: Pairs, distance: str, evidence: Evidence) -> Floats:
+def attribute_scores(target: NodeRows, pairs: Pairs, distance: str, evidence: Distances) -> Floats:
     """Attack 2: nodes are compared by what the model gives out, by their attributes, and by what follows from those.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
 from veilgraph.audit.attacks.pairs import KnownPairs
 from veilgraph.audit.attacks.propagation import neighbour_weights
@@ -75,3 +76,6 @@ def _newest(steps: object) -> int:
         return 1
     last = (steps.pieces[-1][0].session, steps.pieces[-1][0].tag.step)
     return sum((pieces[0].session, pieces[0].tag.step) == last for pieces in steps.pieces)
+
+
+COMBINED: Final = Attack("edges", ("embedding", "propagation"), combined, blind=True, of_all_pairs=True)

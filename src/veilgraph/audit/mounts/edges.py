@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from torch import Tensor
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.influence import influence_scores, queried_pairs, reach_scores
 from veilgraph.audit.attacks.link_features import NodeRows
 from veilgraph.audit.attacks.links import Knowledge, link_scores
@@ -145,3 +146,9 @@ def _alike(rows: Floats, pairs: Pairs) -> Floats:
 def _trained(rows: Floats, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
     scale = float(np.abs(rows).mean()) or 1.0
     return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)
+
+
+SIMILARITY: Final = Attack("edges", ("embedding", "initial", "posteriors"), similarity, blind=True)
+SUPERVISED: Final = Attack("edges", ("embedding", "posteriors"), supervised)
+PROPAGATED: Final = Attack("edges", ("propagation",), propagated, blind=True)
+INFLUENCED: Final = Attack("edges", ("inference",), influenced)

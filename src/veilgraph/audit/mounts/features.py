@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.attributes import Attribute, auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.attacks.reconstruction import (
     complete_columns,
@@ -190,3 +191,9 @@ def _inferred(
 def ranks(scores: Floats) -> Floats:
     """Scores of one column as shares of the targets that are below."""
     return np.asarray(rankdata(scores) / len(scores))
+
+
+ATTRIBUTE: Final = Attack("features", ("embedding", "initial", "posteriors"), attribute)
+FROM_RELEASE: Final = Attack("features", ("releases",), from_release)
+RECONSTRUCTION: Final = Attack("features", ("initial",), reconstruction)
+SIMILARITY: Final = Attack("features", ("initial",), similarity, blind=True, of_all_pairs=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.blind_labels import blind_labels
 from veilgraph.audit.attacks.label_gradients import directions
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
@@ -115,3 +116,8 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
             )
         found.append(random.choice(some, size=_KNOWN_PER_CLASS, replace=False))
     return np.sort(np.concatenate(found))
+
+
+FROM_GRADIENTS: Final = Attack("labels", ("gradients",), from_gradients, of_labels=True)
+COMPLETED: Final = Attack("labels", ("gradients", "embedding"), completed, of_labels=True)
+BLIND: Final = Attack("labels", ("gradients",), blind, of_labels=True, blind=True)

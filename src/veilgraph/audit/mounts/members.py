@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.label_gradients import membership_scores
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.attacks.online_lira import online_lira_scores
@@ -118,3 +119,10 @@ def _rows(evidence: Evidence) -> Floats:
 
 def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:
     return nodes if len(nodes) <= _MOST else random.choice(nodes, size=_MOST, replace=False)
+
+
+FROM_GRADIENTS: Final = Attack("membership", ("gradients",), from_gradients, of_labels=True, blind=True)
+FROM_CONFIDENCE: Final = Attack("membership", ("posteriors",), from_confidence, of_labels=True)
+FROM_SHADOWS: Final = Attack("membership", ("posteriors",), from_shadows, of_labels=True)
+FROM_LIKELIHOODS: Final = Attack("membership", ("posteriors",), from_likelihoods, of_labels=True)
+FROM_BOTH_LIKELIHOODS: Final = Attack("membership", ("posteriors",), from_both_likelihoods, of_labels=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.equations import fit_model, log_ratios, solve_equations
 from veilgraph.audit.attacks.generative import generated_columns
 from veilgraph.audit.case import Case
@@ -52,3 +54,7 @@ def _inferred(
         note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes, from which a model of the network is "
         "learned: nobody has its weights. Without: a classifier on the own features.",
     )
+
+
+SOLVED: Final = Attack("features", ("embedding", "initial", "posteriors"), solved)
+GENERATED: Final = Attack("features", ("embedding", "posteriors"), generated)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.known_weights import (
     MAX_NUMBERS,
     exact_share,
@@ -124,3 +125,6 @@ class _Known:
 
 def _is_collaborative(case: Case) -> bool:
     return vertical(case.settings).model.initial.method == "collaborative"
+
+
+RECOVERED: Final = Attack("features", ("initial",), recovered)

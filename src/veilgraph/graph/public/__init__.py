@@ -1,0 +1,1 @@
+"""Public data sets that are read from a folder, a file for each."""
