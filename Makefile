@@ -42,7 +42,7 @@ demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, a
 	@echo "(to have the command veilgraph in this shell: source $(BIN)/activate)"
 
 demo-network: $(INSTALLED) ## three organisations with tables of their own, as processes over mutual TLS
-	@$(BIN)/veilgraph demo-network
+	@$(BIN)/veilgraph net demo
 
 install-locked: ## for a deployment: into .venv-locked, every file by the hashes in lock/deploy.txt
 	@rm -rf $(LOCKED_VENV)

@@ -197,7 +197,7 @@ def test_commands_write_private_files_and_folders(tmp_path: Path, monkeypatch: p
         assert command("train", "job.yaml", "--record-views").exit_code == 0
         (run,) = Path("runs").iterdir()
         assert command("audit", run, "--attack", "uniformity").exit_code == 0
-        assert command("export", "digits", "--out", "tables").exit_code == 0
+        assert command("data", "export", "digits", "--out", "tables").exit_code == 0
         export_dataset(DataSettings(dataset="synthetic"), Path("parquet"), 0.8, 0, "parquet")
     assert {"curves.png", "audit.json"} <= {path.name for path in run.iterdir()}
     assert wide(Path()) == []
@@ -223,7 +223,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("words", [("train", "--resume"), ("predict",), ("audit",), ("report",)], ids=lambda w: w[0])
+@pytest.mark.parametrize("words", [("resume",), ("predict",), ("audit",), ("report",)], ids=lambda w: w[0])
 @pytest.mark.parametrize(
     ("name", "mode"),
     [("", 0o755), ("", 0o770), ("", 0o701), ("parties/A", 0o750), ("parties/B/seed.json", 0o640), ("job.yaml", 0o604)],

@@ -252,7 +252,7 @@ def test_a_machine_tells_a_false_leader_nothing(answers, secret):
     liar.start()
     machine = Following(port, 1, secret, takes_graph)
     assert machine.outcome() is None
-    assert type(machine.error) is LinkError  # after which ``veilgraph machine`` waits for the next job
+    assert type(machine.error) is LinkError  # after which ``veilgraph net machine`` waits for the next job
     assert answers == "in the clear" or "does not have this party's secret" in str(machine.error)
     assert all(b"veilgraph" not in said for said in heard)
     liar.join(10)
@@ -388,6 +388,6 @@ def test_a_party_file_without_a_secret_is_refused(tmp_path):
     file = tmp_path / "party.yaml"
     party = "party: A\nnodes: {file: n.csv, id: id, features: [{columns: x}]}\n"
     file.write_text(party + 'machines: {count: 2, address: "10.0.0.5:29500"}\n')
-    assert "machines.secret" in one_error(veilgraph("machine", "--party", file, "--rank", "1"))
+    assert "machines.secret" in one_error(veilgraph("net", "machine", "--party", file, "--rank", "1"))
     file.write_text(party)
-    assert "has no machines" in one_error(veilgraph("machine-secret", file))
+    assert "has no machines" in one_error(veilgraph("net", "machine-secret", file))

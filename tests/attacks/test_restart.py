@@ -111,7 +111,7 @@ def test_one_partys_hello_erases_nobodys_training(
             assert f"{LIAR} states checkpoints=" in str(refused.value)
         else:
             assert f"{LIAR}: without the checkpoints that " in str(refused.value)
-            assert "train --resume RUN --restart" in str(refused.value)
+            assert "veilgraph resume RUN --restart" in str(refused.value)
         assert files(run) == before, name
     if not complete:
         assert_same_run(vertical[0], resume(run))
@@ -473,12 +473,12 @@ def test_leave_has_a_command(tmp_path: Path, vertical: tuple[TrainResult, Path])
 
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
     shutil.rmtree(run / "parties" / "C" / "checkpoints")
-    result = veilgraph("train", "--resume", run)
+    result = veilgraph("resume", run)
     assert result.exit_code == 1
-    assert "veilgraph train --resume RUN --restart" in result.stderr
-    result = veilgraph("train", "--resume", run, "--restart")
+    assert "veilgraph resume RUN --restart" in result.stderr
+    result = veilgraph("resume", run, "--restart")
     assert result.exit_code == 0, result.output
-    assert "--resume" in usage_error(veilgraph("train", "job.yaml", "--restart"))
+    assert "--restart" in usage_error(veilgraph("train", "job.yaml", "--restart"))
 
 
 def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path], tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_training_ends_where_the_budget_was_said_to_end_it(private: Path, tmp_pa
 
 
 def test_without_privacy_nothing_is_said_of_it_after_training(run: Path) -> None:
-    assert "total ε" not in veilgraph("train", "--resume", run).stdout
+    assert "total ε" not in veilgraph("resume", run).stdout
     assert "total ε" not in veilgraph("report", run).stdout
 
 

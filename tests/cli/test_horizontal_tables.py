@@ -13,7 +13,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("exported") / "parts"
     divided = ["--paradigm", "horizontal", "--holders", "2", "--overlap", "0.2"]
-    result = veilgraph("export", "synthetic", "--out", out, *divided)
+    result = veilgraph("data", "export", "synthetic", "--out", out, *divided)
     assert result.exit_code == 0, result.output
     return out
 
@@ -24,11 +24,11 @@ def test_from_tables_to_predictions(tables: Path, tmp_path: Path) -> None:
     assert "is a valid job" in checked.stdout
     run = tmp_path / "run"
     short = ["--set", "train.epochs=3", "--set", "horizontal.dim=4"]
-    read = veilgraph("align", tables / "job.yaml", "--out", run, *short)
+    read = veilgraph("data", "align", tables / "job.yaml", "--out", run, *short)
     assert read.exit_code == 0, read.output
     assert "nodes\n" in read.stdout
     assert "common" not in read.stdout
-    trained = veilgraph("train", "--resume", run)
+    trained = veilgraph("resume", run)
     assert trained.exit_code == 0, trained.output
     own = (tables / "B" / "nodes.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0].strip('"')
     predicted = veilgraph("predict", run, "--ids", own)
@@ -43,7 +43,7 @@ def test_what_a_check_finds(tables: Path) -> None:
     assert "no differential privacy" in one_error(veilgraph("budget", tables / "job.yaml"))
     names = veilgraph("train", tables / "network-job.yaml")
     assert "names alone are for jobs across organisations" in one_error(names)
-    assert "Invalid value" in usage_error(veilgraph("export", "synthetic", "--paradigm", "other"))
+    assert "Invalid value" in usage_error(veilgraph("data", "export", "synthetic", "--paradigm", "other"))
 
 
 def test_columns_that_differ_are_found_before_anything_is_sent(tables: Path) -> None:

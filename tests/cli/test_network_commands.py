@@ -33,7 +33,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "holders: [bank, shop]\nadministrators: [ops@example.org]\n",
         encoding="utf-8",
     )
-    result = veilgraph("provision", folder / "project.yaml", "--out", folder / "consortium")
+    result = veilgraph("net", "provision", folder / "project.yaml", "--out", folder / "consortium")
     assert result.exit_code == 0, result.output
     for name in ("server", "bank", "shop", "ops@example.org", "authority"):
         assert name in result.stdout
@@ -70,13 +70,15 @@ def test_a_project_that_breaks_a_rule_is_refused(tmp_path: Path, changed: str, s
         "administrators": "administrators: [ops@example.org]",
     }
     (tmp_path / "project.yaml").write_text("\n".join({**lines, key: changed}.values()), encoding="utf-8")
-    assert said in one_error(veilgraph("provision", tmp_path / "project.yaml", "--out", tmp_path / "out"))
+    assert said in one_error(veilgraph("net", "provision", tmp_path / "project.yaml", "--out", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_project_is_provisioned_once(kits: Path) -> None:
     project = kits.parents[1] / "project.yaml"
-    assert "exists and is not an empty directory" in one_error(veilgraph("provision", project, "--out", kits.parent))
+    assert "exists and is not an empty directory" in one_error(
+        veilgraph("net", "provision", project, "--out", kits.parent)
+    )
 
 
 def test_a_key_of_ones_own_by_commands(kits: Path, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_a_stolen_kit_is_revoked_by_commands(kits: Path, party: Path, tmp_path: 
     assert said[1].endswith(f": {authority / 'revoked.pem'}")
     installed = veilgraph("cert", "install-list", bank, authority / "revoked.pem").stdout
     assert installed.startswith("list 1 is installed: 1 revoked")
-    assert "was revoked on 20" in one_error(veilgraph("join", bank, "--party", party))
+    assert "was revoked on 20" in one_error(veilgraph("net", "join", bank, "--party", party))
     serial = said[0].split()[1].removesuffix(",")
     anew = veilgraph("cert", "revoke", "bank", "--serial", serial, "--days", "7", "--authority", authority)
     assert "list 2, 1 revoked" in anew.stdout
@@ -108,7 +110,7 @@ def test_a_stolen_kit_is_revoked_by_commands(kits: Path, party: Path, tmp_path: 
 
 def test_a_site_may_insist_on_a_current_list(kits: Path, party: Path, tmp_path: Path) -> None:
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
-    said = one_error(veilgraph("join", bank, "--party", party, "--current-list"))
+    said = one_error(veilgraph("net", "join", bank, "--party", party, "--current-list"))
     assert "has no list of revoked certificates; get one from the authority: veilgraph cert install-list" in said
 
 
@@ -153,45 +155,47 @@ def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
 
 
 def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_path: Path) -> None:
-    assert "is not a start-up kit" in one_error(veilgraph("join", tmp_path, "--party", party))
-    assert "--party is missing: bank brings its tables" in one_error(veilgraph("join", kits / "bank"))
-    assert "the server has no data" in one_error(veilgraph("join", kits / "server", "--party", party))
-    assert "an administrator's kit" in one_error(veilgraph("join", kits / "ops@example.org"))
-    assert "party='bank', and the kit is shop's" in one_error(veilgraph("join", kits / "shop", "--party", party))
+    assert "is not a start-up kit" in one_error(veilgraph("net", "join", tmp_path, "--party", party))
+    assert "--party is missing: bank brings its tables" in one_error(veilgraph("net", "join", kits / "bank"))
+    assert "the server has no data" in one_error(veilgraph("net", "join", kits / "server", "--party", party))
+    assert "an administrator's kit" in one_error(veilgraph("net", "join", kits / "ops@example.org"))
+    assert "party='bank', and the kit is shop's" in one_error(veilgraph("net", "join", kits / "shop", "--party", party))
     damaged = tmp_path / "kit"
     (damaged / "startup").mkdir(parents=True)
     (damaged / "startup" / "fed_client.json").write_text("{}")
-    assert "client.crt: cannot be read" in one_error(veilgraph("join", damaged, "--party", party))
+    assert "client.crt: cannot be read" in one_error(veilgraph("net", "join", damaged, "--party", party))
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
-    said = one_error(veilgraph("join", kits / "bank", "--party", party, "--connect", "3"))
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--connect", "3"))
     assert said.startswith("bank could not connect in 3 s; is the server running")
 
 
 def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("data: {parties: [bank, shop]}\n", encoding="utf-8")
-    assert "is the kit of bank; give an administrator's" in one_error(veilgraph("submit", job, "--kit", kits / "bank"))
+    assert "is the kit of bank; give an administrator's" in one_error(
+        veilgraph("net", "submit", job, "--kit", kits / "bank")
+    )
     job.write_text("data: {parties: {bank: a.yaml, shop: b.yaml}}\n", encoding="utf-8")
     assert "names its holders and nothing of their files" in one_error(
-        veilgraph("submit", job, "--kit", kits / "ops@example.org")
+        veilgraph("net", "submit", job, "--kit", kits / "ops@example.org")
     )
     job.write_text("data: {dataset: digits}\n", encoding="utf-8")
-    assert "data.parties" in one_error(veilgraph("submit", job, "--kit", kits / "ops@example.org"))
-    assert "--work" in usage_error(veilgraph("submit", job, "--kit", kits / "bank", "--work", "dance"))
+    assert "data.parties" in one_error(veilgraph("net", "submit", job, "--kit", kits / "ops@example.org"))
+    assert "--work" in usage_error(veilgraph("net", "submit", job, "--kit", kits / "bank", "--work", "dance"))
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
 def test_a_server_that_does_not_answer_is_named(kits: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"veilgraph.deploy.control.{command}.__defaults__", (1.0,))
-    said = one_error(veilgraph(command, "--kit", kits / "ops@example.org"))
+    said = one_error(veilgraph("net", command, "--kit", kits / "ops@example.org"))
     assert "ops@example.org cannot reach the server at localhost:" in said
     assert "is it running?" in said
 
 
 def test_a_site_without_jobs_has_no_log(kits: Path) -> None:
-    assert "no log of job (any) is here" in one_error(veilgraph("logs", "--kit", kits / "bank"))
+    assert "no log of job (any) is here" in one_error(veilgraph("net", "logs", "--kit", kits / "bank"))
 
 
 def test_serve_needs_a_complete_run(tmp_path: Path) -> None:
@@ -203,7 +207,7 @@ def test_serve_needs_a_complete_run(tmp_path: Path) -> None:
         "--token-file",
         tmp_path / "token",
     ]
-    said = one_error_after_token(veilgraph("serve", tmp_path, *options))
+    said = one_error_after_token(veilgraph("net", "serve", tmp_path, *options))
     assert "is not a run directory" in said
     assert (tmp_path / "token").stat().st_mode & 0o077 == 0
 

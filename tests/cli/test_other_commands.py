@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -6,18 +7,23 @@ import pytest
 from research import paper_tables
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
+from veilgraph.cli.app import RENAMED
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.demo import demo_settings
 
-COMMANDS = (
-    "train", "predict", "check", "align", "report", "demo", "reproduce", "provision", "join", "machine", "submit",
-    "status", "logs", "stop", "serve", "export",
-    "demo-network", "cert",
-)  # fmt: skip
-CERTIFICATES = tuple(
-    f"cert {name}" for name in ("request", "sign", "install", "revoke", "install-list", "protect", "unprotect")
-)
+GROUPS = {
+    "": (
+        "train", "resume", "predict", "audit", "report", "check", "budget", "demo", "reproduce", "data", "net", "cert",
+    ),
+    "data": ("check", "align", "export"),
+    "net": (
+        "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
+        "machine", "machine-secret",
+    ),
+    "cert": ("request", "sign", "install", "revoke", "install-list", "protect", "unprotect"),
+}  # fmt: skip
+COMMANDS = [f"{group} {name}".strip() for group, names in GROUPS.items() for name in names if name not in GROUPS]
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
@@ -25,14 +31,23 @@ def test_the_version_is_printed() -> None:
     assert veilgraph("--version").stdout == f"veilgraph {__version__}\n"
 
 
-def test_help_lists_every_command() -> None:
-    text = veilgraph("--help").stdout
-    assert all(f" {command} " in text for command in COMMANDS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_lists_every_command(group: str) -> None:
+    text = veilgraph(*group.split(), "--help").stdout
+    assert re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE) == list(GROUPS[group])
 
 
-@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name != "cert"), *CERTIFICATES])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example(command: str) -> None:
-    assert f"Example: veilgraph {command}" in veilgraph(*command.split(), "--help").stdout
+    assert f"Example: veilgraph {command} " in veilgraph(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize(("old", "new"), [*RENAMED.items(), ("train --resume", "resume")])
+def test_old_names_work_and_say_the_new_one(old: str, new: str) -> None:
+    called, asked = veilgraph(*old.split(), "--help"), veilgraph(*new.split(), "--help")
+    assert called.stderr == f"veilgraph: veilgraph {old} is called veilgraph {new} now\n"
+    assert (called.stdout, called.exit_code) == (asked.stdout, 0)
+    assert new in COMMANDS
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

@@ -66,7 +66,7 @@ def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(run, cut)
     (cut / "summary.json").unlink()
-    assert f"finish it with: veilgraph train --resume {cut}" in one_error(veilgraph("predict", cut))
+    assert f"finish it with: veilgraph resume {cut}" in one_error(veilgraph("predict", cut))
 
 
 def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) -> None:

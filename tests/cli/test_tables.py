@@ -15,9 +15,9 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("exported") / "organisations"
-    result = veilgraph("export", "synthetic", "--out", out, "--holders", "2", "--overlap", "0.8")
+    result = veilgraph("data", "export", "synthetic", "--out", out, "--holders", "2", "--overlap", "0.8")
     assert result.exit_code == 0, result.output
-    assert "veilgraph check" in result.stdout
+    assert "veilgraph data check" in result.stdout
     return out
 
 
@@ -25,16 +25,16 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
     short = ["--set", "train.epochs=3", "--set", "model.dim=4"]
-    aligned = veilgraph("align", tables / "job.yaml", "--out", out, *short)
+    aligned = veilgraph("data", "align", tables / "job.yaml", "--out", out, *short)
     assert aligned.exit_code == 0, aligned.output
     assert "of which 320 are common to all holders" in aligned.stdout
-    result = veilgraph("train", "--resume", out)
+    result = veilgraph("resume", out)
     assert result.exit_code == 0, result.output
     return out
 
 
 def test_check_shows_a_party_file(tables: Path) -> None:
-    result = veilgraph("check", tables / "A" / "party.yaml")
+    result = veilgraph("data", "check", tables / "A" / "party.yaml")
     assert result.exit_code == 0, result.output
     assert "Party A" in result.stdout
     assert "is a valid party file" in result.stdout
@@ -56,17 +56,17 @@ def test_check_and_budget_make_no_connection(tables: Path, monkeypatch: pytest.M
         monkeypatch.setattr(socket.socket, way, refused)
     with socket.socket() as other, pytest.raises(AssertionError, match="was to leave"):
         other.connect(("127.0.0.1", 9))
-    for command, file in (("check", "A/party.yaml"), ("check", "job.yaml"), ("budget", "job.yaml")):
-        assert veilgraph(command, tables / file).exit_code == 0
+    for command, file in ((("data", "check"), "A/party.yaml"), (("check",), "job.yaml"), (("budget",), "job.yaml")):
+        assert veilgraph(*command, tables / file).exit_code == 0
 
 
 def test_check_names_what_is_wrong_with_a_party_file(tables: Path, tmp_path: Path) -> None:
     broken = tmp_path / "party.yaml"
     broken.write_text((tables / "A" / "party.yaml").read_text(encoding="utf-8").replace("id: id", "id: name"), "utf-8")
-    assert "nodes.csv" in one_error(veilgraph("check", broken))
+    assert "nodes.csv" in one_error(veilgraph("data", "check", broken))
     assert "a party file is edited" in usage_error(veilgraph("check", broken, "--set", "a=1"))
     broken.write_text("party: A\n", encoding="utf-8")
-    assert "party.yaml: nodes: Field required" in one_error(veilgraph("check", broken))
+    assert "party.yaml: nodes: Field required" in one_error(veilgraph("data", "check", broken))
 
 
 def test_predict_by_id(trained: Path, tmp_path: Path) -> None:
@@ -96,7 +96,9 @@ def test_report_says_what_was_sent_and_why_it_may_leave(trained: Path, tmp_path:
 
 
 def test_export_refuses_what_it_cannot_do(tables: Path, tmp_path: Path) -> None:
-    assert "exists" in one_error(veilgraph("export", "synthetic", "--out", tables))
-    assert "overlap=1.5" in one_error(veilgraph("export", "synthetic", "--out", tmp_path / "a", "--overlap", "1.5"))
-    assert "data.dataset='karate'" in one_error(veilgraph("export", "karate", "--out", tmp_path / "b"))
+    assert "exists" in one_error(veilgraph("data", "export", "synthetic", "--out", tables))
+    assert "overlap=1.5" in one_error(
+        veilgraph("data", "export", "synthetic", "--out", tmp_path / "a", "--overlap", "1.5")
+    )
+    assert "data.dataset='karate'" in one_error(veilgraph("data", "export", "karate", "--out", tmp_path / "b"))
     assert not (tmp_path / "a").exists()

@@ -18,7 +18,7 @@ def interrupted(*_: Any, **__: Any) -> NoReturn:
 
 
 def test_training_ends_with_the_result_and_where_it_is(run: Path) -> None:
-    result = veilgraph("train", "--resume", run)
+    result = veilgraph("resume", run)
     assert result.exit_code == 0
     for part in ("best epoch", "test accuracy", "seconds per step", "sent by A", "sent by B", "sent by server"):
         assert part in result.stdout
@@ -54,7 +54,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_result(run: Path, tmp_path: 
     (cut / "summary.json").unlink()
     for checkpoint in cut.glob("parties/*/checkpoints/epoch-000004.safetensors"):
         checkpoint.unlink()
-    result = veilgraph("train", "--resume", cut)
+    result = veilgraph("resume", cut)
     assert result.exit_code == 0, result.output
     ours, whole = (json.loads((path / "summary.json").read_text(encoding="utf-8")) for path in (cut, run))
     assert ours["started_at"] == 2
@@ -65,7 +65,7 @@ def test_a_profile_is_said_to_be_there(job: Path, run: Path, tmp_path: Path) -> 
     result = veilgraph("train", job, "--set", "train.epochs=1", "--profile", "--out", tmp_path / "run")
     assert f"trace   {tmp_path / 'run' / 'trace.json'}: " in result.stdout
     assert json.loads((tmp_path / "run" / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    assert "trace" not in veilgraph("train", "--resume", run).stdout
+    assert "trace" not in veilgraph("resume", run).stdout
 
 
 def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, mo
     out = tmp_path / "run"
     result = veilgraph("train", job, "--out", out)
     assert result.exit_code == 130
-    assert result.stderr.splitlines()[-1] == f"veilgraph: stopped; go on with: veilgraph train --resume {out}"
+    assert result.stderr.splitlines()[-1] == f"veilgraph: stopped; go on with: veilgraph resume {out}"
     monkeypatch.undo()
-    assert veilgraph("train", "--resume", out).exit_code == 0
+    assert veilgraph("resume", out).exit_code == 0
 
 
 def test_an_interrupt_before_the_run_began_says_so(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +126,22 @@ def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
 
 
 def test_resuming_what_is_no_run_is_one_line(tmp_path: Path) -> None:
-    assert "is not a run directory" in one_error(veilgraph("train", "--resume", tmp_path))
+    assert "is not a run directory" in one_error(veilgraph("resume", tmp_path))
 
 
-@pytest.mark.parametrize("arguments", [[], ["job.yaml", "--resume", "run"]])
-def test_a_job_or_a_run_is_needed_not_both(arguments: list[str]) -> None:
-    assert "either a job file or --resume" in usage_error(veilgraph("train", *arguments))
+def test_a_job_is_needed() -> None:
+    assert "JOB.yaml" in usage_error(veilgraph("train"))
 
 
-@pytest.mark.parametrize("option", [["--out", "x"], ["--set", "seed=1"]])
+@pytest.mark.parametrize("option", [["--out", "x"], ["--set", "seed=1"], ["job.yaml"]])
 def test_a_resumed_run_keeps_its_job_and_directory(run: Path, option: list[str]) -> None:
-    assert "--resume goes on with the run's own job" in usage_error(veilgraph("train", "--resume", run, *option))
+    assert option[0].removesuffix(".yaml") in usage_error(veilgraph("resume", run, *option))
+
+
+@pytest.mark.parametrize("words", [("--resume", "{}"), ("--resume={}",), ("--processes", "--resume", "{}")])
+def test_the_old_option_still_resumes(run: Path, words: tuple[str, ...]) -> None:
+    result = veilgraph("train", *(word.format(run) for word in words))
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[0] == "veilgraph: veilgraph train --resume is called veilgraph resume now"
+    assert "best epoch" in result.stdout
+    assert "resume" in usage_error(veilgraph("train", "job.yaml", *(word.format(run) for word in words)))

@@ -75,13 +75,14 @@ def test_the_command_tells_a_partys_process_how_many_machines_it_has(alone, tmp_
 
 @contextmanager
 def machine(party_file):
-    """``veilgraph machine`` of rank 1."""
+    """``veilgraph net machine`` of rank 1."""
     command = [
         sys.executable,
         "-W",
         "ignore",
         "-m",
         "veilgraph.cli",
+        "net",
         "machine",
         "--party",
         str(party_file),
@@ -123,7 +124,7 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
     named = read_party_settings(tmp_path / "party.yaml").machines
     assert named is not None
     machines = named.within(tmp_path)
-    assert veilgraph("machine-secret", tmp_path / "party.yaml").exit_code == 0
+    assert veilgraph("net", "machine-secret", tmp_path / "party.yaml").exit_code == 0
 
     def simulated(run, party, work, link, custom, _):
         run_simulated(run, party, work, link, custom, machines if party == "A" else None)
@@ -156,9 +157,9 @@ def test_what_cannot_be_spread_is_refused_before_a_run_begins(alone, tmp_path):
     assert not (tmp_path / "run").exists()
     assert "'A' is not PARTY=COUNT" in usage_error(veilgraph("train", "job.yaml", "--machines", "A"))
     (tmp_path / "party.yaml").write_text(PARTY.format(address="127.0.0.1:29500"))
-    error = one_error(veilgraph("machine", "--party", tmp_path / "party.yaml", "--rank", "2"))
+    error = one_error(veilgraph("net", "machine", "--party", tmp_path / "party.yaml", "--rank", "2"))
     assert error.startswith("--rank 2: the party file has machines.count=2")
     (tmp_path / "party.yaml").write_text(PARTY.format(address="10.0.0.5"))
-    error = one_error(veilgraph("machine", "--party", tmp_path / "party.yaml", "--rank", "1"))
+    error = one_error(veilgraph("net", "machine", "--party", tmp_path / "party.yaml", "--rank", "1"))
     assert "machines.address='10.0.0.5'" in error
     assert "as in 10.0.0.5:29500" in error

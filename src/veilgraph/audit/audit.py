@@ -70,7 +70,7 @@ def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda
     asked = plan or AuditPlan()
     run = RunDirectory.open(path)
     if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
     settings = run.settings
     if CLIENT in settings.data.names:
         raise ConfigError(
@@ -106,7 +106,7 @@ def _check_whole(run: RunDirectory) -> None:
     if missing:
         raise RunError(
             f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; audit a "
-            "run of all parties on one machine or, across organisations: veilgraph submit --work audit"
+            "run of all parties on one machine or, across organisations: veilgraph net submit --work audit"
         )
 
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 
-from veilgraph.cli import audit as audit
-from veilgraph.cli import certificates as certificates
-from veilgraph.cli import consent as consent
-from veilgraph.cli import machine as machine
-from veilgraph.cli import network as network
-from veilgraph.cli import privacy as privacy
-from veilgraph.cli import training as training
+from veilgraph.cli import train as train  # isort: skip - the order in which help lists the commands
+from veilgraph.cli import predict as predict  # isort: skip
+from veilgraph.cli import audit as audit  # isort: skip
+from veilgraph.cli import report as report  # isort: skip
+from veilgraph.cli import data as data  # isort: skip
+from veilgraph.cli import privacy as privacy  # isort: skip
+from veilgraph.cli import demo as demo  # isort: skip
+from veilgraph.cli import network as network  # isort: skip
+from veilgraph.cli import consent as consent  # isort: skip
+from veilgraph.cli import machine as machine  # isort: skip
+from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import app
 
 __all__ = ["app", "main"]

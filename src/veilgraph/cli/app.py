@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
 import yaml
 from rich.console import Console
+from typer.core import TyperGroup
 
 from veilgraph import __version__
 from veilgraph.core.errors import VeilgraphError
@@ -25,14 +26,54 @@ Parameters = ParamSpec("Parameters")
 
 INTERRUPTED: Final = 130
 
+RENAMED: Final = {
+    "align": "data align",
+    "export": "data export",
+    **{name: f"net {name}" for name in ("provision", "join", "submit", "status", "logs", "stop", "serve", "machine")},
+    "machine-secret": "net machine-secret",
+    "demo-network": "net demo",
+}
+"""Command of version 0.1 → what it is called now. ``train --resume RUN`` is ``resume RUN``."""
+
+
+class Commands(TyperGroup):
+    """Takes commands by the names of version 0.1, too, and says what they are called now."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own of click's types
+        """The command that the first argument names, with the arguments that are left for it."""
+        name, *rest = args
+        if name == "train" and (old := [word for word in rest if word.partition("=")[0] == "--resume"]):
+            place = rest.index(old[0])
+            _, given, run = old[0].partition("=")
+            rest[place : place + 1] = [run] if given else []
+            name, new = "train --resume", "resume"
+        else:
+            new = RENAMED.get(name, name)
+        if new != name:
+            say(f"veilgraph {name} is called veilgraph {new} now")
+        return super().resolve_command(ctx, [*new.split(), *rest])
+
+
 app = typer.Typer(
     name="veilgraph",
+    cls=Commands,
     help="Train a graph neural network together across organisations that share customers but not data.",
     epilog="Start with: veilgraph demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _group(name: str, words: str) -> typer.Typer:
+    made = typer.Typer(name=name, help=words, no_args_is_help=True)
+    app.add_typer(made)
+    return made
+
+
+data = _group("data", "Tables and data sets: check one's own, align all holders', export public ones.")
+net = _group("net", "Jobs across organisations: provision, join, submit, answer, watch, serve.")
+cert = _group("cert", "Certificates and private keys: request, sign, install, revoke, protect.")
 
 Overrides = Annotated[
     list[str] | None,

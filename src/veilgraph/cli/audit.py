@@ -57,7 +57,7 @@ def audit_command(
 ) -> None:
     """Attack what each party of a run saw, measure what it learns, and compare that with limits.
 
-    In one holder's part of a run across organisations, what the newest veilgraph submit --work audit found is shown.
+    In one holder's part of a run across organisations, what the newest net submit --work audit found is shown.
     Else every adversary is given what its own link recorded and its own data, and the published attacks are mounted on
     that. Writes audit.json into the run's directory; veilgraph report RUN draws it. Exits with 3 where a limit of
     the job or of --limit is exceeded, or may be by the 95 % interval, or nothing could be held to it; where a
@@ -115,7 +115,7 @@ def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
         )
     found = read_audit(run)
     if found is None:
-        raise RunError(f"{run} was not audited; where all parties allow it: veilgraph submit JOB.yaml --work audit")
+        raise RunError(f"{run} was not audited; where all parties allow it: veilgraph net submit JOB.yaml --work audit")
     return found
 
 

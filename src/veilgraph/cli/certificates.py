@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilgraph.cli.app import app, command
+from veilgraph.cli.app import cert, command
 from veilgraph.cli.network import deployment, open_kit
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 
 if TYPE_CHECKING:
     from veilgraph.deploy.authority import Authority
     from veilgraph.deploy.kit import Kit
-
-cert = typer.Typer(
-    name="cert", help="Certificates and private keys: request, sign, install, revoke, protect.", no_args_is_help=True
-)
-app.add_typer(cert)
 
 KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")]
 AuthorityOption = Annotated[Path, typer.Option("--authority", metavar="DIR", help="The folder that provision made.")]

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilgraph.cli.app import app, command
+from veilgraph.cli.app import command, net
 from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from veilgraph.deploy.kit import Kit
     from veilgraph.protocol.requests import Waiting
-
-net = typer.Typer(help="Jobs across organisations: what waits for you, and your answer.", no_args_is_help=True)
-app.add_typer(net, name="net")
 
 HolderKit = Annotated[Path, typer.Option("--kit", metavar="KIT", help="The holder's start-up kit. Default: here.")]
 

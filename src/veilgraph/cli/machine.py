@@ -1,4 +1,4 @@
-"""Several machines of one party: the command that its further ones run, and the option of a trial on this one."""
+"""Commands for several machines of one party: net machine, net machine-secret."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import command, say
-
-MachinesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--machines",
-        metavar="PARTY=COUNT",
-        help="So many processes share this holder's local part, as machines of its own would; implies --processes.",
-    ),
-]
+from veilgraph.cli.app import command, net, say
 
 
-@command("machine", "veilgraph machine --party bank/party.yaml --rank 1")
+@command("machine", "veilgraph net machine --party bank/party.yaml --rank 1", net)
 def machine_command(
     party: Annotated[Path, typer.Option(metavar="PARTY.yaml", help="The same party file as at the one that joins.")],
     rank: Annotated[int, typer.Option(min=1, help="Of this machine: 1, 2, … up to machines.count - 1.")],
@@ -35,7 +26,7 @@ def machine_command(
     attend(read_party_settings(party), party.absolute().parent, rank, say)
 
 
-@command("machine-secret", "veilgraph machine-secret bank/party.yaml")
+@command("machine-secret", "veilgraph net machine-secret bank/party.yaml", net)
 def machine_secret_command(
     party: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="A party file with machines.secret.")],
 ) -> None:
@@ -53,14 +44,3 @@ def machine_secret_command(
     path = machines.within(party.absolute().parent).secret
     write_secret(path)
     say(f"{path}: made; copy it to all machines of the party, readable there by their account alone")
-
-
-def machine_counts(texts: list[str] | None) -> dict[str, int]:
-    """What ``--machines`` says: holder → number of processes."""
-    counts: dict[str, int] = {}
-    for text in texts or ():
-        name, _, count = text.rpartition("=")
-        if not name or not (count.isascii() and count.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not PARTY=COUNT, as in A=2", param_hint="--machines")
-        counts[name] = int(count)
-    return counts

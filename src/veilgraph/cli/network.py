@@ -1,4 +1,4 @@
-"""Commands for jobs across organisations: provision, join, submit, status, logs, stop, serve."""
+"""Commands for jobs across organisations: net provision, join, submit, status, logs, stop, serve, demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, fresh_path, messages, read_settings, results, say
+from veilgraph.cli.app import Overrides, command, fresh_path, messages, net, read_settings, results, say
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.core.errors import ConfigError
 
@@ -33,7 +33,7 @@ def deployment() -> Iterator[None]:
         ) from error
 
 
-@command("provision", "veilgraph provision project.yaml --out consortium")
+@command("provision", "veilgraph net provision project.yaml --out consortium", net)
 def provision_command(
     project: Annotated[Path, typer.Argument(metavar="PROJECT.yaml", help="Who takes part, and where the server is.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("consortium"),
@@ -51,10 +51,12 @@ def provision_command(
         typer.echo(f"{name:24} {kit}")
     typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
     typer.echo("every key was made here: hand the kits over, then remove your copies of them")
-    typer.echo("next, at the server: veilgraph join KIT; at every holder: veilgraph join KIT --party party.yaml")
+    typer.echo(
+        "next, at the server: veilgraph net join KIT; at every holder: veilgraph net join KIT --party party.yaml"
+    )
 
 
-@command("join", "veilgraph join consortium/kits/bank --party bank/party.yaml")
+@command("join", "veilgraph net join consortium/kits/bank --party bank/party.yaml", net)
 def join_command(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server or a holder.")],
     party: Annotated[Path | None, typer.Option(metavar="PARTY.yaml", help="The holder's own party file.")] = None,
@@ -107,7 +109,7 @@ def join_command(
         )
 
 
-@command("submit", "veilgraph submit job.yaml --kit consortium/kits/ops@example.org")
+@command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
 def submit_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.parties names the holders.")],
     kit: KitOption,
@@ -148,7 +150,7 @@ def submit_command(
         typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
 
-@command("status", "veilgraph status --kit consortium/kits/ops@example.org")
+@command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net)
 def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> None:
     """Show who is connected and which jobs were submitted."""
     with deployment():
@@ -161,7 +163,7 @@ def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> No
     results().print(project_table(found))
 
 
-@command("logs", "veilgraph logs --kit consortium/kits/bank")
+@command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
 def logs_command(
     kit: Annotated[
         Path,
@@ -178,9 +180,9 @@ def logs_command(
         typer.echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
-@command("stop", "veilgraph stop --kit consortium/kits/ops@example.org")
+@command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
 def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
-    """Stop a running job; the parties keep their checkpoints, and submit --resume goes on."""
+    """Stop a running job; the parties keep their checkpoints, and net submit --resume goes on."""
     with deployment():
         from veilgraph.deploy.control import stop  # noqa: PLC0415
 
@@ -189,7 +191,7 @@ def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: Passphra
     typer.echo(f"stopped {stopped}")
 
 
-@command("serve", "veilgraph serve runs/fraud --certificate tls.crt --key tls.key --token-file token")
+@command("serve", "veilgraph net serve runs/fraud --certificate tls.crt --key tls.key --token-file token", net)
 def serve_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The label holder's part of a trained run from tables.")],
     certificate: Annotated[Path, typer.Option(metavar="FILE.pem", help="Certificate of this service.")],
@@ -223,45 +225,8 @@ def serve_command(
         )
 
 
-@command("export", "veilgraph export digits --out organisations --holders 3 --overlap 0.8")
-def export_command(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
-    holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
-    overlap: Annotated[
-        float,
-        typer.Option(help="Share of the nodes that all of them know; horizontal: of the edges that a second one has."),
-    ] = 0.8,
-    paradigm: Annotated[
-        Literal["vertical", "horizontal"],
-        typer.Option(help="vertical: columns of the same nodes; horizontal: nodes in the same columns."),
-    ] = "vertical",
-    seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
-    table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
-) -> None:
-    """Write a public data set as if organisations had exported their own tables: to try everything out."""
-    from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
-    from veilgraph.samples.organisations import export_dataset, export_parts  # noqa: PLC0415
-
-    data: dict[str, object] = {"dataset": dataset, "holders": holders}
-    by_nodes = not JOBS[paradigm]().is_aligned
-    if by_nodes:
-        data["parts"] = {"overlap": overlap}
-    settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
-    with messages().status("writing tables"):
-        if by_nodes:
-            files = export_parts(settings, out, seed, table_format)
-        else:
-            files = export_dataset(settings, out, overlap, seed, table_format)
-    for party, file in files.items():
-        typer.echo(f"{party:24} {file}")
-    typer.echo(f"check one with: veilgraph check {next(iter(files.values()))}")
-    typer.echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
-    typer.echo(f"or across organisations: veilgraph provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}")
-
-
-@command("demo-network", "veilgraph demo-network --out runs/network")
-def demo_network_command(
+@command("demo", "veilgraph net demo --out runs/network", net)
+def demo_command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make. Default: in runs/.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
 ) -> None:
@@ -269,7 +234,7 @@ def demo_network_command(
     with deployment():
         from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
 
-        run = run_network_demo(out or fresh_path("demo-network"), say, epochs)
+        run = run_network_demo(out or fresh_path("net-demo"), say, epochs)
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.jobs import load_result  # noqa: PLC0415
 

@@ -61,7 +61,7 @@ class Authority:
         key = self.key_file.read(self.passphrase)
         if not isinstance(key, rsa.RSAPrivateKey):
             raise ConfigError(
-                f"{self.path / 'rootCA.key'}: not an RSA key; give the folder that veilgraph provision made"
+                f"{self.path / 'rootCA.key'}: not an RSA key; give the folder that veilgraph net provision made"
             )
         return key
 

@@ -240,7 +240,9 @@ def _await_holders(session: Session, holders: tuple[PartyId, ...], connect_s: fl
     deadline = time.monotonic() + connect_s
     while missing := sorted(set(holders) - set(_connected(session))):
         if time.monotonic() > deadline:
-            raise LinkError(f"not connected: {', '.join(missing)}; start there: veilgraph join KIT --party party.yaml")
+            raise LinkError(
+                f"not connected: {', '.join(missing)}; start there: veilgraph net join KIT --party party.yaml"
+            )
         time.sleep(_POLL_S)
 
 
@@ -303,8 +305,8 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
             hint = "; go on with --resume" if name in _CONSEQUENCES else ""
             return kind(f"{message}{hint}")
     return _Ended(
-        f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph logs, and at each site the log "
-        "of its job; go on with --resume"
+        f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph net logs, and at each site the "
+        "log of its job; go on with --resume"
     )
 
 
@@ -323,7 +325,7 @@ def _known(session: Session, job_id: str | None) -> str:
     ids = [str(job["job_id"]) for job in jobs if str(job["job_id"]).startswith(job_id or "")]
     if not ids or (job_id is not None and len(ids) > 1 and job_id not in ids):
         wanted = "no job was submitted yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"
-        raise RunError(f"{wanted}; see veilgraph status")
+        raise RunError(f"{wanted}; see veilgraph net status")
     return ids[0] if job_id is None or job_id not in ids else job_id
 
 
@@ -331,5 +333,5 @@ def _own_log(kit: Kit, job_id: str | None) -> str:
     """The newest job's log in a site's own kit."""
     found = sorted(kit.path.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph status")
+        raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph net status")
     return found[-1].read_text(encoding="utf-8", errors="replace")

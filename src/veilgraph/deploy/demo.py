@@ -40,7 +40,7 @@ class LocalNetwork:
     Attributes:
         kits: participant → its kit.
         administrator: the kit of who submits jobs.
-        sites: participant → the process of its ``veilgraph join``.
+        sites: participant → the process of its ``veilgraph net join``.
     """
 
     kits: Mapping[PartyId, Path]
@@ -110,11 +110,11 @@ def local_network(
 
 
 def join_site(kit: Path, party_file: Path | None, threads: int) -> subprocess.Popen[bytes]:
-    """Starts ``veilgraph join`` in a process of its own; what it says goes to join.log in the kit."""
+    """Starts ``veilgraph net join`` in a process of its own; what it says goes to join.log in the kit."""
     party = [] if party_file is None else ["--party", str(party_file)]
     with whole_file(kit / "join.log") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.cli", "join", str(kit), *party],
+            [sys.executable, "-m", "veilgraph.cli", "net", "join", str(kit), *party],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,

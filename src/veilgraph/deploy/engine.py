@@ -133,7 +133,7 @@ def _run(
         share_cores(1)
     try:
         if not installed():
-            raise ConfigError("this process is not guarded; start the site with: veilgraph join KIT")
+            raise ConfigError("this process is not guarded; start the site with: veilgraph net join KIT")
         settings = parse_job(job)
         kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
         with _link(settings, kit, party, fl_ctx, abort_signal, why) as link:

@@ -65,7 +65,9 @@ class Kit:
         path = path.absolute()
         kind = next((kind for file, kind in _KINDS.items() if (path / "startup" / file).is_file()), None)
         if kind is None:
-            raise ConfigError(f"{path} is not a start-up kit; give a folder that veilgraph provision made under kits/")
+            raise ConfigError(
+                f"{path} is not a start-up kit; give a folder that veilgraph net provision made under kits/"
+            )
         certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
         return cls(path, kind, SERVER if kind == "server" else _common_name(certificate), passphrase)
 
@@ -133,7 +135,7 @@ class Kit:
         return _read_json(self.path / "startup" / file)
 
     def confine(self) -> None:
-        """Leaves ``veilgraph join`` as the only way to start the site: FLARE's own programs cannot open a listener."""
+        """Leaves ``net join`` as the only way to start the site: FLARE's own programs cannot open a listener."""
         _write_json(self.path / "local" / "comm_config.json", _COMMUNICATION)
         for script in (self.path / "startup").glob("*.sh"):
             script.unlink()

@@ -73,8 +73,8 @@ class LimitSettings(Settings):
     )
     allow_audit: bool = Field(
         False,
-        description="whether this party takes part in an audit across organisations (veilgraph submit --work audit): "
-        "it keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
+        description="whether this party takes part in an audit across organisations (net submit --work audit): it "
+        "keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
         "that rank random pairs of the other's nodes",
     )
     max_peer_ids: int | None = Field(

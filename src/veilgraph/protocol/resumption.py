@@ -22,7 +22,7 @@ NONCE_BYTES: Final = 16
 _ID_CHARACTERS: Final = 32
 WAY_OUT: Final = (
     "restore its part of the run, or let what was trained be replaced: limits.restart: true in a holder's party file, "
-    "veilgraph join KIT --restart at the server, or, with all parties on this machine, veilgraph train --resume RUN "
+    "veilgraph net join KIT --restart at the server, or, with all parties on this machine, veilgraph resume RUN "
     "--restart"
 )
 

@@ -96,8 +96,8 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     parties = settings.data.parties or {}
     if any(path is None for path in parties.values()):
         raise ConfigError(
-            "data.parties: names alone are for jobs across organisations (veilgraph submit); on one machine give every "
-            "holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
+            "data.parties: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
+            "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
         )
     paths = {name: path.absolute() for name, path in parties.items() if path}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})

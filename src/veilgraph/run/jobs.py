@@ -178,7 +178,7 @@ def predict(
     run = RunDirectory.open(path)
     settings = run.settings
     if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
     if nodes is not None and ids is not None:
         raise ConfigError("nodes and ids are both given; give one of them")
     _check_custom(settings, custom, processes=processes)
@@ -200,7 +200,7 @@ def load_result(path: Path) -> TrainResult:
     """
     run = RunDirectory.open(path)
     if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph train --resume {path}")
+        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
     return TrainResult(path, run.summary, run.metrics(), _predictions(run))
 
 

@@ -1,6 +1,6 @@
 """A further machine of a party: ``python -m veilgraph.run.machine HOST PORT RANK THREADS``, one job's process.
 
-``attend`` starts one after another; a user calls ``veilgraph machine``.
+``attend`` starts one after another; a user calls ``veilgraph net machine``.
 """
 
 from __future__ import annotations

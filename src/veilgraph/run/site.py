@@ -117,7 +117,7 @@ def take_part(
 
 def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
     if party_file is None:
-        raise ConfigError(f"{party} has no party file; join again with: veilgraph join KIT --party party.yaml")
+        raise ConfigError(f"{party} has no party file; join again with: veilgraph net join KIT --party party.yaml")
     return Organisation.read(party_file, party)
 
 

@@ -2,8 +2,8 @@
 
     python -m veilgraph.deploy.guard.program ROLE ARGUMENTS-OF-FLARE
 
-``veilgraph join`` starts a site so, and the site its jobs (``launchers``). A process that was started in another way
-is not guarded, and a job's part refuses to run in it (``deploy.engine``).
+``veilgraph net join`` starts a site so, and the site its jobs (``launchers``). A process that was started in another
+way is not guarded, and a job's part refuses to run in it (``deploy.engine``).
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def read_secret(path: Path) -> bytes:
             content = file.read(2 * SECRET_BYTES + 2)
     except OSError as error:
         raise ConfigError(
-            f"machines.secret={path}: cannot be read ({error}); make it with: veilgraph machine-secret PARTY.yaml, and "
-            "copy it to all machines of the party"
+            f"machines.secret={path}: cannot be read ({error}); make it with: veilgraph net machine-secret PARTY.yaml, "
+            "and copy it to all machines of the party"
         ) from error
     if mode & _OTHERS:
         raise ConfigError(
@@ -84,7 +84,7 @@ def read_secret(path: Path) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
             f"machines.secret={path}: is no line of {2 * SECRET_BYTES} hexadecimal digits; make it with: "
-            "veilgraph machine-secret PARTY.yaml"
+            "veilgraph net machine-secret PARTY.yaml"
         )
     return secret
 

@@ -1,0 +1,157 @@
+"""Commands for tables and data sets: check, data check, data align, data export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+import yaml
+
+from veilgraph.cli.app import (
+    Out,
+    Overrides,
+    Processes,
+    command,
+    data,
+    fresh_path,
+    messages,
+    read_settings,
+    results,
+    say,
+)
+from veilgraph.core.errors import ConfigError
+
+
+@command("check", "veilgraph check jobs/digits.yaml")
+def check_command(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
+    overrides: Overrides = None,
+) -> None:
+    """Validate a job and its data and show what was understood; nothing is sent, trained or written."""
+    if not _is_party_file(file):
+        _check_job(file, overrides)
+        return
+    if overrides:
+        raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
+    say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
+    _check_party(file)
+
+
+@command("check", "veilgraph data check bank/party.yaml", data)
+def check_party_command(
+    file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
+) -> None:
+    """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
+    _check_party(file)
+
+
+def _is_party_file(file: Path) -> bool:
+    """Party files name their party at the top; what cannot be read is reported as a job."""
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506 - makes nothing but text
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return False
+    return isinstance(content, dict) and "party" in content
+
+
+def _check_party(file: Path) -> int:
+    """Shows what a party file means; returns how many nodes its table has."""
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.report.party_table import party_tables  # noqa: PLC0415
+    from veilgraph.tables.describe import describe_party  # noqa: PLC0415
+
+    settings = read_party_settings(file)
+    with messages().status("reading the tables"):
+        description = describe_party(settings, file.absolute().parent)
+    for table in party_tables(description):
+        results().print(table)
+    typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
+    return description.nodes
+
+
+def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+    from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
+    from veilgraph.protocol.paradigm import PARADIGMS  # noqa: PLC0415
+
+    settings = read_settings(job, overrides)
+    if settings.data.from_tables:
+        PARADIGMS[settings.paradigm].check_tables(settings)
+        nodes = [_check_party(path) for path in (settings.data.parties or {}).values() if path is not None]
+        if said := delta_in_doubt(settings, min(nodes, default=None)):
+            typer.echo(said)
+        typer.echo(f"{job} is a valid job")
+        return
+    from veilgraph.report.tables import data_table  # noqa: PLC0415
+
+    with messages().status("reading the data"):
+        graphs = PARADIGMS[settings.paradigm].load(settings).graphs
+    if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
+        raise ConfigError(f"every holder refuses the job: {refused}")
+    results().print(data_table(graphs, aligned=settings.is_aligned))
+    typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+
+
+@command("align", "veilgraph data align job.yaml --out runs/aligned", data)
+def align_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
+    out: Out = None,
+    overrides: Overrides = None,
+    processes: Processes = False,
+) -> None:
+    """Find the nodes that all holders have in common, privately, and build every party's graph; trains nothing.
+
+    A horizontal job has the tables read and their columns compared. veilgraph train does either by itself; across
+    organisations it is veilgraph net submit --work align.
+    """
+    settings = read_settings(job, overrides)
+    from veilgraph.run.jobs import align  # noqa: PLC0415
+
+    path = out or fresh_path(settings.name)
+    with messages().status("aligning"):
+        found = align(settings, path, processes=processes)
+    common = found.pop("", None)
+    of_which = "" if common is None else f", of which {common} are common to all holders"
+    for holder, count in found.items():
+        typer.echo(f"{holder:24} {count} nodes{of_which}")
+    typer.echo(f"train with: veilgraph resume {path}")
+
+
+@command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)
+def export_command(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
+    holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
+    overlap: Annotated[
+        float,
+        typer.Option(help="Share of the nodes that all of them know; horizontal: of the edges that a second one has."),
+    ] = 0.8,
+    paradigm: Annotated[
+        Literal["vertical", "horizontal"],
+        typer.Option(help="vertical: columns of the same nodes; horizontal: nodes in the same columns."),
+    ] = "vertical",
+    seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
+    table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+) -> None:
+    """Write a public data set as if organisations had exported their own tables: to try everything out."""
+    from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import export_dataset, export_parts  # noqa: PLC0415
+
+    data: dict[str, object] = {"dataset": dataset, "holders": holders}
+    by_nodes = not JOBS[paradigm]().is_aligned
+    if by_nodes:
+        data["parts"] = {"overlap": overlap}
+    settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
+    with messages().status("writing tables"):
+        if by_nodes:
+            files = export_parts(settings, out, seed, table_format)
+        else:
+            files = export_dataset(settings, out, overlap, seed, table_format)
+    for party, file in files.items():
+        typer.echo(f"{party:24} {file}")
+    typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+    typer.echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
+    typer.echo(
+        f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}"
+    )

@@ -1,0 +1,96 @@
+"""Commands that need nothing of one's own: demo, reproduce."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+import veilgraph
+from veilgraph.cli.app import Out, command, fresh_path, messages, results
+from veilgraph.cli.showing import draw, say_where
+from veilgraph.core.errors import ConfigError
+
+REPRODUCED: Final = Path("runs/reproduce")
+
+
+@command("demo", "veilgraph demo --epochs 50")
+def demo_command(
+    out: Out = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
+) -> None:
+    """Train two holders of handwritten digits together, and compare with each alone and with pooled data."""
+    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.report.tables import comparison_table, traffic_table  # noqa: PLC0415
+    from veilgraph.samples.demo import demo_settings, run_demo  # noqa: PLC0415
+
+    settings = demo_settings(epochs)
+    path = out or fresh_path(settings.name)
+    with TrainingBars(messages()) as bars:
+        result = run_demo(settings, path, bars.stage)
+    draw(result.federated, result.references())
+    caption = f"Alone without labels: lent {settings.data.label_party}'s. Pooled: all data in one place."
+    results().print(comparison_table(result.summaries(), caption))
+    results().print(traffic_table(result.federated.summary["sent_bytes"]))
+    say_where(path)
+
+
+def _paper_tables() -> Callable[..., str]:
+    """What makes the papers' tables: it lies beside the sources of a checkout, and is not in what pip installs.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    checkout = str(Path(veilgraph.__file__).parents[2])
+    if checkout not in sys.path:
+        sys.path.insert(0, checkout)
+    try:
+        found: Callable[..., str] = import_module("research.paper_tables").reproduce
+    except ModuleNotFoundError as error:
+        if error.name not in ("research", "research.paper_tables"):
+            raise
+        raise ConfigError(
+            f"reproduce: {checkout} has no folder research; the papers' tables are in the project's repository and not "
+            "in the installed package: clone it, and call veilgraph there after make demo"
+        ) from error
+    return found
+
+
+@command("reproduce", "veilgraph reproduce table2 --datasets cora --seeds 1")
+def reproduce_command(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="table2 … table5, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
+            "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals, private-units.",
+        ),
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,
+    datasets: Annotated[
+        str | None, typer.Option(metavar="cora,citeseer", help="Only these of the table's data sets.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only rows with this in their name, as in --rows SAPGNN.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the table and its trainings.")] = REPRODUCED,
+    plaintext: Annotated[
+        bool, typer.Option("--plaintext", metavar="", help="Quicker: the protocols' plaintext twin in their place.")
+    ] = False,
+) -> None:
+    """Train what a table of the paper reports and print it with this machine's figures beside the paper's.
+
+    Called again after an interruption, or with more seeds, only what is missing is trained.
+    """
+    reproduce = _paper_tables()
+    from veilgraph.report.progress import counted  # noqa: PLC0415
+
+    names = None if datasets is None else [name.strip() for name in datasets.split(",")]
+    engine: Literal["federated", "plaintext"] = "plaintext" if plaintext else "federated"
+    with counted(messages()) as progress:
+        text = reproduce(table, seeds=seeds, datasets=names, rows=rows, out=out, progress=progress, engine=engine)
+    typer.echo(text)

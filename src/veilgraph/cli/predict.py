@@ -1,0 +1,88 @@
+"""The command that predicts with a trained run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilgraph.cli.app import Processes, command, messages
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
+
+
+@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv")
+def predict_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
+    nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
+    nodes_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
+    ] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
+    ] = None,
+    ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
+    processes: Processes = False,
+) -> None:
+    """Predict classes and their probabilities with a trained run, through the same joint protocol.
+
+    A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
+    run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
+    with veilgraph net submit --work predict.
+    """
+    chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
+    if chosen is not None and wanted is not None:
+        raise typer.BadParameter("give nodes or ids, not both")
+    from veilgraph.run.jobs import predict  # noqa: PLC0415
+
+    with messages().status("predicting"):
+        predictions = predict(run, chosen, ids=wanted, processes=processes)
+    text = predictions.csv()
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write_whole(out, text.encode())
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    typer.echo(f"wrote {len(predictions.nodes)} predictions to {out}")
+
+
+def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
+    if ids is not None and ids_file is not None:
+        raise typer.BadParameter("give --ids or --ids-file, not both")
+    if ids is not None:
+        return [text for text in ids.split(",") if text]
+    if ids_file is None:
+        return None
+    try:
+        return [line for line in ids_file.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
+
+
+def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
+    if nodes is not None and nodes_file is not None:
+        raise typer.BadParameter("give --nodes or --nodes-file, not both")
+    if nodes is not None:
+        return _numbers(nodes, "--nodes")
+    if nodes_file is None:
+        return None
+    try:
+        text = nodes_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{nodes_file}: cannot be read ({error}); give a text file of node numbers") from error
+    return _numbers(text, "--nodes-file")
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not (word.isascii() and word.isdigit())), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"{wrong!r} is not a node number; give numbers as in 1,5,7", param_hint=option)
+    if not words:
+        raise typer.BadParameter("there is no node in it; give numbers as in 1,5,7", param_hint=option)
+    return [int(word) for word in words]

@@ -1,0 +1,70 @@
+"""The command that tells what a run was: tables, a page, or whether its records are those that were signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilgraph.cli.app import command, messages, results
+
+
+@command("report", "veilgraph report runs/digits")
+def report_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="The page. Default: RUN/report.html.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", metavar="", help="Check that the records are those that were signed; no page.")
+    ] = False,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --verify: the project's root certificate. Default: the run's own copy."
+        ),
+    ] = None,
+) -> None:
+    """Show what each party sent to whom, why it may leave the party, and what privacy it has cost; and write a page.
+
+    The page is one HTML file that loads nothing: the job in words, who learned what, curves and scores, traffic,
+    privacy ledgers, and the audit if there was one.
+
+    With --verify nothing is written: every line of the records, and every signature and countersignature, is checked.
+    Exits with 1 at the first that is not as it was signed, and names the file and the line.
+    """
+    if verify:
+        if out is not None:
+            raise typer.BadParameter("--verify writes no page; leave one of the two out", param_hint="--out")
+        _verify(run, root)
+        return
+    if root is not None:
+        raise typer.BadParameter("is for --verify; give both, or leave it out", param_hint="--root")
+    from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
+    from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
+    from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+
+    if out is not None and out.suffix != ".html":
+        raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
+    directory, page = RunDirectory.open(run), out or run / PAGE
+    with messages().status("writing the page"):
+        write_page(directory, page)
+    records = [record for file in sorted(run.glob("parties/*/disclosures.jsonl")) for record in read_disclosures(file)]
+    if records:
+        results().print(disclosure_table(records))
+        results().print(reasons_table(records))
+    else:
+        typer.echo("nothing is on record as sent in this run yet")
+    if spent := read_spent(directory):
+        results().print(spent_table(spent, directory.settings))
+    typer.echo(f"page    {page}")
+
+
+def _verify(run: Path, root: Path | None) -> None:
+    from veilgraph.link.identity import load_roots  # noqa: PLC0415
+    from veilgraph.report.evidence import evidence_table  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.run.verifying import verify  # noqa: PLC0415
+
+    roots = () if root is None else load_roots(root)
+    results().print(evidence_table(verify(RunDirectory.open(run), roots)))

@@ -1,0 +1,52 @@
+"""A finished run in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from veilgraph.cli.app import results
+
+if TYPE_CHECKING:
+    from veilgraph.run.jobs import TrainResult
+
+
+def show_result(result: TrainResult) -> None:
+    """What a training reached, what it cost, and where it is."""
+    from veilgraph.report.budget import spent_table, worth  # noqa: PLC0415
+    from veilgraph.report.tables import run_table  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+
+    draw(result, {})
+    results().print(run_table(result.summary))
+    if "privacy" in result.summary:
+        settings = RunDirectory.open(result.path).settings
+        results().print(spent_table(result.summary["privacy"], settings))
+        if said := worth(result.summary, settings):
+            typer.echo(said)
+    say_where(result.path)
+
+
+def draw(result: TrainResult, references: dict[str, float]) -> None:
+    """Writes the curves of a run, with lines for the test accuracy of what it is compared with."""
+    from veilgraph.report.curves import draw_curves  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+
+    draw_curves(
+        result.metrics,
+        result.path / "curves.png",
+        references,
+        title=RunDirectory.open(result.path).settings.name,
+        best_epoch=result.summary["best_epoch"],
+    )
+
+
+def say_where(path: Path) -> None:
+    """Where a run and its files are."""
+    typer.echo(f"run     {path}")
+    typer.echo(f"curves  {path / 'curves.png'}")
+    if (trace := path / "trace.json").is_file():
+        typer.echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
+    typer.echo(f"predict with: veilgraph predict {path}")
