@@ -90,12 +90,12 @@ def _nothing() -> None:
 def main(arguments: list[str]) -> int:
     """Measures and prints a table; with arguments, runs one party."""
     if arguments:
-        folder, party, count, *peers = arguments
+        folder, party, count, report, *peers = arguments
         end_with_launcher()
         try:
             _party(folder, party, int(count), dict(peer.rsplit("=", 1) for peer in peers))
         except VeilgraphError as error:
-            return report_failure(error)
+            return report_failure(error, int(report))
         return 0
     print("| ids of each of 3 holders | in common | seconds | CPU seconds of a holder | holder sends | server sends |")
     print("|---|---|---|---|---|---|")

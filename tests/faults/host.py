@@ -57,6 +57,7 @@ class Outcome:
 
     Attributes:
         error: name of the class of what the launcher raised, empty when the run is complete.
+        code: of that, where it is an error of ours.
         message: its text.
         failures: party → class and text of what its process reported.
         silent: parties that did not end by themselves within the grace period.
@@ -65,6 +66,7 @@ class Outcome:
     """
 
     error: str = ""
+    code: str = ""
     message: str = ""
     failures: dict[PartyId, tuple[str, str]] = field(default_factory=dict)
     silent: list[PartyId] = field(default_factory=list)
@@ -202,7 +204,7 @@ def _die_at_write(which: int | str) -> None:
 
 def serve(channel: Connection) -> None:
     """Body of the host process: carries out orders until the test closes the pipe."""
-    usual_grace_s = launch._GRACE_S
+    usual_grace_s = launch.GRACE_S
     launch.subprocess.Popen = Forked  # type: ignore[attr-defined]
     channel.send(("ready", None))
     while True:
@@ -210,16 +212,16 @@ def serve(channel: Connection) -> None:
             order: Order = channel.recv()
         except EOFError:
             return
-        launch._GRACE_S = usual_grace_s if order.grace_s is None else order.grace_s  # type: ignore[misc]
+        launch.GRACE_S = usual_grace_s if order.grace_s is None else order.grace_s  # type: ignore[misc]
         channel.send(("ended", _carry_out(order, channel)))
 
 
 def _carry_out(order: Order, channel: Connection) -> Outcome:
     outcome, began = Outcome(), time.monotonic()
-    reported, cause = launch.reported_failure, launch._cause
+    reported, cause = launch.reported_failure, launch.first_cause
 
-    def report(party: PartyId, code: int, output: str) -> VeilgraphError:
-        error = reported(party, code, output)
+    def report(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
+        error = reported(party, code, report, output)
         outcome.failures[party] = type(error).__name__, str(error)
         return error
 
@@ -235,7 +237,7 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
 
     Forked.die, Forked.first_failure, Forked.started = order.dies, None, {}
     Forked.report = staticmethod(started)
-    launch.reported_failure, launch._cause = report, first
+    launch.reported_failure, launch.first_cause = report, first
     try:
         if order.settings is None:
             Forked.parties = len(list((order.run / "parties").iterdir()))
@@ -245,7 +247,8 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
             train(order.settings, order.run, processes=True)
     except Exception as error:  # noqa: BLE001  (the test's to judge)
         outcome.error, outcome.message = type(error).__name__, str(error)
+        outcome.code = error.code if isinstance(error, VeilgraphError) else ""
     finally:
-        launch.reported_failure, launch._cause = reported, cause
+        launch.reported_failure, launch.first_cause = reported, cause
     outcome.seconds = time.monotonic() - began
     return outcome

@@ -22,6 +22,7 @@ from tests.faults.runs import ROLES, assert_undisturbed, graph_job, mean_job, se
 from tests.paradigms.test_resume import alive
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.launch import PROCESS_DIED
 
 KILLS = int(os.environ.get("VEILGRAPH_KILLS", "1"))
 Job = Callable[[Path], JobSettings]
@@ -60,7 +61,7 @@ def run_and_kill(host: Host, order: Order, role: PartyId, when: Moment) -> Outco
 
 def assert_stopped_cleanly(outcome: Outcome, role: PartyId) -> None:
     """The launcher names who died; every other party ended by itself, soon, with an error of its own that says why."""
-    assert outcome.error == "_Died"
+    assert (outcome.error, outcome.code) == ("PeerFailed", PROCESS_DIED)
     assert outcome.message.startswith(f"{role}'s process was killed by signal 9 (Killed)")
     assert "\n" not in outcome.message
     assert outcome.silent == []

@@ -26,6 +26,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import load_result, train
+from veilgraph.run.launch import PROCESS_DIED
 from veilgraph.run.run_directory import RunDirectory
 
 BUDGET = 8.0
@@ -145,7 +146,7 @@ def assert_kills_cost_no_more(folder: Path, host: Host, schedule: str, seed: int
             while True:
                 when, outcome = kill_once(host, runs[-1], role, source, life_s)
                 told.append(f"{runs[-1].run.name}: {role} at {when}")
-                if outcome.error == "_Died":
+                if outcome.code == PROCESS_DIED:
                     break
                 runs[-1].check_end(outcome)
                 life_s = min(life_s, outcome.seconds)

@@ -57,7 +57,7 @@ def test_the_command_tells_a_partys_process_how_many_machines_it_has(alone, tmp_
 
     def run_processes(commands, tick):
         for _, _, *arguments in commands.values():
-            worker.main(arguments)
+            worker.main([*arguments, "0"])
         raise RunError("enough")
 
     def run_simulated(run, party, work, link, *, machines):

@@ -7,4 +7,4 @@ from veilgraph.run import launch
 
 @pytest.fixture(autouse=True)
 def _no_idle_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_POLL_S", 0.002)
+    monkeypatch.setattr(launch, "POLL_S", 0.002)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from veilgraph.audit.finding import AuditResult, Finding, Skipped
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.settings import first_problem
+from veilgraph.core.settings import unsettled
 from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit, Limits
 from veilgraph.protocol.job import JobSettings
 
@@ -34,7 +34,7 @@ def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | Att
             before = found[name].figures() if name in found else {}
             found[name] = AttackLimit(**before | limit.figures())
     except ValidationError as error:
-        raise ConfigError(f"limits: {first_problem(error)}") from error
+        raise unsettled(error, "limits") from error
     return found
 
 

@@ -1,7 +1,8 @@
 """Every error veilgraph raises on purpose, in one tree.
 
-Each message names the argument, the value, the rule it broke and the way out. The command line prints the
-message of a ``VeilgraphError`` on one line and exits non-zero; anything else is a defect of ours.
+Each message names the argument, the value, the rule it broke and the way out, and each error has these apart: a code, a
+key, a value. The command line prints the message of a ``VeilgraphError`` on one line and exits non-zero; anything else
+is a defect of ours.
 
     VeilgraphError
     ├── ConfigError        a setting of the job
@@ -17,42 +18,146 @@ message of a ``VeilgraphError`` on one line and exits non-zero; anything else is
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Final, Self
+
+_BEGINNING: Final = 500
+"""Characters of a message that are read for its key."""
+_SUBJECT: Final = re.compile(
+    r"(?:party '(?P<party>[^']*)': |(?P<refuser>[\w.-]+) refuses the job: )?"
+    r"(?:(?P<file>\S*(?:/\S*?|\.(?:csv|jsonl?|parquet|safetensors|ya?ml)))(?:(?:, line (?P<line>\d+))?: | ))?"
+    r"(?:(?:job|party): )*"  # settings without a file
+    r"(?:(?P<key>[A-Za-z_][\w.-]*)=(?P<value>'[^']*'|\"[^\"]*\"|\[[^]]*]|\S+?(?=[,;:]?(?:\s|$)))"
+    r"|(?P<bare>[a-z_]\w*(?:\.\w+)+)(?=: ))?"
+)
+
 
 class VeilgraphError(Exception):
-    """Root of the tree; catching it catches every error that has a message for the user."""
+    """Root of the tree; catching it catches every error that has a message for the user.
+
+    What is not given apart is read from the message, as far as it begins ``key=value`` or ``dotted.key:``, after the
+    party or the file that it is about.
+
+    Args:
+        message: key, value, rule and way out, on one line.
+        code: which rule was broken, for programs; the class's own where it says enough.
+        key: dotted path of the setting, name of the argument, or the file; None where the error is about none.
+        value: what was found there; after it came from another process, as JSON has it.
+        party: whose setting, data or message it is.
+    """
+
+    code: str = "error"
+    key: str | None
+    value: object
+    party: str | None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str | None = None,
+        key: str | None = None,
+        value: object = None,
+        party: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        said = _SUBJECT.match(message[:_BEGINNING])
+        assert said is not None  # every part is optional
+        if key is None:
+            key = said["key"] or said["bare"] or said["file"]
+            if value is None and (shown := said["value"] or said["line"]):
+                value = _plain(shown)
+        self.key, self.value, self.party = key, value, party or said["party"] or said["refuser"]
+
+    def told(self, message: str) -> Self:
+        """The same error with another message, as whoever was not its cause tells it."""
+        return type(self)(message, code=self.code, key=self.key, value=self.value, party=self.party)
+
+    def to_json(self) -> str:
+        """The error as another process makes it anew by ``error_of_json``."""
+        kind = next(kind.__name__ for kind in type(self).__mro__ if KINDS.get(kind.__name__) is kind)
+        parts = {"code": self.code, "key": self.key, "value": self.value, "party": self.party}
+        return json.dumps({"kind": kind, "message": str(self), **parts}, default=str)
+
+
+def _plain(text: str) -> object:
+    """A value as a message shows it: a number, a truth value or null, else text without its quotes."""
+    if text[0] in "'\"":
+        return text[1:-1]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def error_of_json(text: str | bytes) -> VeilgraphError | None:
+    """The error that ``to_json`` wrote; None where the text is no error."""
+    try:
+        parts = json.loads(text)
+        message, kind = parts.pop("message"), KINDS[parts.pop("kind")]
+        return kind(" ".join(message.split()), **parts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 class ConfigError(VeilgraphError):
     """A setting is unknown, malformed or contradicts another."""
 
+    code = "config"
+
 
 class DataError(VeilgraphError):
     """A party's features, edges, labels or masks break a rule."""
+
+    code = "data"
 
 
 class RunError(VeilgraphError):
     """A run directory, a checkpoint or an output path cannot be used."""
 
+    code = "run"
+
 
 class RangeOverflow(VeilgraphError):
     """A value does not fit the fixed-point range of Z_2^64; the message names the scale to change."""
+
+    code = "range-overflow"
 
 
 class BudgetSpent(VeilgraphError):
     """The next release would take the total ε past the budget; it was not made."""
 
+    code = "budget-spent"
+
 
 class LinkError(VeilgraphError):
     """The exchange of messages between parties failed."""
+
+    code = "link"
 
 
 class ProtocolError(LinkError):
     """A message has the wrong tag, dtype, shape or content for this point of the protocol."""
 
+    code = "protocol"
+
 
 class PeerFailed(LinkError):
     """Another party stopped before the job was done."""
 
+    code = "peer-failed"
+
 
 class LinkTimeout(LinkError):
     """An expected message did not arrive within the timeout."""
+
+    code = "link-timeout"
+
+
+KINDS: Final[dict[str, type[VeilgraphError]]] = {
+    name: kind for name, kind in globals().items() if isinstance(kind, type) and issubclass(kind, VeilgraphError)
+}
+"""Every class of the tree by its name."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
 
@@ -28,6 +29,22 @@ def named_in(parts: Registry[Any]) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+def unsettled(error: ValidationError, source: str, way_out: str = "") -> ConfigError:
+    """The error of settings that break a rule: names the first broken key, its value and the rule.
+
+    Args:
+        error: of their model.
+        source: where they were read.
+        way_out: where the rule does not say it.
+    """
+    problem = error.errors(include_url=False)[0]
+    key, value = ".".join(map(str, problem["loc"])), problem["input"]
+    if isinstance(value, dict | BaseModel):  # a rule between settings: what it says of them
+        rule = ConfigError(problem["msg"].removeprefix("Value error, "))
+        key, value = rule.key or key, rule.value
+    return ConfigError(f"{source}: {first_problem(error)}{way_out}", key=key, value=value)
 
 
 def first_problem(error: ValidationError) -> str:

@@ -28,13 +28,20 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from veilgraph.core import errors
-from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
+from veilgraph.core.errors import (
+    ConfigError,
+    LinkError,
+    LinkTimeout,
+    PeerFailed,
+    RunError,
+    VeilgraphError,
+    error_of_json,
+)
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
-from veilgraph.deploy.kit import ALLOWED_CLASSES, SEE_ITS_LOG, TASK, Kit, SiteWork
+from veilgraph.deploy.kit import ALLOWED_CLASSES, ITS_LOG_SAYS, TASK, Kit, SiteWork
 from veilgraph.deploy.quiet import no_logs, no_prints
 from veilgraph.protocol.job import JobSettings
 
@@ -46,11 +53,13 @@ _RUNNING: Final = "RUNNING"
 _FINISHED: Final = "FINISHED:"
 _COMPLETED: Final = "FINISHED:COMPLETED"
 _ABORTED: Final = "FINISHED:ABORTED"
-_CONSEQUENCES: Final = (PeerFailed.__name__, LinkTimeout.__name__)
+_CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
+_ENDED: Final = "ended"
+"""Code of the error of a job that the engine ended without a party's word of why."""
 _APP: Final = "veilgraph"
 _OURS: Final = " - veilgraph - "
 _SAID: Final = re.compile(r" - veilgraph - INFO - (.*)")
-_REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\w+): (.*)")
+_REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\{.*\})")
 
 Report = Callable[[str], None]
 
@@ -110,16 +119,12 @@ def submit(
     for retry in range(retries + 1):
         try:
             return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
-        except (PeerFailed, LinkTimeout, _Ended) as error:
-            if retry == retries:
+        except (PeerFailed, LinkTimeout, RunError) as error:
+            if retry == retries or (isinstance(error, RunError) and error.code != _ENDED):
                 raise
             report(f"{error}; going on")
             resume, connect_s = True, max(connect_s, _REJOIN_S)
     raise RunError(f"retries={retries} must be at least 0")
-
-
-class _Ended(RunError):
-    """The engine ended a job without a party's word of why."""
 
 
 def _submit(
@@ -175,8 +180,14 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
     else:
         with _session(kit, connect_s) as session:
             text = _server_log(session, _known(session, job_id))
-    lines = text.splitlines(keepends=True)
+    lines = _REPORTED.sub(_shown, text).splitlines(keepends=True)
     return "".join(line for line in lines if everything or _OURS in line)
+
+
+def _shown(reported: re.Match[str]) -> str:
+    """A line with an error as a person reads it."""
+    error = error_of_json(reported[1])
+    return reported[0] if error is None else reported[0].replace(reported[1], f"{type(error).__name__}: {error}")
 
 
 def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
@@ -297,16 +308,14 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
     """Why a job failed, as the server's log tells it: a party's own error, or that a party failed."""
     if outcome == _ABORTED:
         return RunError(f"job {job_id} was stopped; go on with --resume")
-    reported = _REPORTED.findall(_server_log(session, job_id))
+    reported = filter(None, map(error_of_json, _REPORTED.findall(_server_log(session, job_id))))
     # What the server knows itself says most; then whose log says why; that a party was lost is what follows.
-    for name, message in sorted(reported, key=lambda line: (line[0] in _CONSEQUENCES, line[1].endswith(SEE_ITS_LOG))):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, VeilgraphError):
-            hint = "; go on with --resume" if name in _CONSEQUENCES else ""
-            return kind(f"{message}{hint}")
-    return _Ended(
+    for error in sorted(reported, key=lambda error: (isinstance(error, _CONSEQUENCES), error.code == ITS_LOG_SAYS)):
+        return error.told(f"{error}; go on with --resume") if isinstance(error, _CONSEQUENCES) else error
+    return RunError(
         f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph net logs, and at each site the "
-        "log of its job; go on with --resume"
+        "log of its job; go on with --resume",
+        code=_ENDED,
     )
 
 

@@ -23,11 +23,10 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from veilgraph.core import errors
-from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, VeilgraphError
+from veilgraph.core.errors import KINDS, ConfigError, LinkError, PeerFailed, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.guard.hooks import installed
-from veilgraph.deploy.kit import SEE_ITS_LOG, TASK, Kit
+from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
@@ -113,8 +112,8 @@ class ServerController(Controller):  # type: ignore[misc]
         if result is not None and result.get_return_code() == ReturnCode.OK:
             return
         kind = "" if result is None else str(result.get_header(_KIND, ""))
-        self._why = f"{name} {SEE_ITS_LOG}"
-        log.error("%s: %s", kind if kind in vars(errors) else PeerFailed.__name__, self._why)
+        self._why = f"{name} failed; its own log says why"
+        _failed(KINDS.get(kind, PeerFailed)(self._why, code=ITS_LOG_SAYS, party=name))
         self.system_panic(self._why, fl_ctx)
 
 
@@ -169,8 +168,8 @@ def _audit(run: RunDirectory, party: PartyId, link: Link) -> None:
 
 
 def _failed(error: VeilgraphError) -> str:
-    """Puts a party's own error into its log; returns its kind."""
-    log.error("%s: %s", type(error).__name__, " ".join(str(error).split()))
+    """Puts a party's own error into its log, where ``submit`` finds it as it is; returns its kind."""
+    log.error("%s", error.to_json())
     return type(error).__name__
 
 

@@ -30,7 +30,8 @@ ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.HolderExecutor", "veilgraph.d
 TASK: Final = "veilgraph"
 """FLARE's name for a party's part of a job."""
 
-SEE_ITS_LOG: Final = "failed; its own log says why"
+ITS_LOG_SAYS: Final = "its-log-says"
+"""Code of the error of a party that failed for what its own log alone says."""
 """All that others are told of a party's own error."""
 
 SiteWork = Literal["align", "train", "predict", "audit"]

@@ -14,9 +14,9 @@ from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import RunError
 from veilgraph.core.files import check_private, make_private, private_folder, write_whole
-from veilgraph.core.settings import first_problem
+from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
@@ -78,7 +78,7 @@ def read_project(path: Path) -> ProjectSettings:
     try:
         return ProjectSettings.model_validate(read_yaml(path, "project file"))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error)}") from error
+        raise unsettled(error, str(path)) from error
 
 
 def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:

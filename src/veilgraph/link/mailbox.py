@@ -146,7 +146,7 @@ class Mailbox:
         failure = self._failures.get(sender)
         if failure is not None:
             # A new error for every waiter: threads must not share one traceback.
-            raise type(failure)(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
+            raise failure.told(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
         if self._closed:
             raise LinkError(f"{self._owner} cannot receive {tag} from {sender}: its own link is closed")
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, first_problem
+from veilgraph.core.settings import Settings, first_problem, unsettled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.job import JobSettings
 
@@ -42,7 +42,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
     try:
         return JOBS[name].model_validate(_without_others(data, name))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {first_problem(error)}") from error
+        raise unsettled(error, source) from error
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Settings, first_problem
+from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.consent_settings import ConsentSettings
 from veilgraph.protocol.limits import LimitSettings
@@ -78,7 +78,7 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
     try:
         return PartySettings.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {first_problem(error)}") from error
+        raise unsettled(error, source) from error
 
 
 def read_party_settings(path: Path) -> PartySettings:

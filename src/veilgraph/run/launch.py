@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 import torch
 
-from veilgraph.core import errors
-from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError
+from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.sockets import socket_mesh
@@ -27,9 +26,13 @@ from veilgraph.mpc.ring import available_cores
 Result = TypeVar("Result")
 Tick = Callable[[], None]
 
-_POLL_S: Final = 0.05
+POLL_S: Final = 0.05
+"""How often it is looked whether parties still run."""
 _FAILED: Final = 3
-_GRACE_S: Final = 2.0
+PROCESS_DIED: Final = "process-died"
+"""Code of the error of a party whose process ended without a word of why."""
+GRACE_S: Final = 2.0
+"""How long the other parties have to end by themselves once one has failed."""
 _MALLOC_OPTIONS: Final = {
     -8: 1,  # M_ARENA_MAX: one heap for all threads
     -4: 0,  # M_MMAP_MAX: large blocks from the heap as well
@@ -79,16 +82,16 @@ def run_threads(
     finally:
         torch.set_num_threads(threads_before)
     if failures:
-        raise _cause(failures.values(), [party for party in programs if party not in failures])
+        raise first_cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}
 
 
 def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None:
     """Runs every party in an operating-system process of its own over local socket pairs.
 
-    Each process gets its command and, appended, ``peer=file descriptor`` for each other party; it inherits no other
-    descriptor but a standard input that ends with this process. A failing party reports its error on the last line of
-    its standard error.
+    Each process gets its command and, appended, the descriptor of a file for the error that it fails with
+    (``report_failure``) and ``peer=file descriptor`` for each other party. It inherits no other descriptor but a
+    standard input that ends with this process.
 
     Raises:
         VeilgraphError: the first cause when a party failed. A party that does not stop within the grace period is
@@ -97,16 +100,18 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
     mesh = socket_mesh(list(commands))
     processes: dict[PartyId, subprocess.Popen[bytes]] = {}
     with ExitStack() as stack:
+        outputs = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
         reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
         stack.callback(_end, processes)
         for party, command in commands.items():
             ends = {peer: end.fileno() for peer, end in mesh[party].items()}
+            report = reports[party].fileno()
             processes[party] = subprocess.Popen(
-                [sys.executable, *command, *(f"{peer}={number}" for peer, number in ends.items())],
-                pass_fds=list(ends.values()),
+                [sys.executable, *command, str(report), *(f"{peer}={number}" for peer, number in ends.items())],
+                pass_fds=[report, *ends.values()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=reports[party],
+                stderr=outputs[party],
             )
             for end in mesh[party].values():
                 end.close()
@@ -116,15 +121,13 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None
             tick,
         )
         silent = [party for party, process in processes.items() if process.poll() is None]
-        failures = []
-        for party, process in processes.items():
-            if process.returncode:
-                reports[party].seek(0)
-                failures.append(
-                    reported_failure(party, process.returncode, reports[party].read().decode(errors="replace"))
-                )
+        failures = [
+            reported_failure(party, process.returncode, reports[party], outputs[party])
+            for party, process in processes.items()
+            if process.returncode
+        ]
     if failures:
-        raise _cause(failures, silent)
+        raise first_cause(failures, silent)
 
 
 def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -> None:
@@ -132,10 +135,10 @@ def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -
     deadline = None
     while running():
         if deadline is None and failed():
-            deadline = time.monotonic() + _GRACE_S
+            deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
         tick()
 
 
@@ -148,15 +151,11 @@ def _end(processes: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
             process.stdin.close()
 
 
-class _Died(PeerFailed):
-    """A party's process ended without a word."""
-
-
-def _cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
+def first_cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
     """What to tell the user: the first cause; and of a timeout, who fell silent and not who only waited for it."""
     cause = min(failures, key=_rank)
     if isinstance(cause, LinkTimeout) and silent:
-        return LinkTimeout(f"nothing more came from {', '.join(silent)}; {cause}")
+        return LinkTimeout(f"nothing more came from {', '.join(silent)}; {cause}", code="silent", party=silent[0])
     return cause
 
 
@@ -164,7 +163,7 @@ def _rank(error: BaseException) -> int:
     """Causes before consequences: a party's own error, then one that died, then what followed from a failed peer."""
     if not isinstance(error, PeerFailed):
         return 0
-    return 1 if isinstance(error, _Died) else 2
+    return 1 if error.code == PROCESS_DIED else 2
 
 
 def share_cores(parties: int) -> None:
@@ -188,9 +187,15 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-def report_failure(error: VeilgraphError) -> int:
-    """What a party's process prints and returns when it fails, so that the launcher can raise the same error."""
-    sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())}\n")
+def report_failure(error: VeilgraphError, report: int) -> int:
+    """Tells the launcher what this process failed with, so that it can raise the same error; returns the exit code.
+
+    Args:
+        error: whatever class of the tree it is.
+        report: descriptor of the file that the launcher reads.
+    """
+    with os.fdopen(report, "w", encoding="utf-8") as file:
+        file.write(error.to_json())
     return _FAILED
 
 
@@ -204,22 +209,26 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, name="launcher", daemon=True).start()
 
 
-def reported_failure(party: PartyId, code: int, output: str) -> VeilgraphError:
-    """What a process that ended with ``code`` said of it by ``report_failure``, or that it said nothing.
+def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
+    """What a process that ended with ``code`` failed with, as it said by ``report_failure``, or that it said nothing.
 
     Args:
         party: whose process it was.
         code: not 0; negative for a signal.
+        report: the file for its error.
         output: its standard error.
     """
-    lines = output.strip().splitlines()
-    name, _, message = (lines[-1] if lines else "").partition(": ")
-    known = getattr(errors, name, None)
-    if code == _FAILED and isinstance(known, type) and issubclass(known, VeilgraphError):
-        return known(message)
+    report.seek(0)
+    said = error_of_json(report.read()) if code == _FAILED else None
+    if said is not None:
+        return said
     if code < 0:
-        return _Died(
-            f"{party}'s process was killed by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory; "
-            "a training goes on with --resume"
+        end = (
+            f"was killed by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory; a training goes on "
+            "with --resume"
         )
-    return _Died(f"{party}'s process ended with code {code}: {lines[-1] if lines else 'no message'}")
+    else:
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
+        end = f"ended with code {code}: {lines[-1] if lines else 'no message'}"
+    return PeerFailed(f"{party}'s process {end}", code=PROCESS_DIED, value=code, party=party)

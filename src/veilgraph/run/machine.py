@@ -1,4 +1,4 @@
-"""A further machine of a party: ``python -m veilgraph.run.machine HOST PORT RANK THREADS``, one job's process.
+"""A further machine of a party: ``python -m veilgraph.run.machine HOST PORT RANK THREADS REPORT``, one job's process.
 
 ``attend`` starts one after another; a user calls ``veilgraph net machine``.
 """
@@ -70,10 +70,11 @@ class MachineProcess:
 
     def __init__(self, host: str, port: int, rank: int, secret: bytes, threads: int = 0) -> None:
         self._rank = rank
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the block
-        arguments = [host, str(port), str(rank), str(threads)]
+        self._report, self._output = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the block
+        arguments = [host, str(port), str(rank), str(threads), str(self._report.fileno())]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "veilgraph.run.machine", *arguments],
+            pass_fds=[self._report.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._output,
@@ -94,20 +95,20 @@ class MachineProcess:
             return None
         if code == 0:
             return None
-        self._output.seek(0)
-        return reported_failure(f"machine {self._rank}", code, self._output.read().decode(errors="replace"))
+        return reported_failure(f"machine {self._rank}", code, self._report, self._output)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        self._report.close()
         self._output.close()
 
 
 def main(arguments: list[str]) -> int:
     """Waits for the party's own process, serves it to the end of the job, and returns the exit code."""
-    host, port, rank, threads = arguments
+    host, port, rank, threads, report = arguments
     secret = _read_secret()
     end_with_launcher()
     keep_freed_memory()
@@ -117,7 +118,7 @@ def main(arguments: list[str]) -> int:
         with closing(follow(host, int(port), int(rank), secret)) as group:
             serve(group)
     except VeilgraphError as error:
-        return report_failure(error)
+        return report_failure(error, int(report))
     return 0
 
 

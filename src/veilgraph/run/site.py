@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
-from veilgraph.core.settings import first_problem
+from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
@@ -125,7 +125,7 @@ def _request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool
     try:
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
     except ValidationError as error:
-        raise ConfigError(f"the engine's id of the job: {first_problem(error)}; submit it anew") from error
+        raise unsettled(error, "the engine's id of the job", "; submit it anew") from error
 
 
 def _work(work: SiteWork, store: PartyStore) -> Work:

@@ -1,6 +1,7 @@
-"""Entry point of one party's own process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES PEER=FD ...``.
+"""Entry point of one party's process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES REPORT PEER=FD ...``.
 
-MACHINES is how many processes share the party's local part, 1 for this one alone.
+MACHINES is how many processes share the party's local part, 1 for this one alone. REPORT is the descriptor of the file
+for the error that it fails with.
 Started by ``run.launch.run_processes``; a user has no need to call it.
 """
 
@@ -21,7 +22,7 @@ _WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "r
 
 def main(arguments: list[str]) -> int:
     """Runs the party and returns the exit code."""
-    path, work, party, machines, *peers = arguments
+    path, work, party, machines, report, *peers = arguments
     end_with_launcher()
     keep_freed_memory()
     try:
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
         link = SocketLink(party, sockets, run.settings.timeout_s)
         run_simulated(run, party, _WORKS[work], link, machines=int(machines) if int(machines) > 1 else None)
     except VeilgraphError as error:
-        return report_failure(error)
+        return report_failure(error, int(report))
     return 0
 
 
