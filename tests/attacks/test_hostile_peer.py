@@ -12,7 +12,7 @@ import os
 import random
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import pytest
@@ -111,7 +111,7 @@ def releases(settings: JobSettings) -> Mapping[PartyId, Program]:
     def program(link: Link) -> None:
         graph = graphs.get(link.party)
         publisher = None if graph is None else publisher_for(settings, graph)
-        exchange_releases(session_of(settings, link), graph, 0, {}, publisher)
+        exchange_releases(replace(session_of(settings, link), local_publisher=publisher), graph, 0, {})
 
     return dict.fromkeys([*settings.data.names, SERVER], program)
 

@@ -10,7 +10,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.launch import run_threads
-from veilgraph.run.party import Auditor
+from veilgraph.run.part import Auditor
 from veilgraph.run.site import SiteWork, take_part
 
 

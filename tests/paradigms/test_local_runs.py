@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.roles.federation import Settings, with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.test_local_learner import streams_of
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
@@ -34,7 +36,7 @@ from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
-from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease
+from veilgraph.protocol.releases import OWN_RELEASE, RELEASE
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 
@@ -210,14 +212,14 @@ def killed(kind: str, party: str) -> Iterator[None]:
 
             patch.setattr(RecordedLink, "send", cut_send)
         else:
-            replace_ = KeptRelease.replace
+            put = FolderKeeper.put
 
-            def cut_replace(self: KeptRelease, number: int, tensors: dict[str, Tensor]) -> None:
-                if self._path.parent.name == party:
+            def cut_put(self: FolderKeeper, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
+                if name == RELEASE and self.path(name).parent.name == party:
                     raise CutError
-                replace_(self, number, tensors)
+                put(self, name, tensors, facts)
 
-            patch.setattr(KeptRelease, "replace", cut_replace)
+            patch.setattr(FolderKeeper, "put", cut_put)
         yield
 
 
@@ -269,7 +271,7 @@ def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path, sampled: int) 
     before = kept(run)
     assert before["features/B"].dtype == (torch.int64 if sampled == 1 else torch.uint8)
     lose(run, "B")
-    (run / "parties" / "B" / OWN_RELEASE).unlink()
+    (run / "parties" / "B" / f"{OWN_RELEASE}.safetensors").unlink()
     resume(run, restart=True)
     assert not torch.equal(kept(run)["features/B"], before["features/B"])
     assert torch.equal(kept(run)["features/C"], before["features/C"])

@@ -37,11 +37,10 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import ledger_file
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.protocol import releases
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, depends_on
+from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, OwnRelease, depends_on
 from veilgraph.report.budget import worth
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
@@ -233,7 +232,7 @@ def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path) -> None:
     rows = released(run)
     for again in (2, 3):
         lose(run, OTHER)
-        (run / "parties" / OTHER / OWN_RELEASE).unlink()
+        (run / "parties" / OTHER / f"{OWN_RELEASE}.safetensors").unlink()
         if again == 2:
             resume(run, restart=True)
             assert not torch.equal(released(run), rows)
@@ -252,7 +251,7 @@ def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         if moment == "before it keeps":
-            patch.setattr(releases, "save_tensors", cut)
+            patch.setattr(OwnRelease, "put", cut)
         elif moment == "before it pays":
             patch.setattr(Ledger, "spend", lambda *_, **__: cut())
         else:
@@ -261,7 +260,7 @@ def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> 
             train(settings, run)
     assert not sent(run, OTHER)
     assert paid(run, OTHER) == (ONE if moment == "before it sends" else Counter())
-    own = run / "parties" / OTHER / OWN_RELEASE
+    own = run / "parties" / OTHER / f"{OWN_RELEASE}.safetensors"
     before = None if moment == "before it keeps" else own.read_bytes()
     assert own.exists() == (before is not None)
     resume(run)
@@ -280,7 +279,7 @@ def test_a_copy_of_older_bytes_is_not_sent_unpaid(tmp_path: Path) -> None:
         patch.setattr(Ledger, "spend", cut)
         with pytest.raises(CutError):
             train(settings, run)
-    own = run / "parties" / OTHER / OWN_RELEASE
+    own = run / "parties" / OTHER / f"{OWN_RELEASE}.safetensors"
     unpaid = own.read_bytes()
     own.unlink()
     resume(run)
@@ -359,9 +358,9 @@ def test_a_number_is_not_given_twice(tmp_path: Path) -> None:
     settings = once_job(tmp_path / "data")
     run = train(settings, tmp_path / "run").path
     store = PartyStore(run / "parties" / OTHER)
-    assert KeptRelease(store.path, settings, "", load_party(graph(run, OTHER))).number == 1
+    assert KeptRelease(store.keeper, settings, "", load_party(graph(run, OTHER))).number == 1
     change_features(run, OTHER)
-    assert KeptRelease(store.path, settings, "", load_party(graph(run, OTHER))).number == -1
+    assert KeptRelease(store.keeper, settings, "", load_party(graph(run, OTHER))).number == -1
 
 
 def test_a_release_is_of_one_alignment_and_one_number_of_nodes(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.judgement import Judgement
+from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
 from veilgraph.run.run_directory import PartyStore, Record, RunDirectory, save_tensors
 
@@ -208,22 +209,22 @@ def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_p
     run = cut_run(short.settings, tmp_path / "cut", 5)
     checkpoint(run, "B", 4).unlink()
     checkpoint(run, SERVER, 4).unlink()
-    saved = PartyStore.save_checkpoint
+    saved = Checkpoints.save
     refused: list[int] = []
 
-    def save(self: PartyStore, epoch: int, tensors: dict[str, torch.Tensor], facts: Record) -> None:
-        if self.path.name == "A" and epoch == 4:
+    def save(self: Checkpoints, epoch: int, tensors: dict[str, torch.Tensor], facts: Record) -> None:
+        if self.path(epoch).parents[1].name == "A" and epoch == 4:
             refused.append(epoch)
             time.sleep(0.5)  # the others get as far as saving theirs
             raise CutError
         saved(self, epoch, tensors, facts)
 
-    PartyStore.save_checkpoint = save  # type: ignore[method-assign, assignment]
+    Checkpoints.save = save  # type: ignore[method-assign, assignment]
     try:
         with pytest.raises(CutError):
             resume(run)
     finally:
-        PartyStore.save_checkpoint = saved  # type: ignore[method-assign]
+        Checkpoints.save = saved  # type: ignore[method-assign]
     assert refused == [4]
     assert 4 in epochs_of(run)["B"]
     resumed = resume(run)

@@ -28,7 +28,7 @@ from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
 from veilgraph.run.fitting import fit
 from veilgraph.run.launch import run_threads
@@ -156,13 +156,9 @@ def run_job(
             with publisher_of(store, settings, graph, None, begun=False) as opened:
                 publisher = opened if isinstance(opened, Publisher) else None
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
-                role = (
-                    PARADIGMS[session.settings.paradigm]
-                    .cast(session, store.path, Aligned(graph=graph), None, None)
-                    .role
-                )
+                role = paradigm_of(settings).role(session, Aligned(graph=graph))
                 try:
-                    fit(role, store, [], begin=lambda epoch, last: None, log=lambda record: None)
+                    fit(role, store.checkpoints, [], begin=lambda epoch, last: None, log=lambda record: None)
                 finally:
                     role.close()
 

@@ -143,7 +143,7 @@ def test_canaries_are_kept_for_all_sessions_of_a_run(tmp_path: Path) -> None:
     assert not first.any()
     content = store.canaries_path.read_bytes()
     assert not planted(begun=True).any()
-    store.save_checkpoint(1, {}, {"judgement": {}, "stopped": False})
+    store.checkpoints.save(1, {}, {"judgement": {}, "stopped": False})
     assert not planted(begun=True).any()
     assert store.canaries_path.read_bytes() == content
     for damage, says in ((lambda path: path.write_bytes(content[:40]), "damaged"), (Path.unlink, "canaries.*missing")):

@@ -144,7 +144,7 @@ def test_the_partys_own_limit_is_the_budget_and_a_ledger_beside_a_release_is_not
         assert door is not None
         assert door.budget == 1.5
     (tmp_path / LEDGER).unlink()
-    (tmp_path / RELEASE).touch()
+    (tmp_path / f"{RELEASE}.safetensors").touch()
     with pytest.raises(RunError, match=r"ledger\.jsonl"), publisher_of(store, job, graph, None, begun=True):
         pass
     assert not (tmp_path / LEDGER).exists()

@@ -128,7 +128,8 @@ class SameNoise(LocalPublisher):
     """Draws the same in every run: Adam divides by a gradient's size, and in a rare draw rounding is all of a step."""
 
     def __init__(self, mechanism: Any, response: Any, ledger: Any, source: object, kept: Any) -> None:
-        super().__init__(mechanism, response, ledger, fixed_secrets(f"noise of {kept._path.parent.name}"), kept)
+        party = Path(kept.keeper.place("any")).parent.name
+        super().__init__(mechanism, response, ledger, fixed_secrets(f"noise of {party}"), kept)
 
 
 @pytest.mark.parametrize(("release", "changes"), CASES.values(), ids=CASES.keys())

@@ -184,11 +184,12 @@ def build_role(
 ) -> Role:
     party = link.party
     publisher = publisher_of(settings, party)
-    session = Session(settings, link, LearningStreams(settings.seed, party), system_secrets, publisher=publisher)
+    streams = LearningStreams(settings.seed, party)
+    session = Session(settings, link, streams, system_secrets, publisher=publisher, custom=custom)
     if party == SERVER:
         return Server(session)
     kind = LabelHolder if party == settings.data.label_party else DataHolder
-    return kind(session, graphs[party], custom)
+    return kind(session, graphs[party])
 
 
 def federate(

@@ -88,8 +88,9 @@ class Exchanged:
         return [message for message in self.transcripts[party] if message.sender == party]
 
 
-def session_of(settings: JobSettings, link: Link) -> Session:
-    return Session(settings, link, LearningStreams(settings.seed, link.party), system_secrets)
+def session_of(settings: JobSettings, link: Link, publisher: LocalPublisher | None = None) -> Session:
+    streams = LearningStreams(settings.seed, link.party)
+    return Session(settings, link, streams, system_secrets, local_publisher=publisher)
 
 
 def exchange(
@@ -110,7 +111,7 @@ def exchange(
         publisher = None if graph is None else publisher_for(settings, graph)
         publisher = (publishers or {}).get(party, publisher)
         mine = kept if kept is not None and party == settings.data.label_party else {}
-        return exchange_releases(session_of(settings, recorded), graph, (held or {}).get(party, 0), mine, publisher)
+        return exchange_releases(session_of(settings, recorded, publisher), graph, (held or {}).get(party, 0), mine)
 
     found = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 20, lambda: None)
     return Exchanged(found, {party: link.transcript() for party, link in links.items()})

@@ -53,13 +53,13 @@ CASES: dict[str, tuple[int, Settings, bool]] = {
 }
 
 
-def learner_of(settings: JobSettings, graphs: list[PartyGraph], *, is_new: bool = True) -> LocalLearner:
+def learner_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalLearner:
     """A's role after an exchange."""
     releases = exchange(settings, graphs).releases["A"]
     session = session_of(settings, MemoryHub(["A", "B"], 1).link("A"))
     graph, nodes = graphs[0], graphs[0].common
     features = [own_features(graph), *released_features(session, releases, nodes)]
-    return LocalLearner(session, graph, features, releases.labels(nodes), is_new=is_new)
+    return LocalLearner(session, graph, features, releases.labels(nodes))
 
 
 @contextmanager
@@ -178,13 +178,12 @@ def test_training_that_diverges_says_so() -> None:
             train_step(learner, 0, 1)
 
 
-def test_checkpoints_of_another_release_are_not_gone_on_with() -> None:
+def test_it_alone_goes_on_from_its_checkpoints() -> None:
     settings = local_job(3)
     graphs = local_parties(settings)
     held = [Point(1, 2, "a"), Point(1, 4, "a")]
-    assert learner_of(settings, graphs, is_new=False).setup(held).point == held[1]
-    assert learner_of(settings, graphs, is_new=False).setup([]).point == BEGINNING
-    assert learner_of(settings, graphs, is_new=True).setup(held).point == BEGINNING
+    assert learner_of(settings, graphs).setup(held).point == held[1]
+    assert learner_of(settings, graphs).setup([]).point == BEGINNING
 
 
 def test_the_others_have_nothing_to_do() -> None:

@@ -20,6 +20,7 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
+from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
@@ -31,6 +32,7 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.role import Session
 from veilgraph.run.launch import run_threads
 
@@ -62,9 +64,19 @@ class Worked:
         return found
 
 
-def session_of(settings: JobSettings, link: Link, party: PartyId) -> Session:
+def session_of(settings: JobSettings, link: Link, party: PartyId, keeper: Keeper | None = None) -> Session:
     streams = LearningStreams(settings.seed, party)
-    return Session(settings, link, streams, system_secrets, publisher=publisher_of(settings, party))
+    publisher = publisher_of(settings, party)
+    return Session(settings, link, streams, system_secrets, publisher=publisher, keeper=keeper or MemoryKeeper())
+
+
+def kept_by(settings: JobSettings, graph: PartyGraph, number: int, rows: Tensor | None) -> Keeper:
+    """A keeper with that release, of other data where the number is negative."""
+    keeper = MemoryKeeper()
+    if number:
+        kept = KeptRelease(keeper, settings, "" if number > 0 else "of other data", graph)
+        kept.replace(abs(number), {} if rows is None else {"released": rows})
+    return keeper
 
 
 def work(
@@ -77,14 +89,13 @@ def work(
     def program(link: Link) -> OnceRole:
         party = link.party
         recorded = links[party] = RecordedLink(link, keep_transcript=True)
-        session = session_of(settings, recorded, party)
         role: OnceRole
         if party == SERVER:
-            role = ReleaseServer(session)
-        elif party == "A":
-            role = LearningHolder(session, by_name[party], held.get(party, 0), rows)
+            role = ReleaseServer(session_of(settings, recorded, party))
         else:
-            role = ReleasingHolder(session, by_name[party], held.get(party, 0))
+            graph, kind = by_name[party], LearningHolder if party == "A" else ReleasingHolder
+            keeper = kept_by(settings, graph, held.get(party, 0), rows if party == "A" else None)
+            role = kind(session_of(settings, recorded, party, keeper), graph)
         role.setup([])
         with torch.no_grad():
             role.forward(0, None)

@@ -73,11 +73,11 @@ def _check_party(file: Path) -> int:
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
-    from veilgraph.protocol.paradigm import PARADIGMS  # noqa: PLC0415
+    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
-        PARADIGMS[settings.paradigm].check_tables(settings)
+        paradigm_of(settings).check_tables(settings)
         nodes = [_check_party(path) for path in (settings.data.parties or {}).values() if path is not None]
         if said := delta_in_doubt(settings, min(nodes, default=None)):
             typer.echo(said)
@@ -86,7 +86,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
-        graphs = PARADIGMS[settings.paradigm].load(settings).graphs
+        graphs = paradigm_of(settings).load(settings).graphs
     if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))

@@ -37,9 +37,9 @@ def budget_command(
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
     totals = _totals(_TOTALS if total is None else total)
     settings = read_settings(job, overrides)
-    from veilgraph.protocol.paradigm import PARADIGMS  # noqa: PLC0415
+    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
-    if not PARADIGMS[settings.paradigm].has_privacy:
+    if not paradigm_of(settings).has_privacy:
         raise ConfigError(
             f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
         )

@@ -5,49 +5,36 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import build_graph, common_first, read_table
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import too_many
-from veilgraph.protocol.organisation import Organisation, Prepared
+from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
 from veilgraph.protocol.party_settings import PartySettings
-from veilgraph.tables.encode import FeatureEncoding, fit_encoding
+from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.settings import SplitFractions
 
 _TABLES: Final = 9
 """Round of the agreement to align."""
 
 
-def align(
-    link: Link,
-    settings: JobSettings,
-    organisation: Organisation | None,
-    encoding: FeatureEncoding | None,
-    streams: LearningStreams,
-) -> Prepared:
+def align(own: Preparation) -> Prepared:
     """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
-
-    Args:
-        link: of the party.
-        settings: the job.
-        organisation: the holder's own; None at the server.
-        encoding: fitted on earlier tables; None: fitted on these.
-        streams: of the run.
 
     Raises:
         ConfigError: a party refuses to align, at every party with the same reason.
         DataError: a table breaks a rule, or the holders have no node in common.
     """
+    link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     holders = settings.data.names
     if organisation is None:
         _agree_to_align(link, settings, None, 0)
         found = align_server(link, holders)
         return Prepared(found.identity, {"common_nodes": found.common, "set_sizes": dict(found.set_sizes)})
     party, folder, scaling = organisation.settings, organisation.folder, settings.data.feature_scaling
-    table = read_table(party, folder, encoding, scaling, streams)
+    table = read_table(party, folder, encoding, scaling, own.streams)
     stated = _agree_to_align(link, settings, organisation, table.num_nodes)
     alignment = align_holder(link, holders, table.ids.to_pylist(), stated=stated)
     if encoding is None:

@@ -19,7 +19,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.privacy.publish import Spent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.rows import TABLE, Direction, Protection
 
 Work = Literal["align", "train", "predict", "audit"]
@@ -175,5 +175,5 @@ def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
         "perturbed": sender in job.releasing and receiver in job.learning,
         "private labels": private is not None and (sender, receiver) == (private.holder, job.data.label_party),
     }
-    own = PARADIGMS[job.paradigm].facts(job, sender, receiver)
+    own = paradigm_of(job).facts(job, sender, receiver)
     return {fact for fact, true in {**shared, **own}.items() if true}

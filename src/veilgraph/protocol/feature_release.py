@@ -69,7 +69,6 @@ def exchange_releases(
     graph: PartyGraph | None,
     held: int,
     kept: Mapping[str, Tensor],
-    publisher: LocalPublisher | None,
 ) -> Releases:
     """Agrees on the release that all have kept, or makes a new one; called at all parties together.
 
@@ -78,7 +77,6 @@ def exchange_releases(
         graph: its own, validated; None at the server.
         held: number of its newest release, negative if its data have changed since, 0 for none.
         kept: at a holder that learns, what came of that release.
-        publisher: of a holder that releases.
 
     Raises:
         BudgetSpent: a new release is needed, and a holder's budget has no room for it.
@@ -87,7 +85,7 @@ def exchange_releases(
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
-    job = session.settings
+    job, publisher = session.settings, session.local_publisher
     response = None if publisher is None else publisher.response
     mine = Hello(
         job=job.hash(),

@@ -14,7 +14,7 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 
 REASON_CHARACTERS: Final = 500
 """No reason for a refusal is longer."""
@@ -91,7 +91,7 @@ def revelations(job: JobSettings) -> dict[str, str]:
     Returns:
         Name → its statement, in the order of ``STATEMENTS``. Fewer names are less said.
     """
-    causes = PARADIGMS[job.paradigm].reveals(job)
+    causes = paradigm_of(job).reveals(job)
     return {name: statement for name, statement in STATEMENTS.items() if name in causes}
 
 
@@ -172,9 +172,7 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
 def revealed_of(job: JobSettings, party: PartyId) -> dict[Revelation, str]:
     """What a job reveals of one party's own data: name → its statement."""
     return {
-        name: STATEMENTS[name]
-        for name in PARADIGMS[job.paradigm].reveals(job)
-        if PARADIGMS[job.paradigm].concerns(name, job, party)
+        name: STATEMENTS[name] for name in paradigm_of(job).reveals(job) if paradigm_of(job).concerns(name, job, party)
     }
 
 
@@ -254,7 +252,7 @@ def _too_costly(
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
-    why = PARADIGMS[job.paradigm].unbounded(job)
+    why = paradigm_of(job).unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 
@@ -270,8 +268,8 @@ def _unaccepted(
     accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
     new = [
         f"{name} ({cause})"
-        for name, cause in {**besides, **PARADIGMS[job.paradigm].reveals(job)}.items()
-        if name not in accepted and PARADIGMS[job.paradigm].concerns(name, job, party)
+        for name, cause in {**besides, **paradigm_of(job).reveals(job)}.items()
+        if name not in accepted and paradigm_of(job).concerns(name, job, party)
     ]
     if not new:
         return None

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
@@ -17,9 +18,13 @@ from veilgraph.protocol.agreement import Hello, agree_with_people
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, refusal
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
+from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, scaled_twice
+
+if TYPE_CHECKING:
+    from veilgraph.protocol.feature_release import Releases
 
 _BEFORE: Final = 1
 """Round of the first agreement; that on shapes and checkpoints is 0."""
@@ -85,7 +90,7 @@ class Organisation:
             named: with the names of its columns, which are not for others to see.
         """
         party = self.settings.party
-        if self.settings.machines is not None and (reason := PARADIGMS[job.paradigm].unspreadable(job)) is not None:
+        if self.settings.machines is not None and (reason := paradigm_of(job).unspreadable(job)) is not None:
             return reason
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if twice := scaled_twice(features, scaling, named=named):
@@ -105,6 +110,25 @@ class Organisation:
         if not job.is_aligned and self._fills_with_means:
             return {"column-statistics": "nodes.features with missing=mean"}
         return {}
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a party makes its graph of.
+
+    Attributes:
+        link: of the party.
+        job: the job.
+        streams: of the party: the same in every session of a run.
+        organisation: the holder's own; None at the server.
+        encoding: fitted on earlier tables; None: fitted on these, horizontal: on all holders' together.
+    """
+
+    link: Link
+    job: JobSettings
+    streams: LearningStreams
+    organisation: Organisation | None = None
+    encoding: FeatureEncoding | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +156,7 @@ class Aligned:
         ids: of the graph's rows; vertical: where they came from tables.
         class_names: at a holder with labels, where they came from tables.
         refuses: why this party does not go on with what the alignment gave; empty when it does.
+        releases: what nodes perturbed, where the job begins with its release.
     """
 
     identity: str = ""
@@ -139,6 +164,7 @@ class Aligned:
     ids: Sequence[str] | None = None
     class_names: tuple[str, ...] | None = None
     refuses: str = ""
+    releases: Releases | None = None
 
 
 def agree_on_job(
@@ -186,4 +212,4 @@ def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) 
     Raises:
         ConfigError: the job's noise cannot be computed.
     """
-    return PARADIGMS[job.paradigm].largest_epsilon(job, party, nodes)
+    return paradigm_of(job).largest_epsilon(job, party, nodes)

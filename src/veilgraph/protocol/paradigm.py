@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.registry import Registry
 from veilgraph.core.revelations import Revelation
-from veilgraph.core.types import Link, PartyId
-from veilgraph.nn.network import CustomModel
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.agreement import Hello
-    from veilgraph.protocol.cast import Cast
     from veilgraph.protocol.inputs import Inputs
-    from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
-    from veilgraph.protocol.role import Session
-    from veilgraph.tables.encode import FeatureEncoding
+    from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+    from veilgraph.protocol.role import Role, Session
 
 J = TypeVar("J", bound=JobSettings)
 
@@ -146,41 +140,26 @@ class Paradigm(ABC, Generic[J]):
     # What a party does
 
     @abstractmethod
-    def prepare(
-        self,
-        link: Link,
-        job: J,
-        organisation: Organisation | None,
-        encoding: FeatureEncoding | None,
-        streams: LearningStreams,
-    ) -> Prepared:
-        """From a holder's tables to its graph. Called at all parties together.
+    def prepare(self, own: Preparation) -> Prepared:
+        """From a holder's tables to its graph. Called at all parties together."""
 
-        Args:
-            link: of the party.
-            job: the job.
-            organisation: the holder's own; None at the server.
-            encoding: fitted on earlier tables; None: fitted on these.
-            streams: of the party.
+    def release(self, session: Session, aligned: Aligned) -> Aligned:
+        """What a party works with once all have released what they release before they learn. At all parties together.
+
+        Raises:
+            BudgetSpent: a new release is needed, and a holder's budget has no room for it.
+            ProtocolError: what came is no release of this job.
+            DataError: a feature lies outside the declared range.
         """
+        return aligned
 
     @abstractmethod
-    def cast(
-        self,
-        session: Session,
-        folder: Path,
-        aligned: Aligned,
-        custom: CustomModel | None,
-        publisher: LocalPublisher | None,
-    ) -> Cast:
-        """Gives a party its role, not yet set up.
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        """A party's role, not yet set up; nothing is sent.
 
         Args:
             session: of the party.
-            folder: of its files of the run.
-            aligned: its data.
-            custom: for ``model.local.model: custom``.
-            publisher: of perturbed values, of a holder whose nodes release them.
+            aligned: its data, after ``release``.
         """
 
     # In words
@@ -217,3 +196,8 @@ PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )
+
+
+def paradigm_of(job: JobSettings) -> Paradigm[Any]:
+    """The paradigm that a job names."""
+    return PARADIGMS[job.paradigm]

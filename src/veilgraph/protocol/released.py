@@ -2,63 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.errors import ProtocolError
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.feature_release import Releases, exchange_releases, released_features
-from veilgraph.protocol.releases import RELEASE, KeptRelease
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.releases import KeptRelease, damaged
 from veilgraph.protocol.role import Session
 
 
-def with_released_features(
-    session: Session, folder: Path, graph: PartyGraph | None, publisher: LocalPublisher | None
-) -> tuple[PartyGraph | None, bool]:
-    """The holder's graph with what all holders released in place of its features (``method: perturbed``).
+def with_released_features(session: Session, aligned: Aligned) -> Aligned:
+    """The party's data with what all holders released in place of its features (``method: perturbed``).
 
     They are X'' = scale·x* of every holder side by side, in the job's order, N rows in all: of its own nodes other
     holders have no features, which are zero there. Without the mechanisms' offsets, the same in all rows of a column,
     X'' is sparse where few features are sampled.
 
+    Raises:
+        VeilgraphError: as ``Paradigm.release``.
+    """
+    releases, graph = agreed(session, aligned.graph), aligned.graph
+    if graph is None:
+        return replace(aligned, releases=releases)
+    with checked(session):
+        blocks = released_features(session, releases, graph.common, graph.num_nodes)
+    whole = [replace(block, values=_with_rows(block.values, graph.num_nodes)) for block in blocks]
+    features = AffineFeatures.joined(whole, session.dtype).values
+    return replace(aligned, graph=replace(graph, features=features), releases=releases)
+
+
+def agreed(session: Session, graph: PartyGraph | None) -> Releases:
+    """The release that all have, kept for later sessions.
+
     Args:
         session: of the party.
-        folder: of its files, where the release is kept.
-        graph: its own, validated; None at the server.
-        publisher: of a holder.
-
-    Returns:
-        The graph, None at the server; and whether the release is of this session.
-
-    Raises:
-        BudgetSpent: a new release is needed, and a holder's budget has no room for it.
-        ProtocolError: what came is no release of this job.
-        DataError: a feature lies outside the declared range.
+        graph: its own; None at the server.
     """
     if graph is None:
-        return None, exchange_releases(session, None, 0, {}, None).is_new
-    releases = agreed(session, folder, graph, publisher)
-    try:
-        blocks = released_features(session, releases, graph.common, graph.num_nodes)
-    except (KeyError, ProtocolError) as error:
-        raise damaged(folder, error) from error
-    whole = [replace(block, values=_with_rows(block.values, graph.num_nodes)) for block in blocks]
-    return replace(graph, features=AffineFeatures.joined(whole, session.dtype).values), releases.is_new
-
-
-def agreed(session: Session, folder: Path, graph: PartyGraph, publisher: LocalPublisher | None) -> Releases:
-    """The release that all have, kept for later sessions."""
-    kept = KeptRelease(folder, session.settings, session.alignment, graph)
-    releases = exchange_releases(session, graph, kept.number, kept.tensors, publisher)
+        return exchange_releases(session, None, 0, {})
+    kept = KeptRelease(session.keeper, session.settings, session.alignment, graph)
+    releases = exchange_releases(session, graph, kept.number, kept.tensors)
     if releases.is_new:
         kept.replace(releases.number, releases.tensors)
     return releases
+
+
+@contextmanager
+def checked(session: Session) -> Iterator[None]:
+    """What does not fit in what a party kept: a new release was checked when it came.
+
+    Raises:
+        RunError: something did not.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise damaged(session.keeper, f"it lacks {error}") from error
+    except ProtocolError as error:
+        raise damaged(session.keeper, str(error).partition(";")[0]) from error
 
 
 def _with_rows(values: Tensor, count: int) -> Tensor:
@@ -76,9 +85,3 @@ def _with_rows(values: Tensor, count: int) -> Tensor:
         (count, columns),
         check_invariants=False,  # holds for more rows of nothing
     )
-
-
-def damaged(folder: Path, error: KeyError | ProtocolError) -> RunError:
-    """Of the kept release: a new one was checked when it came."""
-    what = f"it lacks {error}" if isinstance(error, KeyError) else str(error).partition(";")[0]
-    return RunError(f"{folder / RELEASE}: damaged ({what}); delete it, and the holders release anew")

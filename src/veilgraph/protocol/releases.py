@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
+from veilgraph.core.keeper import Keeper
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.single import parts
 from veilgraph.protocol.job import JobSettings
 
-RELEASE: Final = "release.safetensors"
-OWN_RELEASE: Final = "own_release.safetensors"
+RELEASE: Final = "release"
+OWN_RELEASE: Final = "own_release"
 
 
 class KeptRelease:
     """What one holder keeps of the newest release of all.
 
     Args:
-        folder: of the party.
+        keeper: of the party.
         settings: the job.
         identity: of the alignment.
         graph: of the holder.
@@ -42,31 +41,31 @@ class KeptRelease:
         RunError: the file is damaged.
     """
 
-    def __init__(self, folder: Path, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
-        self._path = folder / RELEASE
+    def __init__(self, keeper: Keeper, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+        self._keeper = keeper
         self._depends_on = depends_on(settings, identity, graph)
         self.number = 0
         self.tensors: Mapping[str, Tensor] = {}
-        if not self._path.is_file():
+        if (kept := keeper.get(RELEASE)) is None:
             return
-        tensors, facts = load_tensors(self._path)
+        tensors, facts = kept
         try:
             same, number = facts["depends_on"] == self._depends_on, int(facts["number"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self._path}: damaged ({error}); delete it, and the holders release anew") from error
+            raise damaged(keeper, error) from error
         self.number = number if same else -number
         self.tensors = tensors if same else {}
 
     def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
         """Keeps a new release: its number, and what the party was given of it."""
-        save_tensors(self._path, tensors, {"number": number, "depends_on": self._depends_on})
+        self._keeper.put(RELEASE, tensors, {"number": number, "depends_on": self._depends_on})
 
 
 class OwnRelease:
     """What one holder has released of its data as they are now, by channel (``privacy.single.SentRelease``).
 
     Args:
-        folder: of the party.
+        keeper: of the party.
         settings: the job.
         identity: of the alignment.
         graph: of the holder.
@@ -75,20 +74,21 @@ class OwnRelease:
         RunError: the file is damaged.
     """
 
-    def __init__(self, folder: Path, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
-        self._path = folder / OWN_RELEASE
+    def __init__(self, keeper: Keeper, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+        self.keeper = keeper
         self._depends_on = depends_on(settings, identity, graph)
         self._tensors: dict[str, Tensor] = {}
         self._shapes: dict[str, list[int]] = {}
-        if not self._path.is_file():
+        if (kept := keeper.get(OWN_RELEASE)) is None:
             return
-        tensors, facts = load_tensors(self._path)
+        tensors, facts = kept
         try:
             if facts["depends_on"] == self._depends_on:
-                self._tensors, self._shapes = tensors, dict(facts["sparse"])
+                self._tensors, self._shapes = dict(tensors), dict(facts["sparse"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
-                f"{self._path}: damaged ({error}); restore it, or delete it, and the holder releases anew and pays"
+                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
+                "anew and pays"
             ) from error
 
     def get(self, channel: str) -> Tensor | None:
@@ -105,8 +105,12 @@ class OwnRelease:
             self._tensors |= {f"{channel}/{part}": tensor for part, tensor in enumerate(parts(released))}
         else:
             self._tensors[channel] = released
-        facts: Record = {"depends_on": self._depends_on, "sparse": self._shapes}
-        save_tensors(self._path, self._tensors, facts)
+        self.keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "sparse": self._shapes})
+
+
+def damaged(keeper: Keeper, what: object) -> RunError:
+    """Of what was kept of the newest release of all."""
+    return RunError(f"{keeper.place(RELEASE)}: damaged ({what}); delete it, and the holders release anew")
 
 
 def depends_on(settings: JobSettings, identity: str, graph: PartyGraph) -> str:

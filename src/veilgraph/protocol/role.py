@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
+from veilgraph.nn.network import CustomModel
+from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
@@ -35,6 +38,12 @@ class Session:
     """Why this party does not take part, told to all before work; empty when it does."""
     publisher: Publisher | None = None
     """A holder's, in a job with differential privacy."""
+    local_publisher: LocalPublisher | None = None
+    """Of perturbed values, of a holder whose nodes release them."""
+    keeper: Keeper = field(default_factory=MemoryKeeper)
+    """Of what the party may need again in later sessions."""
+    custom: CustomModel | None = None
+    """For ``model.local.model: custom``."""
     trace: AnyTrace = NO_TRACE
     """Where the time goes, in a training with a profile."""
     restarts: bool = True
@@ -112,6 +121,9 @@ class Role(ABC):
         Raises:
             RunError: there is none, and a party that has trained something does not let it be replaced.
         """
+
+    def keep(self) -> None:  # noqa: B027  (only some roles have anything)
+        """Once set up, and before anything is computed from it: keeps what the parties agreed on."""
 
     @abstractmethod
     def forward(self, step: int, epoch: int | None) -> None:

@@ -24,7 +24,7 @@ from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.settings import PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.releases import release_notes
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.run_directory import Record, RunDirectory
@@ -248,8 +248,8 @@ def _plans(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
     labelled = job.data.label_party
     others = [name for name in job.data.names if name != labelled]
     found = {
-        f"{labelled} (label holder)": PARADIGMS[job.paradigm].plan(job, labelled, nodes),
-        ", ".join(others): PARADIGMS[job.paradigm].plan(job, others[0], nodes),
+        f"{labelled} (label holder)": paradigm_of(job).plan(job, labelled, nodes),
+        ", ".join(others): paradigm_of(job).plan(job, others[0], nodes),
     }
     return {name: planned for name, planned in found.items() if planned is not None}
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.protocol.batches import inference_batches, training_batches
@@ -28,7 +29,7 @@ from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
-from veilgraph.run.run_directory import PartyStore, Record
+from veilgraph.run.checkpoints import Checkpoints
 
 _log = logging.getLogger("veilgraph")
 
@@ -47,7 +48,7 @@ class Fitted:
 
 def fit(
     role: Role,
-    store: PartyStore,
+    checkpoints: Checkpoints,
     held: Sequence[Point],
     *,
     begin: Callable[[int, int], None],
@@ -58,7 +59,7 @@ def fit(
 
     Args:
         role: of this party, not yet set up.
-        store: its private files.
+        checkpoints: of the party.
         held: checkpoints that this party would go on from: the newest that all parties hold is taken.
         begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
         log: called with each epoch's record, where the scores are known.
@@ -67,12 +68,13 @@ def fit(
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, _last_epoch(role, agreed.epoch)
-    store.checkpoints.begin(agreed)
+    checkpoints.begin(agreed)
+    role.keep()
     begin(start, last)
     if not role.trains:
         return Fitted(start, Judgement())
     best, judgement, stop = (
-        _resumed(role, store, agreed.point) if start else (_clone(role.weights()), Judgement(), False)
+        _resumed(role, checkpoints, agreed.point) if start else (_clone(role.weights()), Judgement(), False)
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
         best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
@@ -95,7 +97,7 @@ def fit(
             log(record)
         if epoch % settings.checkpoint_every == 0:
             with trace.span("checkpoint", epoch=epoch):
-                store.save_checkpoint(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
+                checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
             saved(epoch)
     role.load_weights(best)
     role.infer_only()
@@ -136,13 +138,13 @@ def _pay(role: Role, epoch: int, last: int, step: int) -> int:
     return until
 
 
-def _resumed(role: Role, store: PartyStore, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
+def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[str, Tensor], Judgement, bool]:
     """Puts a checkpoint into the role.
 
     Returns:
         The best weights so far, the judgement, and whether training had stopped.
     """
-    path, tensors, facts = store.checkpoints.load(point)
+    path, tensors, facts = checkpoints.load(point)
     try:
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:

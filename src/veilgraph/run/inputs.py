@@ -17,7 +17,7 @@ from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:  # seconds to import
@@ -57,7 +57,7 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
         raise ConfigError(
             "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
         )
-    paradigm = PARADIGMS[settings.paradigm]
+    paradigm = paradigm_of(settings)
     if parties is None:
         return Inputs(accepted_by_parties(settings)) if settings.data.from_tables else paradigm.load(settings)
     graphs = _graphs(parties)

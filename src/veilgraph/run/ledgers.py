@@ -23,7 +23,7 @@ from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease
 from veilgraph.run.run_directory import PartyStore, Record
 
@@ -62,7 +62,7 @@ def publisher_of(
         with _local_publisher_of(store, settings, graph, limit, alignment) as local:
             yield local
         return
-    plan_ = None if graph is None else PARADIGMS[settings.paradigm].plan(settings, graph.party, graph.common)
+    plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
     if graph is None or plan_ is None:
         yield None
         return
@@ -76,7 +76,7 @@ def publisher_of(
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        kept = OwnRelease(store.path, settings, alignment, graph) if plan_.settings.once else None
+        kept = OwnRelease(store.keeper, settings, alignment, graph) if plan_.settings.once else None
         with (
             Ledger.open(
                 store.path / LEDGER,
@@ -183,7 +183,7 @@ def _local_publisher_of(
         job=settings.hash(),
         expected=_has_released(store),
     ) as ledger:
-        own = OwnRelease(store.path, settings, alignment, graph)
+        own = OwnRelease(store.keeper, settings, alignment, graph)
         yield LocalPublisher(mechanism, response, ledger, system_secrets, own)
 
 
@@ -192,7 +192,7 @@ def _has_released(store: PartyStore) -> bool:
 
     Its own bytes alone do not say so: they are kept before they are paid for.
     """
-    return (store.path / RELEASE).is_file()
+    return store.keeper.path(RELEASE).is_file()
 
 
 def spent(publisher: AnyPublisher) -> Record:

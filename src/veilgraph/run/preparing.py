@@ -15,8 +15,8 @@ from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_par
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import check_leave
 from veilgraph.run.run_directory import PartyStore
 from veilgraph.tables.encode import FeatureEncoding
@@ -62,7 +62,7 @@ def prepare(
         return kept
     encoding = _load_encoding(store) if anew and organisation is not None else None
     streams = LearningStreams(store.seed(), link.party)
-    prepared = PARADIGMS[settings.paradigm].prepare(link, settings, organisation, encoding, streams)
+    prepared = paradigm_of(settings).prepare(Preparation(link, settings, streams, organisation, encoding))
     if not anew:
         _keep(store, prepared, digest)
     if organisation is None or prepared.built is None:

@@ -32,18 +32,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
+from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
@@ -58,7 +58,7 @@ __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors
 VIEW_PASSES: Final = 50
 """Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
 
-_NODES: Final = "nodes.safetensors"
+_NODES, _CANARIES = "nodes", "canaries"
 _PASSES: Final = "passes.json"
 _ASIDE: Final = "metrics.replaced.jsonl"
 _UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
@@ -230,6 +230,7 @@ class PartyStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._views = path / "view"
+        self.keeper = FolderKeeper(path)
         self.checkpoints = Checkpoints(private_folder(path / "checkpoints"), self.model_path)
 
     @property
@@ -275,11 +276,11 @@ class PartyStore:
     @property
     def ids_path(self) -> Path:
         """Where the ids of the graph's rows lie."""
-        return self.path / _NODES
+        return self.keeper.path(_NODES)
 
     def save_ids(self, ids: Sequence[str]) -> None:
         """Keeps the ids of the graph's rows."""
-        save_tensors(self.ids_path, pack_ids(ids), {})
+        self.keeper.put(_NODES, pack_ids(ids), {})
 
     def ids(self) -> list[str] | None:
         """The ids of the graph's rows; None where there are none.
@@ -287,18 +288,18 @@ class PartyStore:
         Raises:
             RunError: the file is damaged.
         """
-        path = self.ids_path
-        return unpack_ids(load_tensors(path)[0]) if path.is_file() else None
+        kept = self.keeper.get(_NODES)
+        return None if kept is None else unpack_ids(kept.tensors)
 
     @property
     def canaries_path(self) -> Path:
         """Where the party's canaries lie."""
-        return self.path / "canaries.safetensors"
+        return self.keeper.path(_CANARIES)
 
     def save_canaries(self, canaries: Canaries) -> None:
         """Keeps what is to take the place of some of the party's rows."""
         key = torch.frombuffer(bytearray(canaries.key), dtype=torch.uint8)
-        save_tensors(self.canaries_path, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
+        self.keeper.put(_CANARIES, {"key": key}, {"count": canaries.count, "nodes": canaries.nodes})
 
     def canaries(self) -> Canaries | None:
         """The party's canaries; None where there are none.
@@ -306,14 +307,13 @@ class PartyStore:
         Raises:
             RunError: the file is damaged.
         """
-        path = self.canaries_path
-        if not path.is_file():
+        if (kept := self.keeper.get(_CANARIES)) is None:
             return None
-        tensors, facts = load_tensors(path)
+        tensors, facts = kept
         try:
             return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
+            raise RunError(f"{self.canaries_path}: damaged ({error}); restore it, or begin a new run") from error
 
     def has_seed(self) -> bool:
         """Whether the party has a learning seed already."""
@@ -349,10 +349,6 @@ class PartyStore:
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""
         return self.checkpoints.epochs()
-
-    def save_checkpoint(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
-        """Writes a checkpoint of the session whole, and drops what is needed no more."""
-        self.checkpoints.save(epoch, tensors, facts)
 
     def checkpoint_path(self, epoch: int) -> Path:
         """Where the checkpoint of an epoch lies."""

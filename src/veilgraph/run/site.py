@@ -20,7 +20,8 @@ from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, agree_on_job
 from veilgraph.protocol.requests import JobRequest
-from veilgraph.run.party import Auditor, Work, run_party
+from veilgraph.run.part import Auditor, Part, Work
+from veilgraph.run.party import run_party
 from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
 from veilgraph.run.summary import summarise
 
@@ -98,12 +99,10 @@ def take_part(
         if allows_audit and work == "train" and not store.keeps_views():
             store.record_views(passes_kept(settings))
         own = None if organisation is None else organisation.settings
-        run_party(
+        part = Part(
             run,
             party,
             _work(work, store),
-            link,
-            recorder,
             organisation=organisation,
             machines=None if organisation is None else organisation.machines,
             restarts=restarts if own is None else own.limits.restart,
@@ -111,6 +110,7 @@ def take_part(
             names=names,
             auditor=auditor,
         )
+        run_party(part, link, recorder)
         if work == "train" and party in settings.scoring:
             summarise(run, [party], party)
 

@@ -20,7 +20,7 @@ from veilgraph.nn.partitioned.secret import new_secret, read_secret
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings
 from veilgraph.protocol.role import Role
 from veilgraph.run.machine import MachineProcess
@@ -40,7 +40,7 @@ def check_spread(settings: JobSettings) -> None:
     Raises:
         ConfigError: they cannot.
     """
-    reason = PARADIGMS[settings.paradigm].unspreadable(settings)
+    reason = paradigm_of(settings).unspreadable(settings)
     if reason is not None:
         raise ConfigError(reason)
 

@@ -31,7 +31,7 @@ from veilgraph.privacy.single import fingerprint
 from veilgraph.protocol.audit_settings import Check
 from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.protocol.inserted import Inserted
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.ledgers import LEDGER
 
 _MOST_PASSES: Final = 16
@@ -80,8 +80,7 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     """Holders → what the server has of what they released together, or of one by itself."""
     settings, holders = case.settings, case.settings.publishing
     plans = {
-        name: PARADIGMS[settings.paradigm].plan(settings, name, case.graph(name).num_nodes)
-        for name in settings.data.names
+        name: paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes) for name in settings.data.names
     }
     noise: dict[tuple[PartyId, Channel], tuple[float, float]] = {}
     for name, of in plans.items():
@@ -127,7 +126,7 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
         return
     seen = {name: _released(case, view, name) for name in settings.data.names}
     for name in settings.data.names:
-        of = PARADIGMS[settings.paradigm].plan(settings, name, case.graph(name).num_nodes)
+        of = paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes)
         if of is None or of.event is None:
             continue
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}

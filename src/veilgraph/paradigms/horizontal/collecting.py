@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 import torch
 
-from veilgraph.core.randomness import SEED_BYTES, LearningStreams, system_secrets
+from veilgraph.core.randomness import SEED_BYTES, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.link.collectives import exchange
 from veilgraph.mpc.mask import PairwiseMasks, sum_integers_among
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Organisation, Prepared
+from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
 from veilgraph.tables.columns import HASH_BYTES, check_same_columns, column_hashes
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
 from veilgraph.tables.nodes import FeatureColumn, feature_columns
@@ -30,28 +30,16 @@ _KEYS: Final = 1
 """Round of the keys for sums over columns; those of training come later in the session."""
 
 
-def collect(
-    link: Link,
-    settings: JobSettings,
-    organisation: Organisation | None,
-    encoding: FeatureEncoding | None,
-    streams: LearningStreams,
-) -> Prepared:
+def collect(own: Preparation) -> Prepared:
     """Builds the party's graph from all nodes of its tables. Called at all parties together.
 
     Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
     an id as a sorted table's would.
 
-    Args:
-        link: of the party.
-        settings: the job.
-        organisation: the holder's own; None at the server.
-        encoding: fitted on earlier tables; None: fitted on all holders' together.
-        streams: of the party; they make the order, so that it is the same in every session of a run.
-
     Raises:
         DataError: a table breaks a rule, or another holder's columns or classes are not this one's.
     """
+    link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
     identity = _fresh_identity(link, settings.data.names)
     if organisation is None:
         return Prepared(identity, {})
@@ -59,10 +47,10 @@ def collect(
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     label = party.nodes.label
     _check_columns(link, others, columns, None if label is None else label.classes, encoding)
-    table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, streams)
+    table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     if encoding is None:
         encoding = fit_encoding(table, settings.data.feature_scaling, _Totals(link, settings.data.names))
-    order = np.array(streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
+    order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     built = build_graph(party, organisation.folder, table, encoding)
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)

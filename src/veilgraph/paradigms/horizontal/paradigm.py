@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Final
 
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.revelations import Revelation
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph, check_names
-from veilgraph.nn.network import CustomModel
 from veilgraph.paradigms.horizontal import disclosure, inputs, words
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.protocol.cast import Cast
 from veilgraph.protocol.inputs import Inputs
-from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.role import Session
-from veilgraph.tables.encode import FeatureEncoding
+from veilgraph.protocol.role import Role, Session
 
 
 class Horizontal(Paradigm[HorizontalJob]):
@@ -69,27 +63,13 @@ class Horizontal(Paradigm[HorizontalJob]):
     def check_tables(self, job: HorizontalJob) -> None:
         check_columns_here(job)
 
-    def prepare(
-        self,
-        link: Link,
-        job: HorizontalJob,
-        organisation: Organisation | None,
-        encoding: FeatureEncoding | None,
-        streams: LearningStreams,
-    ) -> Prepared:
-        return collect(link, job, organisation, encoding, streams)
+    def prepare(self, own: Preparation) -> Prepared:
+        return collect(own)
 
-    def cast(
-        self,
-        session: Session,
-        folder: Path,
-        aligned: Aligned,
-        custom: CustomModel | None,
-        publisher: LocalPublisher | None,
-    ) -> Cast:
+    def role(self, session: Session, aligned: Aligned) -> Role:
         if aligned.graph is None:
-            return Cast(HorizontalServer(session))
-        return Cast(HorizontalHolder(session, aligned.graph, aligned.ids or ()))
+            return HorizontalServer(session)
+        return HorizontalHolder(session, aligned.graph, aligned.ids or ())
 
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)

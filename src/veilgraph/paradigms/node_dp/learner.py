@@ -51,7 +51,6 @@ class LocalLearner(Judge):
         graph: its own data, validated.
         features: of the C common nodes, block by block: its own, and what the other holders released.
         labels: what was released of another holder's labels; None where it has labels itself.
-        is_new: whether the release is of this session, so that no checkpoint is of it.
     """
 
     def __init__(
@@ -60,12 +59,9 @@ class LocalLearner(Judge):
         graph: PartyGraph,
         features: Sequence[AffineFeatures],
         labels: ReleasedLabels | None,
-        *,
-        is_new: bool,
     ) -> None:
         super().__init__(session)
         graph.validate()
-        self._is_new = is_new
         settings, dtype = node_dp(session.settings), session.dtype
         private = settings.label_release
         self._denoising: LabelDenoising | None = None
@@ -89,8 +85,8 @@ class LocalLearner(Judge):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        """It alone has checkpoints: the others hold none. What was trained on another release is not gone on with."""
-        return alone([] if self._is_new else held, self.session.nonce())
+        """It alone has checkpoints: the others hold none."""
+        return alone(held, self.session.nonce())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import ClassVar, Final
 
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.revelations import Revelation
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.network import CustomModel
 from veilgraph.nn.settings import ModelSettings
 from veilgraph.paradigms.node_dp import words
 from veilgraph.paradigms.node_dp.inputs import check_values, learner_of, local_graphs
-from veilgraph.paradigms.node_dp.release import local_role
+from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
-from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
-from veilgraph.protocol.cast import Cast
+from veilgraph.protocol.feature_release import released_features
 from veilgraph.protocol.inputs import Inputs
-from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.released import agreed, checked
+from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.unread import unread_of_passes
-from veilgraph.tables.encode import FeatureEncoding
 
 _LIKE: Final = ModelSettings()
 """What waits unread is bounded as in a vertical job of the usual size."""
@@ -97,25 +94,20 @@ class NodeDp(Paradigm[NodeDpJob]):
         check_values(job, graphs)
         return Inputs(job, graphs)
 
-    def prepare(
-        self,
-        link: Link,
-        job: NodeDpJob,
-        organisation: Organisation | None,
-        encoding: FeatureEncoding | None,
-        streams: LearningStreams,
-    ) -> Prepared:
-        return align(link, job, organisation, encoding, streams)
+    def prepare(self, own: Preparation) -> Prepared:
+        return align(own)
 
-    def cast(
-        self,
-        session: Session,
-        folder: Path,
-        aligned: Aligned,
-        custom: CustomModel | None,
-        publisher: LocalPublisher | None,
-    ) -> Cast:
-        return Cast(local_role(session, folder, aligned.graph, publisher))
+    def release(self, session: Session, aligned: Aligned) -> Aligned:
+        return replace(aligned, releases=agreed(session, aligned.graph))
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        graph, releases = aligned.graph, aligned.releases
+        if graph is None or releases is None or session.link.party not in session.settings.learning:
+            return Bystander(session)
+        with checked(session):
+            features = released_features(session, releases, graph.common)
+            labels = releases.labels(graph.common)
+        return LocalLearner(session, graph, [own_features(graph), *features], labels)
 
     def describe(self, job: NodeDpJob) -> list[str]:
         return words.describe(job)

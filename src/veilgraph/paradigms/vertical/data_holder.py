@@ -14,7 +14,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.network import CustomModel, HolderNetwork, next_input
+from veilgraph.nn.network import HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
@@ -37,17 +37,16 @@ class DataHolder(Role):
     Args:
         session: of this party.
         graph: its own data, validated.
-        custom: for ``local.model: custom``.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph, custom: CustomModel | None = None) -> None:
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
         super().__init__(session)
         graph.validate()
         self.graph = graph
         self.adjacency = Adjacency.from_graph(graph, session.dtype)
         model = vertical(session.settings).model
         self._network = HolderNetwork(
-            model, len(session.holders), self.adjacency, session.streams, session.dtype, custom, graph.common
+            model, len(session.holders), self.adjacency, session.streams, session.dtype, session.custom, graph.common
         ).to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import Head, build_head
-from veilgraph.nn.network import CustomModel, deep_width
+from veilgraph.nn.network import deep_width
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.settings import vertical
@@ -25,8 +25,8 @@ class LabelHolder(DataHolder, Judge):
     The joint network predicts the common nodes; labels of the holder's own nodes take no part.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph, custom: CustomModel | None = None) -> None:
-        super().__init__(session, graph, custom)
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, session.dtype)
         self._common_adjacency = self.adjacency if common is graph else Adjacency.from_graph(common, session.dtype)

@@ -7,7 +7,7 @@ every holder numbers its releases and knows whether its data have changed since 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from torch import Tensor, nn
@@ -32,13 +32,15 @@ from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.agreement import Hello, check_new_release
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.scores import Objective
 from veilgraph.protocol.stated import agree_within
 
 _ROUND: Final = 1
+_ROWS: Final = "released"
 
 
 class OnceRole(Role, ABC):
@@ -49,9 +51,12 @@ class OnceRole(Role, ABC):
         is_new: whether that release was made in this session.
     """
 
-    def __init__(self, session: Session, held: int) -> None:
+    def __init__(self, session: Session, graph: PartyGraph | None) -> None:
         super().__init__(session)
-        self._held = held
+        self._kept = None
+        if graph is not None:
+            graph.validate()
+            self._kept = KeptRelease(session.keeper, session.settings, session.alignment, graph)
         self.release_number = 0
         self.is_new = False
         job = session.settings
@@ -67,7 +72,7 @@ class OnceRole(Role, ABC):
             alignment=session.alignment,
             refuses=session.refuses,
             steps=affordable,
-            release=self._held,
+            release=self._newest(),
             restarts=session.restarts,
         )
         hellos = agree_within(session, mine)
@@ -84,6 +89,19 @@ class OnceRole(Role, ABC):
                 "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
             )
         return hellos
+
+    def _newest(self) -> int:
+        """Number of its newest release, negative if its data have changed since, 0 for none."""
+        return 0 if self._kept is None else self._kept.number
+
+    @override
+    def keep(self) -> None:
+        if self.is_new and self._kept is not None:
+            self._kept.replace(self.release_number, self._given())
+
+    def _given(self) -> Mapping[str, Tensor]:
+        """What the party was given of the release."""
+        return {}
 
     @override
     def forward(self, step: int, epoch: int | None) -> None: ...
@@ -102,14 +120,12 @@ class ReleasingHolder(OnceRole):
     Args:
         session: of this party, with its publisher.
         graph: its own data, validated.
-        held: number of its newest release, negative if its data have changed since, 0 for none.
     """
 
     trains = False
 
-    def __init__(self, session: Session, graph: PartyGraph, held: int = 0) -> None:
-        super().__init__(session, held)
-        graph.validate()
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session, graph)
         self.graph = graph
 
     @override
@@ -137,7 +153,7 @@ class ReleaseServer(OnceRole):
     trains = False
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session, 0)
+        super().__init__(session, None)
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -166,14 +182,15 @@ class LearningHolder(OnceRole, Judge):
     Args:
         session: of this party.
         graph: its own data, validated.
-        held: number of the release that it kept for these nodes, 0 for none.
-        released: Tensor[C, width], that release.
+
+    Attributes:
+        released: Tensor[C, width], what the others released; None before it is set up, where nothing was kept.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph, held: int = 0, released: Tensor | None = None) -> None:
-        super().__init__(session, held if released is not None else 0)
-        graph.validate()
-        self.graph, self.released = graph, released
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session, graph)
+        self.graph = graph
+        self.released = None if self._kept is None else self._kept.tensors.get(_ROWS)
         model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, dtype)
@@ -189,6 +206,14 @@ class LearningHolder(OnceRole, Judge):
             self._deep.output_dim, self._objective.classes, model.head, streams=streams, dtype=dtype
         )
         self._noise_variance = noise_variance(session, graph.common)
+
+    @override
+    def _newest(self) -> int:
+        return super()._newest() if self.released is not None else 0
+
+    @override
+    def _given(self) -> Mapping[str, Tensor]:
+        return {} if self.released is None else {_ROWS: self.released}
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -266,7 +291,7 @@ def noise_variance(session: Session, nodes: int) -> float:
     James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
     """
     job = session.settings
-    plans = [PARADIGMS[job.paradigm].plan(job, party, nodes) for party in job.publishing]
+    plans = [paradigm_of(job).plan(job, party, nodes) for party in job.publishing]
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
     shared = len(job.publishing) if build_combine(vertical(job).model.combine).linear else 1
     return sum(variances) / len(job.publishing) / shared

@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import ClassVar, Final
 
-from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.revelations import Revelation
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation
-from veilgraph.nn.network import CustomModel
 from veilgraph.nn.partitioned.passes import NOT_PARTITIONED, PARTITIONED
 from veilgraph.nn.settings import MAX_DETECTED_BITS
 from veilgraph.paradigms.vertical import disclosure, words
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
-from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
-from veilgraph.protocol.cast import Cast
 from veilgraph.protocol.inputs import Inputs
-from veilgraph.protocol.organisation import Aligned, Organisation, Prepared
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.released import with_released_features
-from veilgraph.protocol.releases import KeptRelease
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.unread import unread_of_passes
-from veilgraph.tables.encode import FeatureEncoding
-
-_ROWS: Final = "released"
 
 
 class Vertical(Paradigm[VerticalJob]):
@@ -124,39 +114,21 @@ class Vertical(Paradigm[VerticalJob]):
         check_federation(scaled, job.data.label_party)
         return Inputs(job, scaled)
 
-    def prepare(
-        self,
-        link: Link,
-        job: VerticalJob,
-        organisation: Organisation | None,
-        encoding: FeatureEncoding | None,
-        streams: LearningStreams,
-    ) -> Prepared:
-        return align(link, job, organisation, encoding, streams)
+    def prepare(self, own: Preparation) -> Prepared:
+        return align(own)
 
-    def cast(
-        self,
-        session: Session,
-        folder: Path,
-        aligned: Aligned,
-        custom: CustomModel | None,
-        publisher: LocalPublisher | None,
-    ) -> Cast:
+    def release(self, session: Session, aligned: Aligned) -> Aligned:
+        if session.settings.feature_release is None:
+            return aligned
+        return with_released_features(session, aligned)
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
         job, graph = session.settings, aligned.graph
-        labelled = session.link.party == job.data.label_party
-        if not job.learns_alone:
-            anew = False
-            if job.feature_release is not None:
-                graph, anew = with_released_features(session, folder, graph, publisher)
-            kind = LabelHolder if labelled else DataHolder
-            return Cast(Server(session) if graph is None else kind(session, graph, custom), anew)
         if graph is None:
-            return Cast(ReleaseServer(session))
-        kept = KeptRelease(folder, job, session.alignment, graph)
-        held, rows = kept.number, kept.tensors.get(_ROWS)
-        role: OnceRole
-        role = LearningHolder(session, graph, held, rows) if labelled else ReleasingHolder(session, graph, held)
-        return Cast(role, keep=partial(_keep, kept, role))
+            return ReleaseServer(session) if job.learns_alone else Server(session)
+        if session.link.party == job.data.label_party:
+            return LearningHolder(session, graph) if job.learns_alone else LabelHolder(session, graph)
+        return ReleasingHolder(session, graph) if job.learns_alone else DataHolder(session, graph)
 
     def describe(self, job: VerticalJob) -> list[str]:
         return words.describe(job)
@@ -169,13 +141,6 @@ class Vertical(Paradigm[VerticalJob]):
         both = "both" if len(holders) == 2 else "all"
         names = listed(holders)
         return f"{names} trained one model together that predicts {what}, on the {nodes} that {both} of them have."
-
-
-def _keep(kept: KeptRelease, role: OnceRole) -> None:
-    """Keeps a release that was made, before anything is computed from it."""
-    if role.is_new:
-        rows = role.released if isinstance(role, LearningHolder) else None
-        kept.replace(role.release_number, {} if rows is None else {_ROWS: rows})
 
 
 VERTICAL: Final = Vertical()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from veilgraph.core.words import counted, listed
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.training import progress
 from veilgraph.report.tables import percent
@@ -37,7 +37,7 @@ def head(found: Found) -> Head:
     settings = found.settings
     return Head(
         settings.name,
-        PARADIGMS[settings.paradigm].title,
+        paradigm_of(settings).title,
         _when(found),
         _where(found),
         _verdict(found),
@@ -68,7 +68,7 @@ def _verdict(found: Found) -> str:
     nodes = counted(int(found.summary["nodes"]), "node")
     classes = next((facts.classes for facts in found.holders.values() if facts.classes is not None), None)
     what = "the class of a node" if classes is None else f"which of {classes} classes a node is of"
-    return PARADIGMS[settings.paradigm].verdict(settings, what, nodes)
+    return paradigm_of(settings).verdict(settings, what, nodes)
 
 
 def _accuracy(found: Found) -> str:

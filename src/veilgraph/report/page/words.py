@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from veilgraph.core.types import SERVER
 from veilgraph.core.words import counted
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.found import Found, HolderFacts
 
 
@@ -35,7 +35,7 @@ class Job:
 def job(found: Found) -> Job:
     """The job of a run, in words."""
     settings = found.settings
-    paradigm = PARADIGMS[settings.paradigm]
+    paradigm = paradigm_of(settings)
     contributions = tuple(_contribution(found, holder) for holder in settings.data.names)
     server = Contribution(SERVER, paradigm.server_part(settings), "none", "none", "none", "none")
     source = (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace")
@@ -44,7 +44,7 @@ def job(found: Found) -> Job:
 
 def _contribution(found: Found, holder: str) -> Contribution:
     facts, job_ = found.holders.get(holder), found.settings
-    part = PARADIGMS[job_.paradigm].part_of(job_, holder)
+    part = paradigm_of(job_).part_of(job_, holder)
     if facts is None:
         size = found.table_sizes.get(holder)
         return Contribution(holder, part, "" if size is None else f"{size:,}", "", "", "")

@@ -1,0 +1,134 @@
+"""What one party computes: a training, or an inference with what was trained, and what it writes down of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import closing
+from typing import Final
+
+from veilgraph.core.files import write_whole
+from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.publish import Publisher
+from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.limits import delta_too_large
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.resumption import Point
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import Fitted, fit, infer
+from veilgraph.run.ledgers import LEDGER_SUMMARY, spent
+from veilgraph.run.part import Part, Sitting
+from veilgraph.run.predictions import save_predictions
+from veilgraph.run.run_directory import Record, load_tensors, save_tensors
+from veilgraph.run.spread import spread
+
+log: Final = logging.getLogger("veilgraph")
+
+
+def compute(sitting: Sitting, aligned: Aligned) -> None:
+    """Trains, or predicts, with the other parties.
+
+    Args:
+        sitting: of the party, with its publisher.
+        aligned: its data.
+    """
+    part, store = sitting.part, sitting.part.store
+    session, paradigm = _session(sitting, aligned), paradigm_of(part.settings)
+    aligned = paradigm.release(session, aligned)
+    role = paradigm.role(session, aligned)
+    with spread(role, part.machines), closing(role):
+        if part.work == "predict":
+            _predict(sitting, role)
+        else:
+            released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
+            _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=part.may_restart))
+        if sitting.publisher is not None:
+            write_whole(store.path / LEDGER_SUMMARY, json.dumps(spent(sitting.publisher)).encode())
+        if isinstance(role, Judge):
+            ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
+            save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
+    if not part.settings.learns_alone:
+        sitting.tell()
+
+
+def _session(sitting: Sitting, aligned: Aligned) -> Session:
+    part, store, publisher = sitting.part, sitting.part.store, sitting.publisher
+    return Session(
+        part.settings,
+        sitting.link,
+        LearningStreams(store.seed(), part.party),
+        system_secrets,
+        alignment=aligned.identity,
+        refuses=_refuses(part, aligned),
+        publisher=publisher if isinstance(publisher, Publisher) else None,
+        local_publisher=publisher if isinstance(publisher, LocalPublisher) else None,
+        trace=sitting.trace,
+        restarts=part.may_restart,
+        keeper=store.keeper,
+        custom=part.custom,
+    )
+
+
+def _refuses(part: Part, aligned: Aligned) -> str:
+    """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
+    return aligned.refuses or ("" if aligned.graph is None else delta_too_large(part.settings, aligned.graph.common))
+
+
+def _predict(sitting: Sitting, role: Role) -> None:
+    part = sitting.part
+    role.infer_only()
+    role.setup([])
+    role.keep()
+    if part.settings.learns_alone:
+        sitting.tell()
+    role.load_weights(load_tensors(part.store.model_path)[0])
+    infer(role, 0)
+
+
+def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
+    part, run, store = sitting.part, sitting.part.run, sitting.part.store
+    epochs, alone = part.settings.train.epochs, part.settings.learns_alone
+    writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
+
+    def begin(epoch: int, last: int) -> None:
+        if alone:  # the others are done: they do not wait for what it learns
+            sitting.tell()
+        log.info("training begins after epoch %d", epoch)
+        if last < epochs:
+            log.warning("the privacy budget ends training after epoch %d of %d", last, epochs)
+        if writes:
+            run.begin_metrics(epoch)
+
+    def log_epoch(epoch_record: Record) -> None:
+        if writes:
+            run.append_metrics(epoch_record)
+
+    def saved(epoch: int) -> None:
+        sitting.record.note(sitting.spent())
+        log.info("epoch %d of at most %d", epoch, epochs)
+        settle()
+
+    def settle() -> None:
+        if writes and store.checkpoints.is_settled():
+            run.settle_metrics()
+
+    fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, saved=saved)
+    save_tensors(store.model_path, role.weights(), {})
+    store.checkpoints.settle()
+    settle()
+    write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
+
+
+def _result(role: Role, fitted: Fitted) -> Record:
+    if not isinstance(role, Judge):
+        return {"started_at": fitted.started_at}
+    alone = role.without_releases()
+    return {
+        "nodes": role.graph.common,
+        "best_epoch": fitted.judgement.best_epoch,
+        **role.scores(everything=True).summary(),
+        **({} if alone is None else {"without_releases": alone}),
+        "started_at": fitted.started_at,
+    }

@@ -1,0 +1,104 @@
+"""What a party brings to a piece of work, and what it has open while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from veilgraph.core.trace import AnyTrace
+from veilgraph.core.types import Link, PartyId
+from veilgraph.link.identity import Identity
+from veilgraph.nn.network import CustomModel
+from veilgraph.privacy.publish import Spent
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.run.attesting import Attesting
+from veilgraph.run.ledgers import AnyPublisher
+from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.run.sending import SendingRecord
+from veilgraph.run.spread import Machines
+
+Work = Literal["align", "train", "resume", "predict", "audit"]
+Auditor = Callable[[RunDirectory, PartyId, Link], None]
+"""What a party does in an audit across organisations; the room of audits is above this one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a party brings to a piece of work.
+
+    Attributes:
+        run: directory of the run.
+        party: a holder or the server.
+        work: align only; train from the start; resume from the newest common checkpoint; predict; or audit.
+        custom: for ``model.local.model: custom``.
+        organisation: the holder's own tables, where the job is from tables.
+        machines: of the holder, where several share its local part.
+        restarts: the party lets what it has trained be replaced, where the job cannot go on from it.
+        identity: with which it signs its records; None on one machine, where nothing is signed.
+        names: party → the name in its certificate, where that is another one.
+        auditor: with ``work`` audit.
+    """
+
+    run: RunDirectory
+    party: PartyId
+    work: Work
+    custom: CustomModel | None = None
+    organisation: Organisation | None = None
+    machines: Machines | None = None
+    restarts: bool = False
+    identity: Identity | None = None
+    names: Mapping[PartyId, str] = field(default_factory=dict)
+    auditor: Auditor | None = None
+
+    @property
+    def settings(self) -> JobSettings:
+        """The job."""
+        return self.run.settings
+
+    @cached_property
+    def store(self) -> PartyStore:
+        """The party's own part of the run."""
+        return self.run.party(self.party)
+
+    @cached_property
+    def may_restart(self) -> bool:
+        """Whether it would begin again from nothing, as things were when it was first asked."""
+        return self.restarts or self.work == "predict" or not self.store.checkpoints.has_trained()
+
+    @property
+    def limit(self) -> float | None:
+        """The largest total ε that the party itself accepts."""
+        return None if self.organisation is None else self.organisation.settings.limits.max_epsilon
+
+
+@dataclass
+class Sitting:
+    """A party at work, in one session.
+
+    Attributes:
+        part: what it brings.
+        link: to the others; what crosses it is counted and, where the run says so, kept and timed.
+        record: of what it sends.
+        evidence: statements of that, exchanged with the others.
+        trace: where the time goes.
+        publisher: the door through which anything of its data leaves, while it is open.
+    """
+
+    part: Part
+    link: Link
+    record: SendingRecord
+    evidence: Attesting
+    trace: AnyTrace
+    publisher: AnyPublisher | None = None
+
+    def spent(self) -> Spent | None:
+        """What the party's releases come to; None where it has no publisher."""
+        return None if self.publisher is None else self.publisher.spent()
+
+    def tell(self) -> None:
+        """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
+        self.record.end_block(self.spent())
+        self.evidence.tell(self.link)
