@@ -20,8 +20,18 @@ MODULE = """
 from typing import Literal
 
 from veilgraph.audit.sources.vertical import VerticalSource
+from veilgraph.core.types import Kind
 from veilgraph.paradigms.vertical.paradigm import Vertical
+from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.rows import TO_SERVER, Row
+
+HUMMED = Told(
+    Revelation("toy-hum", "The server hears that a toy hums."),
+    lambda job: f"model.dim={job.model.dim}",
+    lambda job: [job.data.label_party],
+)
 
 
 class ToyJob(VerticalJob):
@@ -30,6 +40,7 @@ class ToyJob(VerticalJob):
 
 class Toy(Vertical):
     title = "toy: a paradigm of another package"
+    rows = (*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,)))
 
     def describe(self, job):
         return ["Somebody else says how this works.", *super().describe(job)]
@@ -49,16 +60,27 @@ toy = toy_paradigm:ToyJob
 [veilgraph.evidence]
 toy = toy_paradigm:SOURCE
 """
-SCRIPT = """
+SCRIPT = r"""
+import pytest
 from typer.testing import CliRunner
 
 from veilgraph.audit.source import SOURCES
 from veilgraph.cli import app
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
 assert list(PARADIGMS) == ["vertical", "horizontal", "local", "toy"]
 assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
+job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")
+said = "limits.may_reveal=[initial-embeddings, embedding-sums, training-rows]: change the job, or add what your "
+said += "organisation accepts of what else the job reveals: toy-hum (model.dim=64)"
+assert refusal(LimitSettings(may_reveal=accepted), job, "A") == said
+assert refusal(LimitSettings(), job, "B") is None, "it is about the label holder's data"
+assert refusal(LimitSettings(may_reveal=(*accepted, "toy-hum")), job, "A") is None
+with pytest.raises(ValueError, match="may_reveal.1\n.*no paradigm that is installed reveals .* training-rows.*toy-hum"):
+    LimitSettings(may_reveal=("toy-hum", "toy-humm"))
 for command in (
     ["check", "job.yaml"],
     ["train", "job.yaml", "--out", "run", "--record-views"],
@@ -98,6 +120,13 @@ def test_a_paradigm_of_another_package_trains_audits_and_reports(site: Path, tmp
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "toy: a paradigm of another package" in page
     assert "Somebody else says how this works." in page
+    assert "The server hears that a toy hums." in page
+    (sent,) = {
+        (line["what"], tuple(line["reveals"]))
+        for line in map(json.loads, (tmp_path / "run/parties/A/disclosures.jsonl").read_text("utf-8").splitlines())
+        if line["kind"] == "masked"
+    }
+    assert sent == ("masked embeddings; a hum", ("embedding-sums", "toy-hum"))
 
 
 def test_a_package_that_cannot_be_loaded_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+
 from tests.cli.commands import one_error, veilgraph
 from tests.link.altered import AlteredLink
 from tests.paradigms.apart import apart
@@ -27,7 +28,6 @@ from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import SecretSource, system_secrets
-from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings
@@ -37,6 +37,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.report.page.audit_file import read_audit
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import RunDirectory
@@ -68,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sites")
     data = DataSettings(dataset="synthetic", holders=3)
     for file in export_dataset(data, folder / "tables", overlap=1.0, seed=1).values():
-        change(file, allow_audit=True, max_rounds=2, may_reveal=list(STATEMENTS))
+        change(file, allow_audit=True, max_rounds=2, may_reveal=list(all_revelations()))
     apart(folder, files(folder), parse_job(JOB), server=True)
     return folder
 
@@ -234,7 +235,7 @@ def test_who_does_not_allow_it_is_not_audited_and_audits_nobody(sites: Path, who
 def test_no_site_keeps_a_view_unless_it_allows_audits(tmp_path: Path) -> None:
     data = DataSettings(dataset="synthetic", holders=3)
     for name, file in export_dataset(data, tmp_path / "tables", overlap=1.0, seed=1).items():
-        change(file, allow_audit=name == "B", max_rounds=2, may_reveal=list(STATEMENTS))
+        change(file, allow_audit=name == "B", max_rounds=2, may_reveal=list(all_revelations()))
     apart(tmp_path, files(tmp_path), parse_job(JOB | {"train": {"epochs": 1, "patience": None}}))
     kept = {party for party in PARTIES if part(tmp_path, party).party(party).views()}
     assert kept == {"B"}

@@ -1,13 +1,14 @@
 import itertools
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.revelations import STATEMENTS, Revelation
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Kind
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
+from veilgraph.protocol import revealed
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
@@ -20,6 +21,10 @@ from veilgraph.protocol.limits import (
     too_few,
 )
 from veilgraph.protocol.organisation import largest_epsilon
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.revealed import all_revelations
+from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.rows import TO_SERVER, Row
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -48,10 +53,18 @@ WEAKER = {
 
 
 def test_every_name_has_a_statement_of_one_sentence() -> None:
-    assert tuple(STATEMENTS) == get_args(Revelation)
-    for statement in STATEMENTS.values():
-        assert statement.endswith(".")
-        assert statement.count(". ") == 0
+    for name, revelation in all_revelations().items():
+        assert revelation.name == name
+        assert revelation.statement.endswith(".")
+        assert revelation.statement.count(". ") == 0
+
+
+def test_nobody_gives_another_meaning_to_a_name_that_parties_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told[JobSettings](Revelation("embedding-sums", "The server hears that a toy hums."), lambda _: "every job")
+    row = Row[JobSettings](Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (told,))
+    monkeypatch.setattr(revealed, "PARADIGMS", {**PARADIGMS, "toy": SimpleNamespace(rows=(row,))})
+    with pytest.raises(ConfigError, match="paradigm 'toy' calls something else 'embedding-sums' than another does"):
+        all_revelations.__wrapped__()
 
 
 def test_the_default_party_accepts_exactly_the_default_job() -> None:
@@ -68,7 +81,7 @@ def test_individual_embeddings_reveal_less() -> None:
 def test_what_reveals_more_is_refused_until_it_is_accepted_by_name(name: str) -> None:
     settings, more = WEAKER[name]
     found = revelations(settings)
-    assert found == {key: STATEMENTS[key] for key in STATEMENTS if key in DEFAULT | more}
+    assert found == {name: all_revelations()[name].statement for name in DEFAULT | more}
     refusals = [refusal(LimitSettings(), settings, holder) for holder in settings.data.names]
     for revelation in more:
         assert any(reason and revelation in reason for reason in refusals)
@@ -146,8 +159,6 @@ NEVER_NOISED = {
     "initial-embeddings",
     "initial-gradients",
     "single-initial-embeddings",
-    "pooled-degrees",
-    "single-degrees",
 }
 
 
@@ -160,10 +171,12 @@ def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> No
     ):
         for party in settings.data.names:
             assert refusal(nothing, settings, party, epsilon=8) is None
-    bare = job(rounds=2, initial={"method": "secure-sum"}, combine={"strategy": "degree-weighted", "masked": False})
+    shown = private(EVERY_STEP, rounds=2, initial={"method": "secure-sum"}, combine={"masked": False})
+    bare = private({"noise_multiplier": 0.0}, rounds=2, combine={"masked": False})
     for party in "AB":
-        reason = str(refusal(nothing, bare, party, epsilon=8))
-        assert {name for name in STATEMENTS if f"{name} (" in reason} == NEVER_NOISED
+        reason = str(refusal(nothing, shown, party, epsilon=8))
+        assert {name for name in all_revelations() if f"{name} (" in reason} == NEVER_NOISED
+        assert "single-embeddings (" in str(refusal(nothing, bare, party, epsilon=8)), "clipped alone"
 
 
 def test_without_a_bound_of_its_own_a_party_is_asked_about_every_name() -> None:
@@ -266,11 +279,11 @@ def test_statistics_of_columns_are_revealed_by_scaled_tables_and_by_what_a_party
 
 
 def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
-    accepting = LimitSettings(may_reveal=tuple(STATEMENTS))
+    accepting = LimitSettings(may_reveal=tuple(all_revelations()))
     assert refusal(accepting, horizontal(layers=3), "B") == (
         "limits.max_rounds=1 and horizontal.layers=3: lower the layers or raise the limit"
     )
-    bounded = LimitSettings(may_reveal=tuple(STATEMENTS), max_rounds=2, max_epsilon=8)
+    bounded = LimitSettings(may_reveal=tuple(all_revelations()), max_rounds=2, max_epsilon=8)
     assert refusal(bounded, horizontal(), "B") == (
         "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy: "
         "take vertical, or remove the limit"
@@ -346,8 +359,8 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         server={"layers": 0},
         head={"logit_hops": 2},
     )
-    assert set(revelations(worst)) == set(STATEMENTS) - HORIZONTAL_ALONE - PERTURBED
-    for names in itertools.chain(itertools.combinations(STATEMENTS, 3), [tuple(STATEMENTS)[::2], ()]):
+    assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED
+    for names in itertools.chain(itertools.combinations(all_revelations(), 3), [tuple(all_revelations())[::2], ()]):
         reason = refusal(LimitSettings(may_reveal=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
@@ -415,7 +428,7 @@ def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
         assert said is not None
         assert said.startswith(reason)
         assert "limits.may_reveal=[]" in said
-    assert refusal(LimitSettings(may_reveal=tuple(STATEMENTS), **limits), settings, "B", epsilon=1.0) is None, (
+    assert refusal(LimitSettings(may_reveal=tuple(all_revelations()), **limits), settings, "B", epsilon=1.0) is None, (
         "without max_epsilon nothing is asked"
     )
 
@@ -455,7 +468,7 @@ def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
     features = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-3}
     local = parse_job({"paradigm": "local", "local": {"features": features}})
-    said = refusal(LimitSettings(may_reveal=tuple(STATEMENTS), max_epsilon=1), local, "B", epsilon=1.0)
+    said = refusal(LimitSettings(may_reveal=tuple(all_revelations()), max_epsilon=1), local, "B", epsilon=1.0)
     assert said == "limits.max_delta=0.0001 and local.features.delta=0.001: lower it or raise the limit"
 
 

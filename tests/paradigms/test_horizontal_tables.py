@@ -22,7 +22,6 @@ from tests.paradigms.test_horizontal_runs import MEAN, PLAIN, assert_same, job, 
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
@@ -30,6 +29,7 @@ from veilgraph.link.view import read_view
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.site import SiteWork
@@ -169,7 +169,7 @@ def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -
         ConfigError, match=r"A refuses the job: .* column-statistics \(nodes\.features with missing=mean"
     ):
         train(over(parties, settings), tmp_path / "refused")
-    change(parties["B"], lambda content: content["limits"].update(may_reveal=list(STATEMENTS)))
+    change(parties["B"], lambda content: content["limits"].update(may_reveal=list(all_revelations())))
     change(parties["A"], lambda content: content["limits"]["may_reveal"].append("column-statistics"))
     run = train(over(parties, settings), tmp_path / "run")
     (fill,) = {encoding(run.path, party).fills[0] for party in parties}
@@ -303,7 +303,7 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
 def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
     settings = job(2, STANDARD)
     parties = export(tmp_path, settings)
-    change(parties["B"], lambda content: content.update(limits={"may_reveal": list(STATEMENTS)}))
+    change(parties["B"], lambda content: content.update(limits={"may_reveal": list(all_revelations())}))
     with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_rounds=1 and horizontal\.layers=2"):
         train(over(parties, settings), tmp_path / "run")
     needed = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))["limits"]["may_reveal"]
@@ -311,7 +311,7 @@ def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
     change(parties["B"], lambda content: content.update(limits={"may_reveal": less, "max_rounds": 2}))
     with pytest.raises(ConfigError, match=r"column-statistics \(data\.feature_scaling=standard\)"):
         train(over(parties, settings), tmp_path / "run")
-    accepting = {"may_reveal": list(STATEMENTS), "max_rounds": 2, "min_common_nodes": 10**6}
+    accepting = {"may_reveal": list(all_revelations()), "max_rounds": 2, "min_common_nodes": 10**6}
     change(parties["B"], lambda content: content.update(limits=accepting))
     train(over(parties, settings, label_holder="B"), tmp_path / "run")  # nobody learns how many are common
 

@@ -103,6 +103,7 @@ SAID: dict[str, dict[Message, str]] = {
             )
         ),
         ("A", "B", Kind.MASKED_GRADIENT): "masked gradients of the shared weights, and the loss",
+        ("A", "B", Kind.KEY): "a fresh public key",
         ("A", "B", Kind.NODE_KEY): "key of the hashes, seed of the shared weights",
         ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
         ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
@@ -137,6 +138,9 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", SERVER, Kind.NODE_LIST): "keyed hashes of the sender's nodes; keyed hashes of its edges",
         (SERVER, "A", Kind.NODE_PLACES): "which of the receiver's edges count",
         ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
+    },
+    "perturbed": {
+        ("A", "B", Kind.PERTURBED_FEATURES): "every node's features, perturbed by itself, a single time",
     },
     "features": {
         ("B", "A", Kind.PERTURBED_FEATURES): "every node's features, perturbed by itself, a single time",

@@ -22,20 +22,17 @@ from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.privacy.publish import Spent
-from veilgraph.protocol.disclosures import (
-    Disclosure,
-    DisclosureRecord,
-    direction_of,
-    disclosure_lines,
-    disclosures,
-    facts_of,
-)
+from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
-from veilgraph.protocol.rows import TABLE
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.revealed import rows_of
+from veilgraph.protocol.rows import Row
 from veilgraph.run.jobs import train
 
+TABLE: tuple[Row[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))
+"""Of all paradigms, what several share once."""
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 OF_THEIR_OWN = {Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.SEAL}
 """Kinds of alignment and sealing, which are documented by themselves."""
@@ -86,6 +83,10 @@ def sides(words: str) -> tuple[str, ...]:
     return {"each": ("holder", "server"), "server": ("server",)}.get(words, ("holder",))
 
 
+def side(words: str) -> str:
+    return SERVER if words == SERVER else "holder"
+
+
 def test_rows_and_the_protocol_name_the_same_messages() -> None:
     text = PROTOCOL.read_text(encoding="utf-8")
     documented = {
@@ -95,20 +96,9 @@ def test_rows_and_the_protocol_name_the_same_messages() -> None:
         for receiver in sides(receivers)
         if not sender == receiver == "server"
     }
-    rows = {(row.kind, row.direction) for row in TABLE}
+    rows = {(row.kind, f"{side(row.ends.sender)} to {side(row.ends.receiver)}") for row in TABLE}
     assert documented <= rows
     assert {kind for kind, _ in rows - documented} <= OF_THEIR_OWN
-
-
-def test_rows_depend_on_known_facts_only() -> None:
-    """A row with a fact that no job has would never be said."""
-    known = {"collaborative", "secure-sum", "two holders", "more holders", "masked", "unmasked", "degree-weighted"}
-    known |= {"more rounds", "no layers", "logit hops", "from label holder", "to label holder", "to another"}
-    known |= {"every step", "once", "noised", "bare", "judged", "from publisher", "paired", "aligned"}
-    known |= {"horizontal", "secure-max", "each in the clear", "pooled", "added up", "degrees", "edge lists"}
-    known |= {"raw features", "fixed first layer", "more layers", "more layers back", "from reporter"}
-    known |= {"perturbed", "private labels"}
-    assert {fact for row in TABLE for fact in row.when} == known
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind.name} {row.what}")
@@ -116,10 +106,9 @@ def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what
     assert row.why.endswith(".")
     assert row.protection in ("none", "mask", "share", "noise", "blinding") or not row.reveals
-    by_nodes = row.kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)  # each its own value
     assert ("in the clear" in row.what) <= (row.protection == "none" or row.kind is Kind.PERTURBED_LABELS)
-    assert ("noised" in row.when or by_nodes) == ("noisy" in row.what or row.protection == "noise")
-    assert not ("noised" in row.when and "Not protected" in row.why)
+    assert row.is_bounded == ("noisy" in row.what or row.protection == "noise")
+    assert not (row.is_bounded and "Not protected" in row.why)
 
 
 # Whole jobs
@@ -236,7 +225,8 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 
 
 def of_said(name: str) -> JobSettings:
-    known = PRIVATE | HORIZONTAL | LOCAL
+    perturbed = {"perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}})}
+    known = PRIVATE | HORIZONTAL | LOCAL | perturbed
     return known[name] if name in known else job(MODELS[name][0], **MODELS[name][1])
 
 
@@ -249,15 +239,13 @@ def test_these_words_are_said(name: str) -> None:
 def test_the_words_above_need_every_row() -> None:
     """So whichever row is deleted, or is no longer true of its job, one of them changes."""
     needed = {
-        place
+        row
         for name, messages in SAID.items()
         for sender, receiver, kind in messages
-        for place, row in enumerate(TABLE)
+        for row in rows_of(of_said(name), sender, receiver)
         if row.kind is kind
-        and row.direction == direction_of(sender, receiver)
-        and facts_of(of_said(name), sender, receiver).issuperset(row.when)
     }
-    assert [row for place, row in enumerate(TABLE) if place not in needed] == []
+    assert [(row.kind, row.what) for row in TABLE if row not in needed] == []
 
 
 def test_only_what_was_sent_is_disclosed() -> None:

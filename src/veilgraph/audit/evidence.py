@@ -19,8 +19,7 @@ from veilgraph.audit.view import View
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.protocol.disclosures import direction_of, facts_of
-from veilgraph.protocol.rows import TABLE, Row
+from veilgraph.protocol.revealed import rows_of
 
 Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases", "inference"]
 
@@ -78,9 +77,10 @@ def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
         if key in used:
             continue
         kind, sender, round_ = key
-        for row in _rows_of(view, kind, sender):
-            if row.reveals and _is_of(row, round_):
-                left.setdefault((", ".join(row.reveals), row.what), []).append(sender)
+        for row in rows_of(view.settings, sender, view.party):
+            if row.kind is kind and row.reveals and round_ in row.rounds:
+                names = ", ".join(told.what.name for told in row.reveals)
+                left.setdefault((names, row.what), []).append(sender)
     return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
 
 
@@ -99,23 +99,12 @@ def _key(seen: Seen) -> tuple[Kind, PartyId, int]:
     return seen.tag.kind, seen.sender, seen.tag.round
 
 
-def _rows_of(view: View, kind: Kind, sender: PartyId) -> list[Row]:
-    """What the job's messages of a kind from a party carry."""
-    facts, direction = facts_of(view.settings, sender, view.party), direction_of(sender, view.party)
-    return [row for row in TABLE if (row.kind, row.direction) == (kind, direction) and facts >= set(row.when)]
-
-
-def _is_of(row: Row, round_: int) -> bool:
-    """Whether messages of that round carry it: under the tags of embeddings, round 0 is that of the degrees."""
-    is_embedding = row.direction == "holder to server" and row.kind in (Kind.MASKED, Kind.EMBEDDING)
-    return not is_embedding or ("degrees" in row.what) == (round_ == 0)
-
-
 def _hidden(view: View) -> Iterator[Evidence]:
     """Messages that are uniform by themselves, whatever the sender's data are."""
     for sender in (*view.settings.data.names, SERVER):
+        all_rows = rows_of(view.settings, sender, view.party)
         for kind in Kind:
-            rows = _rows_of(view, kind, sender)
+            rows = [row for row in all_rows if row.kind is kind]
             if rows and all(row.protection in _HIDDEN for row in rows):
                 seen = view.received(kind, sender)
                 if seen:

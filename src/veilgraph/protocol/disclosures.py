@@ -6,31 +6,23 @@ The words are about the receiver; how the wire is protected from everybody else 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.revelations import Revelation
-from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.recorded import TrafficEntry
 from veilgraph.privacy.publish import Spent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.rows import TABLE, Direction, Protection
+from veilgraph.protocol.revealed import rows_of
+from veilgraph.protocol.rows import Protection
 
 Work = Literal["align", "train", "predict", "audit"]
 """A piece of work: one session of all parties."""
-
-_CHARGED: Final[Mapping[Direction, frozenset[str]]] = {
-    "holder to server": frozenset({"noised"}),
-    "holder to holder": frozenset({"perturbed", "private labels"}),
-    "server to holder": frozenset(),
-}
-"""Direction → facts of the rows whose messages the sender's ledger paid for."""
 
 
 class Disclosure(BaseModel):
@@ -51,8 +43,8 @@ class Disclosure(BaseModel):
     """Of the least protected thing that messages of this kind carry."""
     why: str
     """Why it may leave the sender or, where nothing protects it, what follows from that."""
-    reveals: tuple[Revelation, ...]
-    """Names of core.revelations that come true by it, together with the other senders' messages."""
+    reveals: tuple[str, ...]
+    """Names of the revelations that come true by it, together with the other senders' messages."""
     epsilon_release: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Of one of the messages by itself, at the job's δ; null: it did not pass the sender's publisher, or ε is ∞."""
     epsilon_total: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -116,18 +108,13 @@ def disclosure_lines(
 
 
 def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None) -> Disclosure:
-    direction = direction_of(entry.party, entry.peer)
-    facts = facts_of(settings, entry.party, entry.peer)
-    rows = [
-        row for row in TABLE if row.kind is entry.kind and row.direction == direction and facts.issuperset(row.when)
-    ]
+    rows = [row for row in rows_of(settings, entry.party, entry.peer) if row.kind is entry.kind]
     if not rows:
         raise ProtocolError(
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "
             "settings that the traffic was recorded with"
         )
-    released = any(_CHARGED[direction].intersection(row.when) for row in rows)
-    cost = spent if released else None
+    cost = spent if any(row.paid for row in rows) else None
     return Disclosure(
         party=entry.party,
         to=entry.peer,
@@ -137,7 +124,7 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
         what="; ".join(row.what for row in rows),
         protection="none" if any(row.protection == "none" for row in rows) else rows[0].protection,
         why=" ".join(dict.fromkeys(row.why for row in rows)),
-        reveals=tuple(dict.fromkeys(name for row in rows for name in row.reveals)),
+        reveals=tuple(dict.fromkeys(told.what.name for row in rows for told in row.reveals)),
         epsilon_release=None if cost is None else _finite(_epsilon_of_one(settings, entry.kind, cost)),
         epsilon_total=None if cost is None else _finite(cost.epsilon_total),
     )
@@ -155,25 +142,3 @@ def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
 
 def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
-
-
-def direction_of(sender: PartyId, receiver: PartyId) -> Direction:
-    """Between which roles a message goes; a label holder is a holder."""
-    if sender == SERVER:
-        return "server to holder"
-    return "holder to server" if receiver == SERVER else "holder to holder"
-
-
-def facts_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> set[str]:
-    """What rows of ``TABLE`` may depend on, as far as it is true of a job, a sender and a receiver."""
-    private = job.label_release
-    shared = {
-        "two holders": len(job.data.names) == 2,
-        "more holders": len(job.data.names) > 2,
-        "judged": not job.learns_alone and job.train.select_by != "last",
-        "aligned": job.is_aligned,
-        "perturbed": sender in job.releasing and receiver in job.learning,
-        "private labels": private is not None and (sender, receiver) == (private.holder, job.data.label_party),
-    }
-    own = paradigm_of(job).facts(job, sender, receiver)
-    return {fact for fact, true in {**shared, **own}.items() if true}

@@ -9,36 +9,21 @@ from typing import Final, Literal
 from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.revelations import STATEMENTS, Revelation
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.revealed import RevelationName, bounded, causes
 
 REASON_CHARACTERS: Final = 500
 """No reason for a refusal is longer."""
-
-_BOUNDED: Final = frozenset[Revelation](
-    {
-        "embedding-sums",
-        "single-embeddings",
-        "combined-embeddings",
-        "output-embeddings",
-        "combined-as-output",
-        "training-rows",
-        "label-holder-edges",
-        "perturbed-features",
-        "perturbed-labels",
-    }
-)
-"""What comes of released values alone, so that a finite ε bounds what it tells."""
 
 
 class LimitSettings(Settings):
     """What a party accepts. The defaults accept the default job and nothing that reveals more."""
 
-    may_reveal: tuple[Revelation, ...] = Field(
+    may_reveal: tuple[RevelationName, ...] = Field(
         ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
         description="what a job may reveal of this party's data; the whole list, not an addition to the default",
     )
@@ -89,10 +74,9 @@ def revelations(job: JobSettings) -> dict[str, str]:
     """What a job reveals of its holders' data; with differential privacy what holders publish is noisy.
 
     Returns:
-        Name → its statement, in the order of ``STATEMENTS``. Fewer names are less said.
+        Name → its statement. Fewer names are less said.
     """
-    causes = paradigm_of(job).reveals(job)
-    return {name: statement for name, statement in STATEMENTS.items() if name in causes}
+    return {told.name: told.statement for told in causes(job)}
 
 
 def refusal(
@@ -102,7 +86,7 @@ def refusal(
     common_nodes: int | None = None,
     *,
     epsilon: float = math.inf,
-    besides: Mapping[Revelation, str] | None = None,
+    besides: Mapping[str, str] | None = None,
 ) -> str | None:
     """Why a party does not accept a job; None when it does.
 
@@ -116,7 +100,7 @@ def refusal(
         common_nodes: of the alignment, where it is known; a δ that follows from it is held to the limit then.
         epsilon: the largest total ε that the job can cost the party, at the job's δ; infinite without differential
             privacy.
-        besides: what the party's own settings reveal in this job, and which of them do.
+        besides: names of what the party's own settings reveal of it in this job, and which of them do.
 
     Returns:
         All reasons in one line of at most ``REASON_CHARACTERS``, each with the limit, its value, the job's value and
@@ -169,11 +153,9 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
     return f"limits.max_peer_ids={most} and {', '.join(others)}: let it bring fewer, or raise the limit"
 
 
-def revealed_of(job: JobSettings, party: PartyId) -> dict[Revelation, str]:
+def revealed_of(job: JobSettings, party: PartyId) -> dict[str, str]:
     """What a job reveals of one party's own data: name → its statement."""
-    return {
-        name: STATEMENTS[name] for name in paradigm_of(job).reveals(job) if paradigm_of(job).concerns(name, job, party)
-    }
+    return {told.name: told.statement for told in causes(job, party)}
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
@@ -261,16 +243,13 @@ def _unaccepted(
     job: JobSettings,
     party: PartyId,
     epsilon: float,
-    besides: Mapping[Revelation, str],
+    besides: Mapping[str, str],
     nodes: int | None,
 ) -> str | None:
-    bounded = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
-    accepted = frozenset(limits.may_reveal) | (_BOUNDED if bounded else frozenset[Revelation]())
-    new = [
-        f"{name} ({cause})"
-        for name, cause in {**besides, **paradigm_of(job).reveals(job)}.items()
-        if name not in accepted and paradigm_of(job).concerns(name, job, party)
-    ]
+    holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
+    accepted = {*limits.may_reveal, *(bounded(job) if holds else ())}
+    found = {**besides, **{told.name: cause for told, cause in causes(job, party).items()}}
+    new = [f"{name} ({cause})" for name, cause in found.items() if name not in accepted]
     if not new:
         return None
     return (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph
@@ -98,18 +97,8 @@ class Organisation:
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
-        epsilon = largest_epsilon(job, party, nodes)
-        return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=self._revealed(job))
-
-    @property
-    def _fills_with_means(self) -> bool:
-        return any(feature.missing == "mean" for feature in self.settings.nodes.features)
-
-    def _revealed(self, job: JobSettings) -> dict[Revelation, str]:
-        """What its own party file, which others do not have, makes a job reveal."""
-        if not job.is_aligned and self._fills_with_means:
-            return {"column-statistics": "nodes.features with missing=mean"}
-        return {}
+        epsilon, besides = largest_epsilon(job, party, nodes), paradigm_of(job).told_by_tables(job, features)
+        return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=besides)
 
 
 @dataclass(frozen=True)

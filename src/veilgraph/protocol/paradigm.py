@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from veilgraph.core.registry import Registry
-from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.rows import Row
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.inputs import Inputs
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.role import Role, Session
+    from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
 
@@ -43,24 +44,16 @@ class Paradigm(ABC, Generic[J]):
     Attributes:
         title: of it, in a report.
         has_privacy: whether its jobs can bound what they reveal by an ε.
+        rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
 
     title: ClassVar[str]
     has_privacy: ClassVar[bool] = True
+    rows: ClassVar[tuple[Row[Any], ...]]
 
-    # What a job reveals
-
-    @abstractmethod
-    def facts(self, job: J, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
-        """What rows of ``protocol.rows.TABLE`` may depend on, beside what every job has (``facts_of``)."""
-
-    @abstractmethod
-    def reveals(self, job: J) -> dict[Revelation, str]:
-        """What a job reveals → the settings that cause it."""
-
-    @abstractmethod
-    def concerns(self, name: Revelation, job: J, party: PartyId) -> bool:
-        """Whether what a job reveals under a name tells others something of a party's own data."""
+    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
+        """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
+        return {}
 
     # Privacy
 

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph, check_names
-from veilgraph.paradigms.horizontal import disclosure, inputs, words
+from veilgraph.paradigms.horizontal import inputs, words
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.rows import COLUMNS, ROWS
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.rows import Row
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 
 class Horizontal(Paradigm[HorizontalJob]):
     """Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""
 
     title: ClassVar[str] = "horizontal: the same columns, different nodes"
-
+    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_privacy: ClassVar[bool] = False
 
-    def facts(self, job: HorizontalJob, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
-        return disclosure.facts(job, sender)
-
-    def reveals(self, job: HorizontalJob) -> dict[Revelation, str]:
-        return disclosure.reveals(job)
-
-    def concerns(self, name: Revelation, job: HorizontalJob, party: PartyId) -> bool:
-        return party in job.data.names
+    def told_by_tables(
+        self, job: HorizontalJob, features: Sequence[NumericFeatures | CategoricalFeatures]
+    ) -> dict[str, str]:
+        filled = any(feature.missing == "mean" for feature in features)
+        return {COLUMNS.what.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf

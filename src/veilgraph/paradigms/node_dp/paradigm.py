@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph
@@ -14,6 +13,7 @@ from veilgraph.nn.settings import ModelSettings
 from veilgraph.paradigms.node_dp import words
 from veilgraph.paradigms.node_dp.inputs import check_values, learner_of, local_graphs
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.rows import ROWS
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
@@ -23,6 +23,7 @@ from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.released import agreed, checked
 from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.rows import Row
 from veilgraph.protocol.unread import unread_of_passes
 
 _LIKE: Final = ModelSettings()
@@ -33,22 +34,7 @@ class NodeDp(Paradigm[NodeDpJob]):
     """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""
 
     title: ClassVar[str] = "local: nodes perturb their own values"
-
-    def facts(self, job: NodeDpJob, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
-        return {}
-
-    def reveals(self, job: NodeDpJob) -> dict[Revelation, str]:
-        features, labels = job.local.features, job.local.labels
-        causes = dict[Revelation, str]()
-        if features is not None:
-            causes["perturbed-features"] = f"local.features.epsilon={features.epsilon:g}"
-        if labels is not None:
-            causes["perturbed-labels"] = f"local.labels.epsilon={labels.epsilon:g}"
-        return causes
-
-    def concerns(self, name: Revelation, job: NodeDpJob, party: PartyId) -> bool:
-        private = job.label_release
-        return party in job.releasing if name != "perturbed-labels" else private is not None and party == private.holder
+    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
     def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
         """Of one release, of a node's features and label: changed tables are released anew."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from veilgraph.core.revelations import Revelation
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
@@ -14,11 +13,12 @@ from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.nn.partitioned.passes import NOT_PARTITIONED, PARTITIONED
 from veilgraph.nn.settings import MAX_DETECTED_BITS
-from veilgraph.paradigms.vertical import disclosure, words
+from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy.plan import Plan
@@ -29,6 +29,7 @@ from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.released import with_released_features
 from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.rows import Row
 from veilgraph.protocol.unread import unread_of_passes
 
 
@@ -36,15 +37,7 @@ class Vertical(Paradigm[VerticalJob]):
     """Holders of the same nodes train one network; embeddings are combined at a server."""
 
     title: ClassVar[str] = "vertical: the same nodes, different columns"
-
-    def facts(self, job: VerticalJob, sender: PartyId, receiver: PartyId) -> dict[str, bool]:
-        return disclosure.facts(job, sender, receiver)
-
-    def reveals(self, job: VerticalJob) -> dict[Revelation, str]:
-        return disclosure.reveals(job)
-
-    def concerns(self, name: Revelation, job: VerticalJob, party: PartyId) -> bool:
-        return disclosure.concerns(name, job, party)
+    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return plan(job, party, nodes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from veilgraph.core.revelations import STATEMENTS
 from veilgraph.core.words import listed
 from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.revealed import statements
 from veilgraph.protocol.rows import Protection
 from veilgraph.report.page.found import Found
 from veilgraph.report.tables import human_bytes
@@ -64,7 +64,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Revealed:
-    """A statement of core.revelations that came true.
+    """A revelation that came true.
 
     Attributes:
         name: by which a party's limits call it.
@@ -121,7 +121,7 @@ def learned(found: Found) -> Learned:
             for sender in senders
         ),
         guards=tuple(guard for protection, guard in GUARDS.items() if protection in occurring),
-        revealed=_revealed(records),
+        revealed=_revealed(records, statements(found.settings)),
         sent=_things(records),
         has_epsilon=any(record.epsilon_total is not None for record in records),
     )
@@ -152,13 +152,14 @@ def _order(protection: Protection) -> int:
     return _ORDER[protection]
 
 
-def _revealed(records: list[DisclosureRecord]) -> tuple[Revealed, ...]:
+def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tuple[Revealed, ...]:
     found = []
-    for name, statement in STATEMENTS.items():
+    for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
         telling = [record for record in records if name in record.reveals]
         if telling:
             through = dict.fromkeys((record.what, GUARDS[record.protection]) for record in telling)
             receivers = listed(sorted({record.to for record in telling}))
+            statement = known.get(name, "This is nothing that jobs of its paradigm reveal.")
             found.append(Revealed(name, statement, receivers, tuple(through)))
     return tuple(found)
 

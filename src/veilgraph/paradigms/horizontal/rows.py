@@ -1,0 +1,242 @@
+"""What a horizontal job sends, and reveals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from veilgraph.core.types import Kind
+from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
+from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.protocol.revelations import (
+    EMBEDDING_SUMS,
+    POOLED_DEGREES,
+    SINGLE_DEGREES,
+    SINGLE_EMBEDDINGS,
+    TRAINING_ROWS,
+    Revelation,
+    Told,
+)
+from veilgraph.protocol.rows import (
+    COMMON_ROWS,
+    DEGREES,
+    EMBEDDINGS,
+    EXACTLY,
+    FROM_SERVER,
+    LABELLED_TO_SERVER,
+    MORE_HOLDERS,
+    OPENED,
+    TO_HOLDER,
+    TO_SERVER,
+    TWO_HOLDERS,
+    Fact,
+    Row,
+    judgement,
+)
+
+# What is revealed
+
+
+def _aggregate(job: HorizontalJob) -> str:
+    return f"horizontal.aggregate={job.horizontal.aggregate}"
+
+
+def _paradigm(_: HorizontalJob) -> str:
+    return "paradigm=horizontal"
+
+
+def _standardised(job: HorizontalJob) -> str:
+    scaled = job.data.from_tables and job.data.feature_scaling == "standard"
+    return "data.feature_scaling=standard" if scaled else ""
+
+
+COLUMNS: Final = Told[HorizontalJob](
+    Revelation(
+        "column-statistics",
+        "Every holder learns how many rows all holders' tables have and every feature column's mean and variance over "
+        "them, and each of two holders works out the other's exactly.",
+    ),
+    _standardised,
+)
+NODES: Final = Told[HorizontalJob](
+    Revelation(
+        "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks."
+    ),
+    _paradigm,
+)
+EDGES: Final = Told[HorizontalJob](
+    Revelation(
+        "edge-lists",
+        "The server learns which edges several holders have, by hashes under a key that it lacks, and a holder learns "
+        "which of its edges an earlier holder has.",
+    ),
+    lambda _: "horizontal.edges=deduplicate",
+)
+MAXIMA: Final = Told[HorizontalJob](
+    Revelation(
+        "embedding-maxima",
+        "The server sees the element-wise maximum, or minimum, over the holders of every node's embeddings in every "
+        "layer, which depend on all features and edges, and its gradient.",
+    ),
+    _aggregate,
+)
+SUMS: Final = Told[HorizontalJob](EMBEDDING_SUMS, _aggregate)
+SINGLE: Final = Told[HorizontalJob](SINGLE_EMBEDDINGS, lambda job: f"horizontal.combine={job.horizontal.combine}")
+RAW: Final = Told[HorizontalJob](
+    Revelation(
+        "raw-features",
+        "The first layer shows the server raw features: joined with those of neighbours or, with update=concat and "
+        "with aggregates mean and sum, by themselves.",
+    ),
+    lambda _: "horizontal.message=none",
+)
+POOLED: Final = Told[HorizontalJob](POOLED_DEGREES, _aggregate)
+SINGLE_POOLED: Final = Told[HorizontalJob](SINGLE_DEGREES, _aggregate)
+GLOBAL: Final = Told[HorizontalJob](
+    Revelation(
+        "global-embeddings",
+        "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate itself, and where "
+        "its own part prevails: others' features and edges there can be inferred.",
+    ),
+    _paradigm,
+)
+TRAINED: Final = Told[HorizontalJob](TRAINING_ROWS, _paradigm)
+SPREAD: Final = Told[HorizontalJob](
+    Revelation(
+        "edge-gradients",
+        "Gradients of layers before the last go in the clear: the server sees each holder's and every holder their sum "
+        "at its nodes, and they tell of edges around the training nodes.",
+    ),
+    lambda job: f"horizontal.layers={job.horizontal.layers}",
+)
+WEIGHTS: Final = Told[HorizontalJob](
+    Revelation(
+        "weight-gradients",
+        "Every holder sees, in every step, the sum over the holders of the gradients of the weights that all share, "
+        "and of the loss.",
+    ),
+    _paradigm,
+)
+TALLIES: Final = Told[HorizontalJob](
+    Revelation(
+        "label-tallies",
+        "Every holder learns the number of all training nodes and, at every evaluation, sums over the holders of "
+        "losses and of how many nodes of each class, in each split, are taken for which.",
+    ),
+    _paradigm,
+)
+SUMMANDS: Final = Told[HorizontalJob](
+    Revelation(
+        "single-summands",
+        "Each of two holders can subtract its own part from the sums of weight gradients, losses and class counts, and "
+        "has the other's exactly.",
+    ),
+    lambda _: "paradigm=horizontal, 2 holders",
+)
+
+# In which jobs
+
+SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.horizontal.combine == "secure-max")
+CLEAR: Final = Fact[HorizontalJob]("`combine: max`", lambda job: not SECURE_MAX.holds(job))
+POOLING: Final = Fact[HorizontalJob]("`aggregate: max`, `min`", lambda job: job.horizontal.pools)
+ADDED: Final = Fact[HorizontalJob]("`aggregate: mean`, `sum`", lambda job: not job.horizontal.pools)
+MEAN: Final = Fact[HorizontalJob]("`aggregate: mean`", lambda job: job.horizontal.aggregate == "mean")
+DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: job.horizontal.edges == "deduplicate")
+NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.horizontal.message == "none")
+FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.horizontal))
+MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.horizontal.layers > 1)
+MORE_LEARNING: Final = Fact[HorizontalJob](
+    "more than one layer with weights", lambda job: len(learning_layers(job.horizontal)) > 1
+)
+
+# What is sent
+
+_HASHED: Final = (
+    "The server lacks the hashes' key, so it can neither read nor test an entry; it learns how many there are and "
+    "which several holders have."
+)
+_SUMMED: Final = "Not protected: the server has the sender's part by itself, of every node that the sender knows."
+_RAW: Final = "No weight of the holders is between the features and the server."
+_FIXED: Final = "It has no weights and is the same in every pass."
+_LABELS: Final = (
+    "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
+)
+_BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
+
+
+def _summed(kind: Kind, what: str, told: Told[HorizontalJob], *single: Told[HorizontalJob]) -> list[Row[HorizontalJob]]:
+    """The rows of a sum that holders open among themselves: of two, each has the other's."""
+    return [
+        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS,)),
+        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, *single), (TWO_HOLDERS,)),
+    ]
+
+
+# One row, few lines: a table is read across.
+# fmt: off
+ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
+    *COMMON_ROWS,
+    judgement(LABELLED_TO_SERVER),
+    Row(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
+        "Made of random numbers; its secret half stays at the sender."),
+    # What the server gets in a pass, and gives back
+    Row(Kind.MASKED, TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", OPENED,
+        (MAXIMA,), (SECURE_MAX,), rounds=EMBEDDINGS),
+    Row(Kind.MASKED, TO_SERVER, "of raw features in the first layer", "mask", _RAW, (RAW,), (SECURE_MAX, NO_MESSAGE),
+        rounds=EMBEDDINGS),
+    Row(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
+        rounds=EMBEDDINGS),
+    Row(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
+        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS),
+    Row(Kind.EMBEDDING, TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
+        (SUMS, SINGLE), (ADDED,), rounds=EMBEDDINGS),
+    Row(Kind.EMBEDDING, TO_SERVER, "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
+        rounds=EMBEDDINGS),
+    Row(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
+        rounds=EMBEDDINGS),
+    Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+        "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
+        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES),
+    Row(Kind.COMBINED, FROM_SERVER, "global embeddings of the receiver's nodes in the clear, of every layer", "none",
+        "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
+        "its nodes, as it has all weights but the server's.", (GLOBAL,)),
+    Row(Kind.GRADIENT, TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+        "none", "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
+        (TRAINED,)),
+    Row(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
+        "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
+    Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
+        "none", _LABELS, (TRAINED,), (CLEAR, POOLING)),
+    Row(Kind.GRADIENT, FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", "none", _LABELS,
+        (TRAINED,), (SECURE_MAX,)),
+    Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear", "none", _LABELS,
+        (TRAINED,), (ADDED,)),
+    Row(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
+        "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LEARNING,)),
+    # Lists of nodes and edges
+    Row(Kind.NODE_KEY, TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
+        "No data went in; nobody but the holders may know the key."),
+    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,)),
+    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,)),
+    Row(Kind.NODE_PLACES, FROM_SERVER, "number of all nodes, and a random place among them for each of the receiver's",
+        "public", "The order is random and new; it tells the receiver nothing but the number.", when=(SECURE_MAX,)),
+    Row(Kind.NODE_PLACES, FROM_SERVER, "which of the receiver's edges count", "none",
+        "Those that do not are an earlier holder's too.", (EDGES,), (DEDUPLICATED,)),
+    # The secure maximum
+    Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=(SECURE_MAX,)),
+    Row(Kind.BIT_CORRELATION, FROM_SERVER, "products of masks of bits under a fresh mask", "random",
+        "Computed from random numbers alone.", when=(SECURE_MAX,)),
+    Row(Kind.MASKED_BITS, TO_HOLDER, "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
+        when=(SECURE_MAX,)),
+    Row(Kind.WIN_SHARE, TO_HOLDER, "shares of where the receiver attains the maximum", "share",
+        "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
+        (GLOBAL,), (SECURE_MAX,)),
+    # What holders open among themselves
+    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS, SUMMANDS),
+    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, SUMMANDS),
+    # Columns
+    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+        "No key: the receiver, which should have the same, reads no name but can test one that it guesses."),
+    *_summed(Kind.COLUMN_SUMS, "masked number of rows, sums of columns and of their squares", COLUMNS),
+)
+# fmt: on

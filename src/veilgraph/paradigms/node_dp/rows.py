@@ -1,0 +1,54 @@
+"""What a local job sends, and reveals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from veilgraph.core.types import Kind
+from veilgraph.paradigms.node_dp.settings import NodeDpJob
+from veilgraph.protocol.revelations import PERTURBED_FEATURES, Revelation, Told
+from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, PERTURBED, Ends, Row, released_features
+
+
+def _features(job: NodeDpJob) -> str:
+    release = job.local.features
+    return "" if release is None else f"local.features.epsilon={release.epsilon:g}"
+
+
+def _labels(job: NodeDpJob) -> str:
+    release = job.local.labels
+    return "" if release is None else f"local.labels.epsilon={release.epsilon:g}"
+
+
+def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
+    return () if job.local.labels is None else (job.local.labels.holder,)
+
+
+LABELS: Final = Told[NodeDpJob](
+    Revelation(
+        "perturbed-labels",
+        "The label holder sees labels under randomised response with the job's ε, and in the clear which nodes have "
+        "one for training or validation.",
+    ),
+    _labels,
+    _of_labels,
+)
+LABELS_RELEASED: Final = Ends[NodeDpJob](
+    "holder of private labels",
+    "learner",
+    lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
+)
+ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
+    *COMMON_ROWS,
+    *ALIGNMENT_ROWS,
+    released_features(Told[NodeDpJob](PERTURBED_FEATURES, _features, lambda job: job.releasing)),
+    Row(
+        Kind.PERTURBED_LABELS,
+        LABELS_RELEASED,
+        "labels under randomised response, a single time; who has one, and is trained on, in the clear",
+        "noise",
+        PERTURBED,
+        (LABELS,),
+        paid=True,
+    ),
+)

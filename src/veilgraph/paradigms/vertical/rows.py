@@ -1,0 +1,281 @@
+"""What a vertical job sends, and reveals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.revelations import (
+    EMBEDDING_SUMS,
+    PERTURBED_FEATURES,
+    POOLED_DEGREES,
+    SINGLE_DEGREES,
+    SINGLE_EMBEDDINGS,
+    TRAINING_ROWS,
+    Revelation,
+    Told,
+)
+from veilgraph.protocol.rows import (
+    ALIGNMENT_ROWS,
+    ANY,
+    COMMON_ROWS,
+    DEGREES,
+    EMBEDDINGS,
+    EXACTLY,
+    FROM_SERVER,
+    LABELLED_TO_HOLDER,
+    LABELLED_TO_SERVER,
+    MORE_HOLDERS,
+    OPENED,
+    TO_HOLDER,
+    TO_SERVER,
+    TRAINING,
+    TWO_HOLDERS,
+    Ends,
+    Fact,
+    Protection,
+    Row,
+    judgement,
+    released_features,
+)
+
+# What is revealed
+
+
+def _others(job: VerticalJob) -> Sequence[PartyId]:
+    return [name for name in job.publishing if name != job.data.label_party]
+
+
+def _label_holder(job: VerticalJob) -> Sequence[PartyId]:
+    return [name for name in job.publishing if name == job.data.label_party]
+
+
+def _method(job: VerticalJob) -> str:
+    return f"model.initial.method={job.model.initial.method}"
+
+
+def _strategy(job: VerticalJob) -> str:
+    return f"model.combine.strategy={job.model.combine.strategy}"
+
+
+def _single(job: VerticalJob) -> str:
+    if len(job.publishing) == 1:
+        return "privacy.schedule=once, 2 holders"
+    return "model.combine.masked=false" if job.model.combine.linear else _strategy(job)
+
+
+def _perturbed(job: VerticalJob) -> str:
+    release = job.model.initial.release
+    return "" if release is None else f"{_method(job)}, release.epsilon={release.epsilon:g}"
+
+
+def _every_job(_: VerticalJob) -> str:
+    return "every job"
+
+
+def _once(_: VerticalJob) -> str:
+    return "privacy.schedule=once"
+
+
+_OUTPUT: Final = Revelation(
+    "output-embeddings", "The label holder sees the server's output for every node, and predicts from it."
+)
+_AS_OUTPUT: Final = Revelation(
+    "combined-as-output",
+    "The label holder sees the last combined embedding of every node itself: with concat every holder's part alone, "
+    "with two holders it can subtract its own; edges can be inferred.",
+)
+H0: Final = Told[VerticalJob](
+    Revelation(
+        "initial-embeddings",
+        "Every holder sees h0, the joint linear image of all holders' features of every node, after every change of "
+        "its weights; the changes tell of inner products of the nodes' features.",
+    ),
+    _method,
+)
+H0_GRADIENTS: Final = Told[VerticalJob](
+    Revelation(
+        "initial-gradients",
+        "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero rows tell of the "
+        "edges around the training nodes.",
+    ),
+    _method,
+)
+SINGLE_H0: Final = Told[VerticalJob](
+    Revelation(
+        "single-initial-embeddings",
+        "Each of two holders can subtract its own part from h0 and its gradient and has, in every step, the linear "
+        "image of the other's features and the other's gradient exactly.",
+    ),
+    lambda job: f"{_method(job)}, 2 holders",
+)
+COMBINED: Final = Told[VerticalJob](
+    Revelation(
+        "combined-embeddings",
+        "Every holder sees the combined embeddings of all rounds but the last; holders and server then know what goes "
+        "into propagation and what comes out, from which edges can be inferred.",
+    ),
+    lambda job: f"model.rounds={job.model.rounds}",
+)
+OUTPUT: Final = Told[VerticalJob](_OUTPUT, _every_job, _others)
+AS_OUTPUT: Final = Told[VerticalJob](_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
+RELEASE: Final = (Told[VerticalJob](_OUTPUT, _once, _others), Told[VerticalJob](_AS_OUTPUT, _once, _others))
+SUMS: Final = Told[VerticalJob](EMBEDDING_SUMS, _strategy)
+SINGLE: Final = Told[VerticalJob](SINGLE_EMBEDDINGS, _single)
+POOLED: Final = Told[VerticalJob](POOLED_DEGREES, _strategy)
+SINGLE_POOLED: Final = Told[VerticalJob](SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+TRAINED: Final = Told[VerticalJob](TRAINING_ROWS, _every_job, _label_holder)
+EDGES: Final = Told[VerticalJob](
+    Revelation(
+        "label-holder-edges",
+        "Gradients in the clear are spread over the label holder's edges: the server and every holder learn of its "
+        "edges around the training nodes.",
+    ),
+    lambda job: f"model.head.logit_hops={job.model.head.logit_hops}",
+    _label_holder,
+)
+
+# In which jobs, and between whom
+
+NOISED: Final = Fact[VerticalJob](
+    "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
+)
+BARE: Final = Fact[VerticalJob]("no noise", lambda job: not NOISED.holds(job))
+EVERY_STEP: Final = Fact[VerticalJob]("not `schedule: once`", lambda job: not job.learns_alone)
+ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.learns_alone)
+COLLABORATIVE: Final = Fact[VerticalJob](
+    "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
+)
+SECURE_SUM: Final = Fact[VerticalJob](
+    "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
+)
+MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.is_masked)
+UNMASKED: Final = Fact[VerticalJob]("not masked", lambda job: not job.is_masked)
+WEIGHTED: Final = Fact[VerticalJob](
+    "`strategy: degree-weighted`", lambda job: job.model.combine.strategy == "degree-weighted"
+)
+MORE_ROUNDS: Final = Fact[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
+NO_LAYERS: Final = Fact[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
+LOGIT_HOPS: Final = Fact[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
+
+PAIRED: Final = Ends[VerticalJob](
+    "holder",
+    "holder",
+    lambda job, *pair: not job.learns_alone or (job.is_masked and {*pair} <= set(job.publishing)),
+)
+PUBLISHED: Final = Ends[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.publishing)
+TO_LABELLED: Final = Ends[VerticalJob](
+    SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party
+)
+TO_ANOTHER: Final = Ends[VerticalJob](SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
+
+# What is sent
+
+_DEALT: Final = "Uniform for the receiver; the server, which dealt the mask, must not get it."
+_SPREAD: Final = "Non-zero rows tell of the label holder's edges around the training nodes."
+_NOISED: Final = (
+    "Clipped, paid for in the sender's ledger, and noised in all rows: ε bounds what the receiver can infer from it."
+)
+_NOISED_SUM: Final = (
+    "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
+)
+_AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
+_UNCHANGED: Final = "No layer of the server has changed it."
+
+
+def _either(
+    kind: Kind,
+    ends: Ends[Any],
+    bare: tuple[str, Protection, str],
+    noised: tuple[str, Protection, str],
+    reveals: tuple[Told[VerticalJob], ...],
+    *when: Fact[VerticalJob],
+    rounds: range = ANY,
+) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
+    """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
+    paid = ends.receiver == SERVER
+    return (
+        Row(kind, ends, *bare, reveals, (*when, BARE), rounds=rounds),
+        Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds),
+    )
+
+
+# One row, few lines: a table is read across.
+# fmt: off
+ROWS: Final[tuple[Row[VerticalJob], ...]] = (
+    *COMMON_ROWS,
+    *ALIGNMENT_ROWS,
+    judgement(LABELLED_TO_HOLDER),
+    judgement(LABELLED_TO_SERVER),
+    # Initial embeddings
+    Row(Kind.KEY, PAIRED, "a fresh public key", "random",
+        "Made of random numbers; its secret half stays at the sender."),
+    Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random",
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,)),
+    Row(Kind.CORRELATION, FROM_SERVER, "products of masks under a fresh mask", "random",
+        "Computed from random numbers alone.", when=(COLLABORATIVE,)),
+    Row(Kind.READY, TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
+        "One byte, always the same; a large graph's rows are multiplied in blocks.", when=(COLLABORATIVE,)),
+    Row(Kind.STATIC_DIFFERENCE, TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,)),
+    Row(Kind.MASKED_OPERAND, TO_HOLDER, "shares of weights and, in training, gradients of h0, minus one-time masks",
+        "mask", _DEALT, when=(COLLABORATIVE,)),
+    Row(Kind.SHARE, TO_HOLDER, "additive shares of h0", "share",
+        "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
+        (H0,), (COLLABORATIVE,)),
+    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS)),
+    Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "mask", OPENED, (H0_GRADIENTS,),
+        (SECURE_SUM, MORE_HOLDERS)),
+    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS)),
+    Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
+        (SECURE_SUM, TWO_HOLDERS)),
+    released_features(Told[VerticalJob](PERTURBED_FEATURES, _perturbed)),
+    # COMBINE
+    *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
+             ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS),
+    *_either(Kind.EMBEDDING, PUBLISHED,
+             ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
+             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS),
+    Row(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES),
+    Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+        "Not protected: the server has the sender's degree of every node, exactly.",
+        (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES),
+    # Earlier rounds
+    *_either(Kind.MASKED_GRADIENT, TO_SERVER, ("masked gradients of earlier rounds", "mask", OPENED),
+             ("masked noisy gradients of earlier rounds", "mask", _NOISED_SUM), (COMBINED,), MORE_ROUNDS, MASKED),
+    # The output
+    *_either(Kind.COMBINED, TO_LABELLED,
+             ("output z_L in the clear", "none",
+              "The label holder needs it for loss and predictions; it tells of all holders' features and edges."),
+             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP),
+    *_either(Kind.COMBINED, TO_LABELLED, ("which is the combined embedding itself", "none", _UNCHANGED),
+             ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
+             NO_LAYERS),
+    *_either(Kind.COMBINED, FROM_SERVER,
+             ("combined embeddings of earlier rounds in the clear", "none",
+              "Not protected: the receiver can infer other holders' edges from them."),
+             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS),
+    *_either(Kind.COMBINED, TO_LABELLED,
+             ("the combined release, without noise, in the clear", "none",
+              "The label holder trains on it; it tells of the senders' features and edges."),
+             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE),
+    # Gradients
+    *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
+             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP),
+    *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
+             ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
+    *_either(Kind.GRADIENT, TO_SERVER,
+             ("gradients of earlier rounds in the clear", "none",
+              "Not protected: the server has the sender's own gradients of the combined embeddings."),
+             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED),
+    *_either(Kind.GRADIENT, TO_LABELLED,
+             ("gradient of what the receiver published, in the clear", "none",
+              "It comes from the receiver's own labels."),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP),
+    *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP),
+    *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
+             ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
+)
+# fmt: on
