@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from research.active_labels import MOST, amplify
 from research.attack_strength_models import classes_of
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
-from veilgraph.audit.attacks.active_labels import MOST, amplify
 from veilgraph.audit.attacks.attributes import auxiliary_nodes
 from veilgraph.audit.attacks.blind_labels import blind_labels
 from veilgraph.audit.attacks.label_gradients import matched

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
+import torch
+
 from research.ppgnn import ppgnn
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart, pool_parts
-from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork, separate
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.plain_fitting import Progress, fit
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
 from veilgraph.run.run_directory import Record
 
@@ -47,6 +49,25 @@ def _together(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progr
 
 def _pooled(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
     return _together(job, [pool_parts(parts)], progress)
+
+
+def separate(
+    settings: HorizontalSettings,
+    train: TrainSettings,
+    parts: Sequence[HorizontalPart],
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress = lambda records: None,
+) -> list[PlainResult]:
+    """Separate training, the paper's SP (5.2): every holder alone with its own part, judged on its own test nodes.
+
+    The paper does not say how it judges; its SP is taken to be the mean of these results over the holders.
+
+    Raises:
+        DataError: some holder has no labels.
+    """
+    return [fit(LayeredNetwork(settings, train, [part], seed=seed, dtype=dtype), progress) for part in parts]
 
 
 def _separate(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:

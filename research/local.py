@@ -6,22 +6,57 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import torch
+
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp.settings import PrivateLabelSettings, node_dp
-from veilgraph.paradigms.node_dp.twin import ReleasedLabels, degree_features, random_features, train_local_private
+from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
+from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, ReleasedLabels
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
 from veilgraph.run.run_directory import Record
 
 _MOST_RANDOM: Final = 256
 """Random columns at most; they are dense, where the data sets' own are sparse."""
+
+
+def train_local_private(
+    settings: KPropSettings,
+    train: TrainSettings,
+    graph: PartyGraph,
+    features: AffineFeatures,
+    labels: ReleasedLabels | None = None,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress = lambda records: None,
+) -> PlainResult:
+    """Trains a ``LocalPrivateNetwork``; the arguments are its. Accuracy is micro-F1.
+
+    GCN+RAW is ``hops: 0`` with the raw features, GCN+RND with ``random_features``, GCN+OHD with ``degree_features``.
+    """
+    return fit(LocalPrivateNetwork(settings, train, graph, features, labels, seed=seed, dtype=dtype), progress)
+
+
+def random_features(num_nodes: int, columns: int, seed: int) -> AffineFeatures:
+    """GCN+RND's: independent numbers, uniform in [0, 1), Tensor[num_nodes, columns] float32."""
+    generator = LearningStreams(seed, SERVER).generator("random features")
+    return AffineFeatures(torch.rand(num_nodes, columns, generator=generator))
+
+
+def degree_features(graph: PartyGraph) -> AffineFeatures:
+    """GCN+OHD's: a node's number of neighbours, one-hot: ``torch.sparse_csr`` [N, largest + 1] float32."""
+    degrees = torch.bincount(graph.edge_index[1], minlength=graph.num_nodes)
+    values, rows = torch.ones(graph.num_nodes), torch.arange(graph.num_nodes + 1)
+    shape = (graph.num_nodes, int(degrees.max()) + 1)
+    return AffineFeatures(torch.sparse_csr_tensor(rows, degrees, values, shape, check_invariants=True))
 
 
 def _centred(features: AffineFeatures, mean: float) -> AffineFeatures:

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 import torch
 
+from research.active_labels import amplify
 from tests.roles.federation import federate, small_job, small_parties
-from veilgraph.audit.attacks.active_labels import amplify
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.role import Role
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
+from research.horizontal import separate
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
 from veilgraph.paradigms.horizontal.pooling import UPDATES
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork, separate
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.cut import leaf
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.plain_fitting import fit

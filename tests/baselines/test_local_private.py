@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from research.local import degree_features, random_features, train_local_private
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -16,9 +17,6 @@ from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.paradigms.node_dp.twin import (
     LocalPrivateNetwork,
     ReleasedLabels,
-    degree_features,
-    random_features,
-    train_local_private,
 )
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings

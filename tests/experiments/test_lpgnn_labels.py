@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from research.grid import Cell, run_cell
+from research.local import train_local_private
 from research.lpgnn_labels import LABEL_EPSILONS, LPGNN_LABELS
 from research.paper_tables import TABLES
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.datasets import load_whole
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.paradigms.node_dp.twin import train_local_private
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.samples.shipped import shipped_job, with_overrides
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from research.local import train_local_private
 from tests.paradigms.runs import lasting, lasting_summary
 from tests.paradigms.test_once_runs import change_features, graph, lose
 from tests.paradigms.test_private_runs import kinds_sent, ledger, paid
@@ -29,7 +30,6 @@ from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.paradigms.node_dp.twin import train_local_private
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.build import feature_mechanism
 from veilgraph.protocol.disclosures import DisclosureRecord

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from research.attack_strength_models import PlainSettings, induced, train_plain
+from research.link_reference import reference_posteriors
 from veilgraph.audit.attacks.classifiers import train_classifier
 from veilgraph.audit.attacks.link_features import NodeRows
-from veilgraph.audit.attacks.links import STEALING, Knowledge, link_scores, reference_posteriors
+from veilgraph.audit.attacks.links import STEALING, Knowledge, link_scores
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError

@@ -31,7 +31,7 @@ class NodeRows:
     Attributes:
         outputs: [N, C], what the model gives out: posteriors, or logits or embeddings.
         attributes: [N, F], the nodes' own attributes (knowledge F of He et al.).
-        reference: [N, C'], what a model that saw no edges gives out on the attributes; see ``reference_posteriors``.
+        reference: [N, C'], what a model that saw no edges gives out on the attributes.
 
     Raises:
         DataError: an array is no matrix, has no rows or columns, values that are not finite, or other rows.

@@ -1,4 +1,4 @@
-"""The horizontal network in one process, by ordinary autograd, with nothing hidden; and separate training (SP).
+"""The horizontal network in one process, by ordinary autograd, with nothing hidden.
 
 With all holders' parts it is the plaintext twin of the federated job. With one part that is the combined graph it is
 the pooled model, which the federation's result must equal. In float64 it does to about 1e-12 after 50 steps; in float32
@@ -25,7 +25,6 @@ from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer,
 from veilgraph.paradigms.horizontal.pooling import total
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.scores import Objective, Scores
 
 SHARED: Final = "holders"
@@ -153,25 +152,6 @@ class LayeredNetwork:
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
         return self._judge.score(logits, everything=everything)
-
-
-def separate(
-    settings: HorizontalSettings,
-    train: TrainSettings,
-    parts: Sequence[HorizontalPart],
-    *,
-    seed: int,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress = lambda records: None,
-) -> list[PlainResult]:
-    """Separate training, the paper's SP (5.2): every holder alone with its own part, judged on its own test nodes.
-
-    The paper does not say how it judges; its SP is taken to be the mean of these results over the holders.
-
-    Raises:
-        DataError: some holder has no labels.
-    """
-    return [fit(LayeredNetwork(settings, train, [part], seed=seed, dtype=dtype), progress) for part in parts]
 
 
 def _training_nodes(part: HorizontalPart) -> int:

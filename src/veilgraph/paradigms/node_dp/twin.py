@@ -1,4 +1,4 @@
-"""LPGNN's learning on one machine: a server's training on released features, and the methods it is compared with.
+"""LPGNN's learning on one machine: a server's training on released features.
 
 Nothing is perturbed here: whoever calls gives what the nodes released. The server knows the graph.
 """
@@ -20,7 +20,6 @@ from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.scores import Objective, Scores
 
 
@@ -120,38 +119,6 @@ class LocalPrivateNetwork:
             released = self._denoising.scores(logits)
             logits = released if self._test is None else torch.where(self._test.unsqueeze(1), logits, released)
         return self._objective.score(logits, everything=everything)
-
-
-def train_local_private(
-    settings: KPropSettings,
-    train: TrainSettings,
-    graph: PartyGraph,
-    features: AffineFeatures,
-    labels: ReleasedLabels | None = None,
-    *,
-    seed: int,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress = lambda records: None,
-) -> PlainResult:
-    """Trains a ``LocalPrivateNetwork``; the arguments are its. Accuracy is micro-F1.
-
-    GCN+RAW is ``hops: 0`` with the raw features, GCN+RND with ``random_features``, GCN+OHD with ``degree_features``.
-    """
-    return fit(LocalPrivateNetwork(settings, train, graph, features, labels, seed=seed, dtype=dtype), progress)
-
-
-def random_features(num_nodes: int, columns: int, seed: int) -> AffineFeatures:
-    """GCN+RND's: independent numbers, uniform in [0, 1), Tensor[num_nodes, columns] float32."""
-    generator = LearningStreams(seed, SERVER).generator("random features")
-    return AffineFeatures(torch.rand(num_nodes, columns, generator=generator))
-
-
-def degree_features(graph: PartyGraph) -> AffineFeatures:
-    """GCN+OHD's: a node's number of neighbours, one-hot: ``torch.sparse_csr`` [N, largest + 1] float32."""
-    degrees = torch.bincount(graph.edge_index[1], minlength=graph.num_nodes)
-    values, rows = torch.ones(graph.num_nodes), torch.arange(graph.num_nodes + 1)
-    shape = (graph.num_nodes, int(degrees.max()) + 1)
-    return AffineFeatures(torch.sparse_csr_tensor(rows, degrees, values, shape, check_invariants=True))
 
 
 def _denoised(

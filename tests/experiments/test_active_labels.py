@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from veilgraph.audit.attacks.active_labels import amplify
+from research.active_labels import amplify
 from veilgraph.core.errors import ConfigError
 
 
