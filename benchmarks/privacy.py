@@ -15,7 +15,7 @@ import torch
 from benchmarks import step
 from benchmarks.graphs import public
 from veilgraph.core.randomness import system_secrets
-from veilgraph.privacy.mechanism import MECHANISMS
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.samples.shipped import with_overrides
 
 DATASETS = {"cora": 2708, "pubmed": 19717}

@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, ReleasedLabels
 from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit

@@ -26,8 +26,7 @@ from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.build import feature_mechanism
-from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import shipped_job

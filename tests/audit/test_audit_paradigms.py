@@ -22,7 +22,7 @@ from veilgraph.audit.mounts.features import known_nodes
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory

@@ -29,7 +29,8 @@ from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Plan as Releases
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.inserted import Inserted

@@ -28,8 +28,9 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.vertical import once
 from veilgraph.privacy import mechanism
+from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.publish import Publisher, clip_rows
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.run.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides

@@ -31,7 +31,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings

@@ -22,7 +22,7 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.ledgers import publisher_of

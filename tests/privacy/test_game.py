@@ -24,9 +24,11 @@ from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips
+from veilgraph.privacy.james_stein import JamesStein
+from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.ledger import Ledger, Protected
-from veilgraph.privacy.mechanism import MECHANISMS, JamesStein, Laplace
 from veilgraph.privacy.sensitivity import for_unit
+from veilgraph.privacy.settings import MECHANISMS
 
 CLIP, DELTA, FAILURE = 2.0, 0.02, 1e-6
 TRIALS, MATRICES, ROWS = 60_000, 2000, 4

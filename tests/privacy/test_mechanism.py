@@ -13,17 +13,13 @@ from tests.privacy.test_noise import fixed
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import noise
+from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.mechanism import (
-    MECHANISMS,
-    SMALLEST_MULTIPLIER,
-    Gaussian,
-    JamesStein,
-    JamesSteinPlus,
-    Laplace,
-    clip_to_grid,
-    james_stein,
-)
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.james_stein import JamesStein, JamesSteinPlus, james_stein
+from veilgraph.privacy.laplace import Laplace
+from veilgraph.privacy.mechanism import clip_to_grid
+from veilgraph.privacy.settings import MECHANISMS
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
 CONFIDENCE = 0.999

@@ -38,8 +38,8 @@ from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
+from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings

@@ -26,7 +26,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -17,7 +17,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.feature_release import Releases, exchange_releases

@@ -68,17 +68,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _load(self, name: str) -> T:
         if name in self._own:
-            part: T = _loaded(self._own[name])
+            part: T = _found_at(self._own[name])
             return part
         for each in entry_points(group=self.group, name=name):
             try:
                 found: T = each.load()
-            except (ImportError, AttributeError) as error:
+            except Exception as error:
                 raise ConfigError(
                     f"{self.group}: {name!r} of an installed package is {each.value}, which cannot be loaded "
                     f"({error}); mend or remove that package"
                 ) from error
-            kind = _loaded(self._kind)
+            kind = _found_at(self._kind)
             if not isinstance(found, kind) and not (isinstance(found, type) and issubclass(found, kind)):
                 raise ConfigError(
                     f"{self.group}: {name!r} of an installed package is {each.value}, which is no {kind.__name__}; "
@@ -88,6 +88,6 @@ class Registry(Mapping[str, T], Generic[T]):
         raise KeyError(name)
 
 
-def _loaded(place: str) -> Any:  # noqa: ANN401 - whatever is there
+def _found_at(place: str) -> Any:  # noqa: ANN401 - whatever is there
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

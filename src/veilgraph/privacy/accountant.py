@@ -25,7 +25,7 @@ from typing import Final
 from scipy.special import erfcx, ndtr
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, sensitivity_in_clips
+from veilgraph.privacy.event import Event
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
@@ -103,8 +103,8 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
         delta: δ of the total, 0 < δ < 1.
 
     Returns:
-        ε: exact for Gaussian events, an upper bound with any Laplace event; the sum of the pure ε for local events,
-        which is also added to the rest; 0 if nothing was released.
+        ε: exact for Gaussian events, an upper bound with any that are composed numerically; the sum of the pure ε for
+        all others, which is also added to the rest; 0 if nothing was released.
 
     Raises:
         ConfigError: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
@@ -116,14 +116,14 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
             raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
     happened = {event: count for event, count in counts.items() if count > 0}
     _check_one_kind(happened)
-    mu = math.hypot(*(_mu(event, count) for event, count in happened.items() if isinstance(event, GaussianEvent)))
-    laplace = [(event.epsilon, count) for event, count in happened.items() if isinstance(event, LaplaceEvent)]
-    local = math.fsum(event.epsilon * count for event, count in happened.items() if isinstance(event, LocalEvent))
-    pure = math.fsum(epsilon * count for epsilon, count in laplace)
-    added = gaussian_epsilon(mu, delta) + pure
-    if laplace and not math.isinf(added):
-        added = min(added, _composed(mu, laplace, delta))
-    return added + local
+    mus = {event: mu for event, count in happened.items() if (mu := event.mu(count))}
+    numeric = [(event, count) for event, count in happened.items() if event.is_numeric]
+    others = [(event, count) for event, count in happened.items() if event not in mus and not event.is_numeric]
+    mu = math.hypot(*mus.values())
+    added = gaussian_epsilon(mu, delta) + math.fsum(event.epsilon * count for event, count in numeric)
+    if numeric:
+        added = min(added, _composed(mu, numeric, delta))
+    return added + math.fsum(event.epsilon * count for event, count in others)
 
 
 def per_step(event: Event, delta: float) -> float:
@@ -180,23 +180,21 @@ def check_delta(delta: float) -> None:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
 
-def _composed(mu: float, laplace: Sequence[tuple[float, int]], delta: float) -> float:
-    """ε at ``delta`` of one Gaussian release of ``mu`` and Laplace releases: pure ε of one, and how many."""
+def _composed(mu: float, events: Sequence[tuple[Event, int]], delta: float) -> float:
+    """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found."""
+    loss_range = mu * mu / 2 + 10 * mu + 2 * sum(event.largest_loss * count for event, count in events)
+    if math.isinf(loss_range):
+        return math.inf
     import dp_accounting  # noqa: PLC0415 - see the head of this file
     from dp_accounting.pld import PLDAccountant  # noqa: PLC0415 - as above
 
-    loss_range = mu * mu / 2 + 10 * mu + 2 * sum(epsilon * count for epsilon, count in laplace)
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
     accountant = PLDAccountant(relation, max(_FINEST_STEP, loss_range / _MOST_CELLS))
     if mu > 0:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
-    for epsilon, count in laplace:
-        accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), count)
+    for event, count in events:
+        accountant.compose(event.losses(), count)
     return float(accountant.get_epsilon(delta))
-
-
-def _mu(event: GaussianEvent, count: int) -> float:
-    return math.sqrt(count) * sensitivity_in_clips(event.neighbours) / event.noise_multiplier
 
 
 def _mills(x: float) -> float:

@@ -8,11 +8,20 @@ to 4e-12.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import check_delta, gaussian_delta, total
-from veilgraph.privacy.event import LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.event import Event, LaplaceEvent, sensitivity_in_clips
 from veilgraph.privacy.settings import Neighbours
+
+SMALLEST_MULTIPLIER: Final = 1e-9
+"""Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""
+LARGEST_MULTIPLIER: Final = 1e100
+
+_MUCH: Final = 1e300
+"""In place of an infinite ε, which no root finder takes."""
 
 _MARGIN = 1 + 1e-9
 """On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one."""
@@ -89,37 +98,56 @@ def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neig
 def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:
     """The scale over the ℓ1 sensitivity with which ``releases`` Laplace releases cost ``epsilon_total`` together.
 
-    Never more than pure composition asks for, releases / ε; less where δ allows it.
+    Never more than pure composition asks for, releases / ε; less where δ allows it. Arguments and errors are those of
+    ``least_multiplier``.
+    """
+    _check_epsilon(epsilon_total)
+    check_delta(delta)
+    _check_releases(releases)
+    enough = releases / epsilon_total * _MARGIN
+    return enough if releases == 1 else least_multiplier(LaplaceEvent, epsilon_total, delta, releases, enough)
+
+
+def least_multiplier(
+    event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
+) -> float:
+    """The multiplier with which ``releases`` releases cost ``epsilon_total`` together, whatever their event.
 
     Args:
+        event_of: multiplier → event; the more noise, the less it costs.
         epsilon_total: ε of all releases together.
         delta: δ of all releases together.
         releases: how many, ≥ 1; every unit takes part in each.
+        guess: where to begin; best from above.
 
     Returns:
-        The scale, above what ``total`` asks for by about 1e-4 of it.
+        The multiplier, above what ``total`` asks for by about 1e-4 of it.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: an argument is out of range, or no noise is enough.
     """
     _check_epsilon(epsilon_total)
     check_delta(delta)
     _check_releases(releases)
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
 
-    def excess(scale: float) -> float:
-        return total({LaplaceEvent(scale): releases}, delta) - epsilon_total
+    def excess(multiplier: float) -> float:
+        return min(total({event_of(multiplier): releases}, delta), _MUCH) - epsilon_total
 
-    enough = releases / epsilon_total * _MARGIN
-    if releases == 1:
-        return enough
+    enough = guess
+    while excess(enough) > 0:
+        if enough > LARGEST_MULTIPLIER:
+            raise ConfigError(f"epsilon={epsilon_total!r}: no noise makes {releases} releases cost as little; raise it")
+        enough *= 2
     too_little = enough / 2
     while excess(too_little) <= 0:
+        if too_little < SMALLEST_MULTIPLIER:
+            return too_little
         enough, too_little = too_little, too_little / 2
-    scale = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
-    while excess(scale) > 0:
-        scale *= 1 + _TOLERANCE
-    return scale
+    found = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
+    while excess(found) > 0:
+        found *= 1 + _TOLERANCE
+    return found
 
 
 def _check_epsilon(epsilon: float) -> None:

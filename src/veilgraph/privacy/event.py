@@ -4,22 +4,82 @@ An event names its noise in units of the clip C, so it holds for any C, or the p
 and names what it protects: the unit (what one neighbouring step changes) and the neighbouring relation (how it
 changes). Numbers of different units or relations say different things and are never added up.
 
+``EVENTS`` finds one by the kind that a ledger names. A package adds its own, a subclass of ``Event``, by an entry point
+of the group ``veilgraph.events``.
+
 By hand: ``dp_accounting``'s ``DpEvent`` has no unit, no relation and no check, and a ledger would wait 0.9 s for it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.registry import Registry
 from veilgraph.privacy.settings import Neighbours, Unit
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+class Event(ABC):
+    """A frozen dataclass of plain values, with a unit and a neighbouring relation among its fields or properties.
+
+    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically, by ``losses``; or, where it has
+    neither, its pure ``epsilon`` is added to that of all others.
+
+    Attributes:
+        kind: its name in ``EVENTS`` and in ledgers.
+        is_numeric: whether it has ``losses``.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    is_numeric: ClassVar[bool] = False
+
+    if TYPE_CHECKING:
+
+        @property
+        def unit(self) -> Unit:
+            """What one neighbouring step changes."""
+
+        @property
+        def neighbours(self) -> Neighbours:
+            """The neighbouring relation."""
+
+    @property
+    def epsilon(self) -> float:
+        """Pure ε of one release (δ = 0); infinite where there is none."""
+        return math.inf
+
+    @property
+    def largest_loss(self) -> float:
+        """How far the privacy loss of one release is looked at, numerically; what is beyond it counts as δ."""
+        return self.epsilon
+
+    def mu(self, releases: int) -> float:
+        """Sensitivity over standard deviation of so many releases together; 0 if the noise is not Gaussian."""
+        return 0.0
+
+    def losses(self) -> DpEvent:
+        """One release for ``dp_accounting``, with its neighbours as the two that it compares."""
+        raise NotImplementedError
+
+    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
+        """What it says, under replacement, of a unit that changes so many rows, where it is of single rows.
+
+        Raises:
+            ConfigError: it says nothing of those.
+        """
+        raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianEvent:
+class GaussianEvent(Event):
     """One release with Gaussian noise on a value clipped in the ℓ2 norm.
 
     Args:
@@ -31,6 +91,7 @@ class GaussianEvent:
         ConfigError: σ is not finite and positive, or the relation or unit is unknown.
     """
 
+    kind: ClassVar[str] = "gaussian"
     noise_multiplier: float
     neighbours: Neighbours = "zero-out"
     unit: Unit = "row"
@@ -38,9 +99,17 @@ class GaussianEvent:
     def __post_init__(self) -> None:
         _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
 
+    def mu(self, releases: int) -> float:
+        """See ``Event.mu``."""
+        return math.sqrt(releases) * sensitivity_in_clips(self.neighbours) / self.noise_multiplier
+
+    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> GaussianEvent:
+        """See ``Event.of_unit``: rows of length C move by C·√rows together."""
+        return GaussianEvent(self.noise_multiplier / math.sqrt(rows), "replacement", unit)
+
 
 @dataclass(frozen=True, slots=True)
-class LaplaceEvent:
+class LaplaceEvent(Event):
     """One release with independent Laplace noise on every entry of a value clipped in the ℓ1 norm.
 
     Args:
@@ -52,6 +121,8 @@ class LaplaceEvent:
         ConfigError: the scale is not finite and positive, or the relation or unit is unknown.
     """
 
+    kind: ClassVar[str] = "laplace"
+    is_numeric: ClassVar[bool] = True
     scale_multiplier: float
     neighbours: Neighbours = "zero-out"
     unit: Unit = "row"
@@ -64,13 +135,23 @@ class LaplaceEvent:
         """The release's pure ε (δ = 0): ℓ1 sensitivity over scale."""
         return sensitivity_in_clips(self.neighbours) / self.scale_multiplier
 
+    def losses(self) -> DpEvent:
+        """See ``Event.losses``."""
+        import dp_accounting  # noqa: PLC0415 - see the head of ``accountant``
+
+        return dp_accounting.LaplaceDpEvent(1 / self.epsilon)
+
+    def of_unit(self, unit: Literal["edge", "node"], rows: int) -> LaplaceEvent:
+        """See ``Event.of_unit``: the clip is in ℓ1."""
+        return LaplaceEvent(self.scale_multiplier / rows, "replacement", unit)
+
 
 LocalUnit = Literal["node", "label"]
 """What a node perturbs by itself: its features, or its label."""
 
 
 @dataclass(frozen=True, slots=True)
-class LocalEvent:
+class LocalEvent(Event):
     """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
 
     No output is more than e^ε times as likely under one value as under any other of the declared range (δ = 0).
@@ -83,6 +164,7 @@ class LocalEvent:
         ConfigError: ε is not finite and positive, or the unit is another.
     """
 
+    kind: ClassVar[str] = "local"
     epsilon: float
     unit: LocalUnit = "node"
 
@@ -96,9 +178,16 @@ class LocalEvent:
         return "replacement"
 
 
-Event = GaussianEvent | LaplaceEvent | LocalEvent
-
-_KINDS: dict[str, type[Event]] = {"gaussian": GaussianEvent, "laplace": LaplaceEvent, "local": LocalEvent}
+EVENTS: Final[Registry[type[Event]]] = Registry(
+    "veilgraph.events",
+    {
+        "gaussian": "veilgraph.privacy.event:GaussianEvent",
+        "laplace": "veilgraph.privacy.event:LaplaceEvent",
+        "local": "veilgraph.privacy.event:LocalEvent",
+    },
+    kind="veilgraph.privacy.event:Event",
+)
+"""Kind → the class of such events."""
 
 
 def sensitivity_in_clips(neighbours: Neighbours) -> float:
@@ -108,8 +197,7 @@ def sensitivity_in_clips(neighbours: Neighbours) -> float:
 
 def to_json(event: Event) -> dict[str, Any]:
     """The event as a dictionary of plain values; ``from_json`` reads it."""
-    kind = next(kind for kind, cls in _KINDS.items() if type(event) is cls)
-    return {"kind": kind, **asdict(event)}
+    return {"kind": event.kind, **asdict(event)}  # type: ignore[call-overload]  # each is a dataclass
 
 
 def from_json(data: object) -> Event:
@@ -121,19 +209,19 @@ def from_json(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
     kind = data.get("kind")
-    cls = _KINDS.get(kind) if isinstance(kind, str) else None
-    if cls is None:
+    if not isinstance(kind, str) or kind not in EVENTS:
         raise ConfigError(
-            f"event kind={kind!r} is none of {', '.join(_KINDS)}: an unknown release cannot be accounted for; use the "
-            "version of veilgraph that wrote it"
+            f"event kind={kind!r} is none of {', '.join(EVENTS)}: an unknown release cannot be accounted for; use the "
+            "version of veilgraph, and the packages, that wrote it"
         )
-    fields = set(cls.__dataclass_fields__)
+    cls = EVENTS[kind]
+    needed = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     given = set(data) - {"kind"}
-    if given != fields:
+    if given != needed:
         raise ConfigError(
-            f"event of kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(fields)}"
+            f"event of kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(needed)}"
         )
-    return cls(**{name: data[name] for name in fields})
+    return cls(**{name: data[name] for name in needed})
 
 
 def _check(name: str, value: object, neighbours: object, unit: object) -> None:

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Literal
 
 from veilgraph.core.types import PartyId
-from veilgraph.privacy import accountant, calibrate
+from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, sensitivity_in_clips
-from veilgraph.privacy.mechanism import MECHANISMS, Mechanism
+from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
 
 Channel = Literal["embeddings", "gradients", "others"]
 """What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it."""
@@ -76,19 +76,11 @@ class Plan:
             return privacy.noise_multiplier
         if self.releases == 0:
             return 0.0
-        if privacy.mechanism == "laplace":
-            clips = sensitivity_in_clips(privacy.relation) * self.rows
-            if privacy.epsilon_step is not None:
-                return clips / privacy.epsilon_step
-            return clips * calibrate.laplace_scale_for_total(self._budget, self.delta, self.releases)
-        clips = sensitivity_in_clips(privacy.relation) * math.sqrt(self.rows)
+        mechanism = MECHANISMS[privacy.mechanism]
+        clips = sensitivity_in_clips(privacy.relation) * mechanism.rows_moved(self.rows)
         if privacy.epsilon_step is None:
-            one = calibrate.multiplier_for_total(self._budget, self.delta, self.releases, "zero-out")
-        elif privacy.calibration == "classical":
-            one = calibrate.classical_multiplier(privacy.epsilon_step, self.delta, as_in_the_paper=True)
-        else:
-            one = calibrate.analytic_multiplier(privacy.epsilon_step, self.delta)
-        return clips * one
+            return mechanism.for_total(self._budget, self.delta, self.releases, clips)
+        return mechanism.for_one(privacy.epsilon_step, self.delta, clips, privacy.calibration)
 
     @property
     def _budget(self) -> float:

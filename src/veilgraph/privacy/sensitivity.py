@@ -49,7 +49,7 @@ import math
 from typing import Literal
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, sensitivity_in_clips
+from veilgraph.privacy.event import Event, sensitivity_in_clips
 from veilgraph.privacy.settings import Neighbours, Unit
 
 
@@ -128,9 +128,7 @@ def for_unit(event: Event, unit: Literal["edge", "node"], rows: int) -> Event:
     if event.unit != "row":
         raise ConfigError(f"unit={event.unit!r}: only an event about rows can be read as one about an edge or a node")
     _check_whole("rows", rows, least=1)
-    if isinstance(event, GaussianEvent):
-        return GaussianEvent(event.noise_multiplier / math.sqrt(rows), "replacement", unit)
-    return LaplaceEvent(event.scale_multiplier / rows, "replacement", unit)
+    return event.of_unit(unit, rows)
 
 
 def why_degree_bound(unit: Unit, hops: int) -> str | None:

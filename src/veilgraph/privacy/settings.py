@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from veilgraph.core.settings import Settings
+from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Settings, named_in
+
+if TYPE_CHECKING:
+    from veilgraph.privacy.mechanism import Mechanism
+
+MECHANISMS: Final[Registry[type[Mechanism]]] = Registry(
+    "veilgraph.mechanisms",
+    {
+        "gaussian": "veilgraph.privacy.gaussian:Gaussian",
+        "james-stein": "veilgraph.privacy.james_stein:JamesStein",
+        "james-stein-plus": "veilgraph.privacy.james_stein:JamesSteinPlus",
+        "laplace": "veilgraph.privacy.laplace:Laplace",
+    },
+    kind="veilgraph.privacy.mechanism:Mechanism",
+)
+"""The mechanisms for rows by the name that a job uses."""
 
 Neighbours = Literal["zero-out", "replacement"]
 """A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
 
 Unit = Literal["row", "edge", "node", "label"]
 """What one neighbouring step changes: one published row, one edge, one node's features, one label."""
+
+Calibration = Literal["analytic", "classical"]
+"""The exact formula, or the textbook's as VFGNN uses it."""
 
 _LEAST_DIGITS: Final = 4
 """A δ that follows from N is no more than 1e-4."""
@@ -42,7 +61,7 @@ class PrivacySettings(Settings):
         description="fixed propagation, one release, and the label holder trains on it alone; or publish in every step "
         "(VFGNN), whose ε is about one published row and protects neither a person nor an edge",
     )
-    mechanism: Literal["gaussian", "james-stein", "james-stein-plus", "laplace"] = "gaussian"
+    mechanism: Annotated[str, named_in(MECHANISMS)] = "gaussian"
     clip: float = Field(1.0, gt=0, description="C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)")
     gradient_clip: float = Field(
         0.01, gt=0, description="the same for gradients; with a mean loss about 1 / training nodes; every-step only"
@@ -59,7 +78,7 @@ class PrivacySettings(Settings):
         description="δ of every ε of the job; null: the largest power of ten that is at most 1/(10·N), of N common "
         "nodes, and at most 1e-4",
     )
-    calibration: Literal["analytic", "classical"] = Field(
+    calibration: Calibration = Field(
         "analytic", description="of epsilon_step: exact, or the textbook's formula as the paper uses it"
     )
     neighbours: Neighbours | None = Field(
@@ -93,7 +112,9 @@ class PrivacySettings(Settings):
             raise ValueError(f"nothing says how much noise to add; give one of {', '.join(_NOISE)}")
         if {"noise_multiplier", "epsilon_step"} <= set(given):
             raise ValueError("noise_multiplier and epsilon_step both say how much noise to add; leave one out")
-        if self.calibration == "classical" and (self.epsilon_step is None or self.mechanism == "laplace"):
+        if self.calibration == "classical" and (
+            self.epsilon_step is None or not MECHANISMS[self.mechanism].is_gaussian
+        ):
             raise ValueError(
                 "calibration='classical' turns epsilon_step into Gaussian noise; give one, or leave it out"
             )
@@ -145,7 +166,7 @@ class PrivacySettings(Settings):
     @property
     def order(self) -> int:
         """Of the norm that rows are clipped in: ℓ1 or ℓ2."""
-        return 1 if self.mechanism == "laplace" else 2
+        return MECHANISMS[self.mechanism].order
 
     @property
     def once(self) -> bool:

@@ -22,8 +22,7 @@ from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.build import feature_mechanism
-from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.agreement import Hello, check_new_release

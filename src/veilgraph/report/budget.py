@@ -20,7 +20,7 @@ from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import releases_within
-from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.settings import PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
@@ -273,8 +273,8 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "clip C of embeddings": if_any(every, f"{privacy.clip:g}"),
         "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
         "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),
-        "its deviation in embeddings": if_any(every, _deviation(planned, privacy.clip)),
-        "its deviation in gradients": if_any(gradients, _deviation(planned, privacy.gradient_clip)),
+        "its deviation in embeddings": if_any(every, _deviation(planned, "embeddings")),
+        "its deviation in gradients": if_any(gradients, _deviation(planned, "gradients")),
         "unit": privacy.unit,
         "neighbours": privacy.relation,
         "rows that a unit changes": if_any(every, changed),
@@ -285,10 +285,9 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
     }
 
 
-def _deviation(planned: Plan, clip: float) -> str:
-    """Of the noise on one entry; Laplace noise of scale b has √2·b."""
-    scale = planned.multiplier * clip
-    return f"{scale * math.sqrt(2) if planned.settings.mechanism == 'laplace' else scale:.4g}"
+def _deviation(planned: Plan, channel: Channel) -> str:
+    """Of the noise on one entry."""
+    return f"{math.sqrt(planned.mechanism(channel).variance) if planned.multiplier else 0.0:.4g}"
 
 
 def _has_room(planned: Plan) -> bool:

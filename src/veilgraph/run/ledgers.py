@@ -15,7 +15,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.ledger_file import LedgerFile
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.plan import Plan

@@ -27,6 +27,7 @@ from veilgraph.link.view import Seen
 from veilgraph.nn.combine import build_combine
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.plan import Channel
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.privacy.single import fingerprint
 from veilgraph.protocol.audit_settings import Check
 from veilgraph.protocol.cut import GRADIENT_BITS
@@ -59,8 +60,10 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     settings, privacy = case.settings, case.settings.privacy
     if view.party != SERVER or privacy is None:
         return
-    if privacy.mechanism != "gaussian" or vertical(settings).model.combine.strategy not in ("mean", "concat"):
-        what = f"mechanism {privacy.mechanism}, combine {vertical(settings).model.combine.strategy}"
+    mechanism = MECHANISMS[privacy.mechanism]
+    combine = vertical(settings).model.combine.strategy
+    if not (mechanism.is_gaussian and mechanism.is_plain) or combine not in ("mean", "concat"):
+        what = f"mechanism {privacy.mechanism}, combine {combine}"
         yield Skipped(SERVER, "noise-level", f"it reads Gaussian noise in means and columns, and this is {what}",
                       "noise-level")  # fmt: skip
         return

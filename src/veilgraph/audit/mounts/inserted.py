@@ -18,6 +18,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.inserted import Inserted
 
 _ZERO: Final = 1e-6
@@ -70,7 +71,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
                 scores,
                 coins[judged],
                 delta=privacy.delta_of(nodes),
-                gaussian=privacy.mechanism != "laplace",
+                gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
                 limit=None if joint else limit,
                 claim="The limit is the ledger's total.",
             )

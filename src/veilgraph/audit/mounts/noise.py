@@ -19,6 +19,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.settings import MECHANISMS
 
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
 
@@ -74,7 +75,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             scores,
             canaries.coins.numpy(),
             delta=privacy.delta_of(canaries.nodes),
-            gaussian=privacy.mechanism != "laplace",
+            gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
             limit=total if len(members) == 1 or not vertical(case.settings).model.initial.is_joint else None,
             claim="The limit is the ledger's total.",
         )

@@ -14,6 +14,7 @@ from veilgraph.audit.mounts.bounds import bound_finding
 from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.view import load_view
 from veilgraph.core.types import Kind, PartyId
+from veilgraph.privacy.local.settings import FEATURE_MECHANISMS
 from veilgraph.protocol.node_canaries import NodeCanaries
 
 
@@ -41,7 +42,7 @@ def released_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             yield Skipped(adversary, f"epsilon of {holder}", "its canaries are not here", "epsilon")
             continue
         canaries = NodeCanaries.of(settings, kept.nodes, bytes, kept.key)
-        places, gaussian = canaries.places, release.mechanism == "gaussian"
+        places, gaussian = canaries.places, FEATURE_MECHANISMS[release.mechanism].is_gaussian
         given = _distinct([seen.tensor() for seen in view.received(Kind.PERTURBED_FEATURES, holder)])
         if given:
             scores = np.sum([_sums(each[places]) for each in given], axis=0)

@@ -9,7 +9,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.datasets import load_for_learner
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
-from veilgraph.privacy.local.build import feature_mechanism
+from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.protocol.feature_release import misplaced_labels
 
 

@@ -13,15 +13,19 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SecretSource
 from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.local.features import FeatureMechanism, row_blocks
-from veilgraph.privacy.mechanism import Gaussian, Laplace
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
 
 _PIECE = 1 << 20  # entries noised at once
 _ROOM = 1 + 2.0**-31
@@ -81,7 +85,16 @@ class AnalyticGaussian(_Additive):
         ConfigError: a parameter is out of range.
     """
 
+    has_delta: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = True
     delta: float
+
+    @classmethod
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> AnalyticGaussian:
+        """See ``FeatureMechanism.of``."""
+        if settings.delta is None:
+            raise ConfigError("delta: mechanism='gaussian' needs a δ; give one")
+        return cls(settings.epsilon, settings.low, settings.high, features, settings.delta)
 
     def event(self) -> Event:
         """See ``FeatureMechanism.event``."""

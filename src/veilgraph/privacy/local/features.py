@@ -1,5 +1,8 @@
 """What every local mechanism for features has in common: the declared range, the checks, and working in blocks of rows.
 
+``privacy.local.settings.FEATURE_MECHANISMS`` finds one by the name in a job. A package adds its own, a subclass of
+``FeatureMechanism``, by an entry point of the group ``veilgraph.feature_mechanisms``.
+
 A node's whole feature vector is what one release protects: any vector of the range [α, β]^d against any other.
 """
 
@@ -9,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +21,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import SecretSource
 from veilgraph.graph.rows import rows_between
 from veilgraph.privacy.event import Event
+from veilgraph.privacy.local.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,18 @@ class FeatureMechanism(ABC):
         high: β, the largest.
         features: d, the number of features of a node.
 
+    Attributes:
+        has_sampled: whether it takes ``sampled`` of the settings.
+        has_delta: whether it takes ``delta`` of the settings, and needs one.
+        is_gaussian: whether the noise is.
+
     Raises:
         ConfigError: a parameter is out of range.
     """
 
+    has_sampled: ClassVar[bool] = False
+    has_delta: ClassVar[bool] = False
+    is_gaussian: ClassVar[bool] = False
     epsilon: float
     low: float
     high: float
@@ -47,6 +60,19 @@ class FeatureMechanism(ABC):
                 "release"
             )
         check_whole("features", self.features, 1)
+
+    @classmethod
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
+        """What a job asks for.
+
+        Args:
+            settings: of the job.
+            features: d, the holder's columns.
+
+        Raises:
+            ConfigError: they do not go together.
+        """
+        return cls(settings.epsilon, settings.low, settings.high, features)
 
     @property
     def centre(self) -> float:
@@ -127,6 +153,11 @@ class FeatureMechanism(ABC):
                     f"x has the value {value!r}, outside the declared range [{self.low!r}, {self.high!r}]: declare a "
                     "range that holds every value a feature can have, or clip x to it"
                 )
+
+
+def feature_mechanism(settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
+    """What perturbs a node's features in a job; as ``FeatureMechanism.of``."""
+    return FEATURE_MECHANISMS[settings.mechanism].of(settings, features)
 
 
 def data_range(x: Tensor) -> tuple[float, float]:

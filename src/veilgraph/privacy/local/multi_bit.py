@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from veilgraph.core.randomness import SEED_BYTES, SecretSource
 from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.local.chance import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
 from veilgraph.privacy.local.features import FeatureMechanism, check_whole, row_blocks
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
 
 _SPARSE_FROM = 16
 """At one chosen feature in so many the sparse layout takes less memory: 12 bytes each, against one for every entry."""
@@ -62,7 +64,13 @@ class MultiBit(FeatureMechanism):
         ConfigError: a parameter is out of range.
     """
 
+    has_sampled: ClassVar[bool] = True
     sampled: int | None = None
+
+    @classmethod
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
+        """See ``FeatureMechanism.of``."""
+        return MultiBit(settings.epsilon, settings.low, settings.high, features, settings.sampled)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,3 +172,14 @@ class MultiBit(FeatureMechanism):
 def one_bit(epsilon: float, low: float, high: float, features: int) -> MultiBit:
     """The 1-bit mechanism: a bit of every feature, each with ε/d, which is the multi-bit mechanism with m = d."""
     return MultiBit(epsilon, low, high, features, sampled=features)
+
+
+class OneBit(MultiBit):
+    """``one_bit`` as a job names it."""
+
+    has_sampled: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
+        """See ``FeatureMechanism.of``."""
+        return one_bit(settings.epsilon, settings.low, settings.high, features)

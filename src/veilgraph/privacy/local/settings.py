@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from veilgraph.core.settings import PartyName, Settings
+from veilgraph.core.registry import Registry
+from veilgraph.core.settings import PartyName, Settings, named_in
+
+if TYPE_CHECKING:
+    from veilgraph.privacy.local.features import FeatureMechanism
+
+FEATURE_MECHANISMS: Final[Registry[type[FeatureMechanism]]] = Registry(
+    "veilgraph.feature_mechanisms",
+    {
+        "multi-bit": "veilgraph.privacy.local.multi_bit:MultiBit",
+        "one-bit": "veilgraph.privacy.local.multi_bit:OneBit",
+        "gaussian": "veilgraph.privacy.local.additive:AnalyticGaussian",
+        "laplace": "veilgraph.privacy.local.additive:LocalLaplace",
+    },
+    kind="veilgraph.privacy.local.features:FeatureMechanism",
+)
+"""The mechanisms for a node's features by the name that a job uses."""
 
 
 class FeatureReleaseSettings(Settings):
     """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
 
-    mechanism: Literal["multi-bit", "one-bit", "gaussian", "laplace"] = Field(
+    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = Field(
         "multi-bit",
         description="multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, "
         "laplace: noise on every feature, to compare with",
@@ -39,12 +55,14 @@ class FeatureReleaseSettings(Settings):
     def _check(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
-        if self.sampled is not None and self.mechanism != "multi-bit":
-            raise ValueError(f"sampled={self.sampled} is for mechanism multi-bit; leave it out")
-        if (self.delta is None) == (self.mechanism == "gaussian"):
+        mechanism = FEATURE_MECHANISMS[self.mechanism]
+        if self.sampled is not None and not mechanism.has_sampled:
+            names = ", ".join(name for name, each in FEATURE_MECHANISMS.items() if each.has_sampled)
+            raise ValueError(f"sampled={self.sampled} is for mechanism {names}; leave it out")
+        if (self.delta is None) == mechanism.has_delta:
+            needs = f"{self.mechanism} {'needs a δ' if mechanism.has_delta else 'has none'}"
             raise ValueError(
-                f"delta={self.delta} with mechanism={self.mechanism!r}: gaussian needs a δ and the others have none; "
-                "give one, or leave it out"
+                f"delta={self.delta} with mechanism={self.mechanism!r}: {needs}; give one, or leave it out"
             )
         return self
 
