@@ -16,12 +16,11 @@ import torch
 
 from research.markdown import mean_and_spread
 from veilgraph import __version__
-from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.pooled import pooled
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.run.jobs import train

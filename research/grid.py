@@ -13,11 +13,10 @@ from typing import Final, Literal
 from research.horizontal import train_horizontal
 from research.local import train_local
 from research.store import Finished, Store, identity, package_version, training_key
-from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.pooled import pooled
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.job import JobSettings

@@ -1,5 +1,6 @@
 """The public interface: a name is added, renamed or removed on purpose only."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -9,20 +10,34 @@ import pytest
 import veilgraph
 
 PUBLIC = [
+    "Job",
     "JobSettings",
     "PartyGraph",
     "Predictions",
-    "TrainResult",
+    "Run",
     "VeilgraphError",
     "__version__",
-    "load_result",
-    "parse_job",
-    "predict",
+    "datasets",
+    "fit",
+    "load_run",
+    "nn",
     "read_job",
-    "resume",
-    "split_vertically",
-    "train",
+    "simulate",
 ]
+FORMER = {
+    "TrainResult": "Run",
+    "load_result": "load_run",
+    "parse_job": "Job",
+    "predict": "load_run(path).predict",
+    "resume": "load_run(path).resume",
+    "split_vertically": "simulate.vertically",
+    "train": "fit",
+}
+MODULES = {
+    "datasets": ["load", "names", "split"],
+    "nn": ["CustomModel", "LocalModel"],
+    "simulate": ["horizontally", "vertically"],
+}
 
 
 def test_the_public_names_are_these() -> None:
@@ -33,7 +48,32 @@ def test_the_public_names_are_these() -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_name_can_be_imported(name: str) -> None:
     value: Any = getattr(veilgraph, name)
-    assert isinstance(value, str) if name == "__version__" else value.__name__ == name
+    if name == "__version__":
+        assert isinstance(value, str)
+    else:
+        assert value.__name__.rpartition(".")[2] == name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_have_these_names(name: str) -> None:
+    module = getattr(veilgraph, name)
+    assert module.__all__ == MODULES[name]
+    assert all(hasattr(module, each) for each in MODULES[name])
+    with pytest.raises(AttributeError):
+        _ = module.trian
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_former_names_work_and_say_the_new_one(name: str) -> None:
+    with pytest.warns(
+        DeprecationWarning, match=rf"veilgraph\.{name} .* use veilgraph\.{re.escape(FORMER[name])}"
+    ) as said:
+        value: Any = getattr(veilgraph, name)
+    assert value.__name__ == name
+    assert said[0].filename == __file__
+    assert name not in PUBLIC
+    with pytest.warns(DeprecationWarning, match=name):  # each time, wherever it is used
+        assert getattr(veilgraph, name) is value
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

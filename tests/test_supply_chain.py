@@ -307,7 +307,8 @@ def rows():
 
 
 def test_every_direct_dependency_has_a_row_that_says_where_it_is_imported():
-    extra = [Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["arxiv"]]
+    optional = PROJECT["project"]["optional-dependencies"]
+    extra = [Requirement(text) for text in optional["arxiv"] + optional["pandas"]]
     names = {canonicalize_name(requirement.name) for requirement in DIRECT + extra}
     found = importers()
     module = {name: MODULES.get(name, name.replace("-", "_")) for name in names}

@@ -1,59 +1,88 @@
 """Train a graph neural network together across organisations that share customers but not data.
 
-    from veilgraph import PartyGraph, parse_job, predict, train
+    import veilgraph as vg
+
+    run = vg.fit(vg.Job(data={"dataset": "digits"}))
+    run.metrics["test_accuracy"], run.predict(nodes=[1, 5]).classes
 
 The names below are the public interface. Each is imported when it is first used, so ``import veilgraph`` is quick.
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from veilgraph import datasets as datasets
+    from veilgraph import nn as nn
+    from veilgraph import simulate as simulate
+    from veilgraph.api.fit import fit
+    from veilgraph.api.runs import Run, load_run
     from veilgraph.core.errors import VeilgraphError
-    from veilgraph.graph.partition import split_vertically
+    from veilgraph.graph.partition import split_vertically as split_vertically
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.protocol.job_file import parse_job, read_job
-    from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
+    from veilgraph.protocol.job_file import Job, read_job
+    from veilgraph.protocol.job_file import parse_job as parse_job
+    from veilgraph.run.jobs import TrainResult as TrainResult
+    from veilgraph.run.jobs import load_result as load_result
+    from veilgraph.run.jobs import predict as predict
+    from veilgraph.run.jobs import resume as resume
+    from veilgraph.run.jobs import train as train
     from veilgraph.run.predictions import Predictions
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Job",
     "JobSettings",
     "PartyGraph",
     "Predictions",
-    "TrainResult",
+    "Run",
     "VeilgraphError",
     "__version__",
-    "load_result",
-    "parse_job",
-    "predict",
+    "datasets",
+    "fit",
+    "load_run",
+    "nn",
     "read_job",
-    "resume",
-    "split_vertically",
-    "train",
+    "simulate",
 ]
 
 _HOMES: Final = {
+    "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
     "Predictions": "veilgraph.run.predictions",
-    "TrainResult": "veilgraph.run.jobs",
+    "Run": "veilgraph.api.runs",
     "VeilgraphError": "veilgraph.core.errors",
-    "load_result": "veilgraph.run.jobs",
-    "parse_job": "veilgraph.protocol.job_file",
-    "predict": "veilgraph.run.jobs",
+    "fit": "veilgraph.api.fit",
+    "load_run": "veilgraph.api.runs",
     "read_job": "veilgraph.protocol.job_file",
-    "resume": "veilgraph.run.jobs",
-    "split_vertically": "veilgraph.graph.partition",
-    "train": "veilgraph.run.jobs",
 }
+
+_FORMER: Final = {
+    "TrainResult": ("veilgraph.run.jobs", "Run"),
+    "load_result": ("veilgraph.run.jobs", "load_run(path)"),
+    "parse_job": ("veilgraph.protocol.job_file", "Job(**settings)"),
+    "predict": ("veilgraph.run.jobs", "load_run(path).predict(nodes)"),
+    "resume": ("veilgraph.run.jobs", "load_run(path).resume()"),
+    "split_vertically": ("veilgraph.graph.partition", "simulate.vertically(data, holders)"),
+    "train": ("veilgraph.run.jobs", "fit(job, parties, out)"),
+}
+"""Name of version 0.1 → where it is, and what is called in its place."""
 
 
 def __getattr__(name: str) -> object:
+    if name in ("datasets", "nn", "simulate"):
+        return import_module(f"{__name__}.{name}")
+    if name in _FORMER:
+        home, new = _FORMER[name]
+        warnings.warn(f"veilgraph.{name} goes with the next release; use veilgraph.{new}", DeprecationWarning, 2)
+        former: object = getattr(import_module(home), name)
+        return former
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)

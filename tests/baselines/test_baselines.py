@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from tests.roles.federation import DIM, FEATURES, Settings, small_data, small_job, small_parties
-from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.pooled import pooled
 from veilgraph.graph.partition import POOLED, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.run.run_directory import Record

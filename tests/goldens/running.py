@@ -123,7 +123,8 @@ def _train_custom() -> None:
     """By the package's own interface: the command line has no way to name a module."""
     import torch  # noqa: PLC0415
 
-    import veilgraph  # noqa: PLC0415
+    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+    from veilgraph.run.jobs import train  # noqa: PLC0415
 
     class Own(torch.nn.Module):
         def __init__(self, dim: int) -> None:
@@ -136,7 +137,7 @@ def _train_custom() -> None:
             result: torch.Tensor = self.linear(torch.cat([x, pooled], dim=1)).tanh()
             return result
 
-    veilgraph.train(veilgraph.read_job(Path("job.yaml")), Path("run"), custom=Own)
+    train(read_job(Path("job.yaml")), Path("run"), custom=Own)
 
 
 def environment() -> dict[str, str]:

@@ -30,14 +30,13 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
-from veilgraph.baselines.isolated import isolated
-from veilgraph.baselines.pooled import pooled
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
+from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.agreement import Hello

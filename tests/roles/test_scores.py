@@ -16,10 +16,10 @@ from torch.nn import functional
 from tests.paradigms.runs import assert_same_run
 from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
-from veilgraph.baselines.isolated import isolated
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.evidence import calibrated
+from veilgraph.paradigms.vertical.baselines import isolated
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judgement import Judgement

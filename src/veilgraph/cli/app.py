@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
@@ -145,11 +144,6 @@ def _override(text: str) -> tuple[str, object]:
         return key, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
-
-
-def fresh_path(name: str) -> Path:
-    """Where a run goes that was given no directory."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def messages() -> Console:

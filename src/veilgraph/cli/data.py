@@ -15,13 +15,13 @@ from veilgraph.cli.app import (
     Processes,
     command,
     data,
-    fresh_path,
     messages,
     read_settings,
     results,
     say,
 )
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import fresh_path
 
 
 @command("check", "veilgraph check jobs/digits.yaml")

@@ -11,9 +11,10 @@ from typing import Annotated, Final, Literal
 import typer
 
 import veilgraph
-from veilgraph.cli.app import Out, command, fresh_path, messages, results
-from veilgraph.cli.showing import draw, say_where
+from veilgraph.cli.app import Out, command, messages, results
+from veilgraph.cli.showing import say_where, show_comparison
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import fresh_path
 
 REPRODUCED: Final = Path("runs/reproduce")
 
@@ -25,17 +26,20 @@ def demo_command(
 ) -> None:
     """Train two holders of handwritten digits together, and compare with each alone and with pooled data."""
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
-    from veilgraph.report.tables import comparison_table, traffic_table  # noqa: PLC0415
-    from veilgraph.samples.demo import demo_settings, run_demo  # noqa: PLC0415
+    from veilgraph.report.tables import traffic_table  # noqa: PLC0415
+    from veilgraph.run.comparing import compare  # noqa: PLC0415
+    from veilgraph.run.jobs import train  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.samples.demo import demo_settings  # noqa: PLC0415
 
     settings = demo_settings(epochs)
     path = out or fresh_path(settings.name)
     with TrainingBars(messages()) as bars:
-        result = run_demo(settings, path, bars.stage)
-    draw(result.federated, result.references())
-    caption = f"Alone without labels: lent {settings.data.label_party}'s. Pooled: all data in one place."
-    results().print(comparison_table(result.summaries(), caption))
-    results().print(traffic_table(result.federated.summary["sent_bytes"]))
+        with bars.stage("federated", settings.train.epochs) as progress:
+            result = train(settings, path, progress=progress)
+        compared = compare(RunDirectory.open(path), bars.stage)
+    show_comparison(result, compared)
+    results().print(traffic_table(result.summary["sent_bytes"]))
     say_where(path)
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, fresh_path, messages, net, read_settings, results, say
+from veilgraph.cli.app import Overrides, command, messages, net, read_settings, results, say
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import fresh_path
 
 if TYPE_CHECKING:
     from veilgraph.deploy.kit import Kit

@@ -10,6 +10,7 @@ import typer
 from veilgraph.cli.app import results
 
 if TYPE_CHECKING:
+    from veilgraph.run.comparing import Comparison
     from veilgraph.run.jobs import TrainResult
 
 
@@ -27,6 +28,17 @@ def show_result(result: TrainResult) -> None:
         if said := worth(result.summary, settings):
             typer.echo(said)
     say_where(result.path)
+
+
+def show_comparison(result: TrainResult, compared: Comparison) -> None:
+    """A run beside its network trained on each holder's data alone and on all of them in one place."""
+    from veilgraph.report.tables import comparison_table  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+
+    draw(result, compared.references())
+    settings = RunDirectory.open(result.path).settings
+    lent = f"Alone without labels: lent {settings.data.label_party}'s. " if settings.is_aligned else ""
+    results().print(comparison_table(compared.summaries(), f"{lent}Pooled: all data in one place."))
 
 
 def draw(result: TrainResult, references: dict[str, float]) -> None:

@@ -15,12 +15,12 @@ from veilgraph.cli.app import (
     Overrides,
     Processes,
     command,
-    fresh_path,
     messages,
     read_settings,
     say,
 )
 from veilgraph.cli.showing import show_result
+from veilgraph.core.files import fresh_path
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings

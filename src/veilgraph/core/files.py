@@ -13,7 +13,9 @@ import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from io import FileIO
+from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -23,6 +25,13 @@ _FILE: Final = 0o600
 _FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _TEMPORARY_BYTES: Final = 8
+
+
+def fresh_path(name: str) -> Path:
+    """Where a run goes that was given no directory: a folder in ``runs`` that is not there yet, by name and time."""
+    stem = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    others = (stem.with_name(f"{stem.name}-{number}") for number in count(2))
+    return next(path for path in chain([stem], others) if not path.exists())
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -55,6 +55,11 @@ def compact(features: Tensor) -> Tensor:
     return from_scipy(sp.csr_matrix(features.numpy()))
 
 
+def choose_rows(features: Tensor, rows: Tensor) -> Tensor:
+    """The rows with the given numbers, in their order and in the same layout."""
+    return from_scipy(to_scipy(features)[rows.numpy()]) if is_sparse(features) else features[rows]
+
+
 def choose_columns(features: Tensor, columns: Tensor) -> Tensor:
     """The given columns in the given order, in the same layout."""
     if is_sparse(features):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import choose_rows
 from veilgraph.graph.partition import POOLED, deal_edges
 from veilgraph.graph.parts import UNKNOWN, HorizontalPart
 from veilgraph.graph.party import PartyGraph
@@ -183,7 +183,7 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
     mine, labels = labelled[ids], whole.labels
     graph = PartyGraph(
         party=name,
-        features=_rows(whole.features, ids),
+        features=choose_rows(whole.features, ids),
         edge_index=place[whole.edge_index[:, edges]],
         edge_weight=None if whole.edge_weight is None else whole.edge_weight[edges],
         labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
@@ -210,10 +210,3 @@ def _in_mask(graph: PartyGraph) -> Tensor:
 
 def _shuffled(values: Tensor, generator: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=generator)]
-
-
-def _rows(features: Tensor, rows: Tensor) -> Tensor:
-    """The given rows, in the same layout."""
-    if is_sparse(features):
-        return from_scipy(to_scipy(features)[rows.numpy()])
-    return features[rows]

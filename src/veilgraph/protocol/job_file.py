@@ -68,6 +68,21 @@ def _without_others(data: dict[Any, Any], name: str) -> dict[Any, Any]:
     return kept
 
 
+def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the class of its result would be
+    """A job of any paradigm, from its settings: ``Job(paradigm="horizontal", data={"dataset": "cora"})``.
+
+    Args:
+        settings: those of a job file, groups as mappings; what is left out has its default (docs/settings.md).
+
+    Returns:
+        The settings of the paradigm that they name, validated; frozen.
+
+    Raises:
+        ConfigError: names the first broken key, its value and the rule.
+    """
+    return parse_job(settings)
+
+
 def read_job(path: Path) -> JobSettings:
     """Reads and validates a job file.
 

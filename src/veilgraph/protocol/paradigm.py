@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.agreement import Hello
     from veilgraph.protocol.inputs import Inputs
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+    from veilgraph.protocol.plain_fitting import PlainResult, Progress
     from veilgraph.protocol.role import Role, Session
     from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
@@ -155,6 +157,25 @@ class Paradigm(ABC, Generic[J]):
             aligned: its data, after ``release``.
         """
 
+    # What it is compared with
+
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
+        """The job's network trained on one holder's data by itself; None where they have no labels.
+
+        Args:
+            inputs: of all holders, each with what it has.
+            holder: who is alone.
+            progress: called after every epoch.
+
+        Raises:
+            ConfigError: there is no such training.
+        """
+        raise _incomparable(inputs.settings)
+
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        """The job's network trained on all holders' data in one place; as ``alone``."""
+        raise _incomparable(inputs.settings)
+
     # In words
 
     @abstractmethod
@@ -178,6 +199,12 @@ class Paradigm(ABC, Generic[J]):
             what: is predicted.
             nodes: how many, in words.
         """
+
+
+def _incomparable(job: JobSettings) -> ConfigError:
+    return ConfigError(
+        f"paradigm={job.paradigm}: there is no training of this network in one place to compare with; see the report"
+    )
 
 
 PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ from veilgraph.run.run_directory import RunDirectory
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
 
-GivenParties = Sequence[PartyGraph] | Mapping[PartyId, "Data"]
-"""One graph per holder, or holder → PyTorch Geometric ``Data``."""
+GivenParties = Sequence[PartyGraph] | Mapping[PartyId, "Data | PartyGraph"]
+"""One graph per holder, or holder → a graph, which may be PyTorch Geometric ``Data``."""
 
 GivenVector = Iterable[Hashable] | Tensor | np.ndarray
 GivenIds = Mapping[PartyId, GivenVector]
@@ -72,7 +73,7 @@ def _names(parties: GivenParties, graphs: Sequence[PartyGraph], ids: GivenIds | 
     """Every holder's ids: as given, or of its ``Data``."""
     given: dict[PartyId, GivenVector] = {}
     if isinstance(parties, Mapping):
-        given = {party: data.n_id for party, data in parties.items() if isinstance(data.get("n_id"), Tensor)}
+        given = {party: data.n_id for party, data in parties.items() if isinstance(getattr(data, "n_id", None), Tensor)}
     given |= ids or {}
     holders = [graph.party for graph in graphs]
     if unknown := sorted(set(given) - set(holders)):
@@ -118,12 +119,15 @@ def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], label_pa
 
 def _check_given(parties: GivenParties, graphs: Sequence[PartyGraph]) -> None:
     """Graphs that come as such; of ``Data`` they were checked as they were made."""
-    if not isinstance(parties, Mapping):
-        for graph in graphs:
-            graph.validate()
+    given = parties.values() if isinstance(parties, Mapping) else parties
+    for graph in (graph for graph, each in zip(graphs, given, strict=True) if isinstance(each, PartyGraph)):
+        graph.validate()
 
 
 def _graphs(parties: GivenParties) -> list[PartyGraph]:
     if isinstance(parties, Mapping):
-        return [PartyGraph.from_data(party, data) for party, data in parties.items()]
+        return [
+            replace(graph, party=party) if isinstance(graph, PartyGraph) else PartyGraph.from_data(party, graph)
+            for party, graph in parties.items()
+        ]
     return list(parties)

@@ -9,15 +9,16 @@ from typing import Any, ClassVar, Final
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph, check_names
-from veilgraph.paradigms.horizontal import inputs, words
+from veilgraph.paradigms.horizontal import baselines, inputs, words
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.rows import COLUMNS, ROWS
 from veilgraph.paradigms.horizontal.server import HorizontalServer
-from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
@@ -69,6 +70,13 @@ class Horizontal(Paradigm[HorizontalJob]):
         if aligned.graph is None:
             return HorizontalServer(session)
         return HorizontalHolder(session, aligned.graph, aligned.ids or ())
+
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
+        (part,) = (part for part in baselines.parts_of(inputs.graphs, inputs.ids) if part.graph.party == holder)
+        return baselines.alone(horizontal(inputs.settings), part, progress)
+
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        return baselines.pooled(horizontal(inputs.settings), baselines.parts_of(inputs.graphs, inputs.ids), progress)
 
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)

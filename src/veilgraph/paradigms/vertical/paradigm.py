@@ -14,6 +14,7 @@ from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.nn.partitioned.passes import NOT_PARTITIONED, PARTITIONED
 from veilgraph.nn.settings import MAX_DETECTED_BITS
 from veilgraph.paradigms.vertical import words
+from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
@@ -27,6 +28,7 @@ from veilgraph.protocol.aligning import align
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.released import with_released_features
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
@@ -122,6 +124,12 @@ class Vertical(Paradigm[VerticalJob]):
         if session.link.party == job.data.label_party:
             return LearningHolder(session, graph) if job.learns_alone else LabelHolder(session, graph)
         return ReleasingHolder(session, graph) if job.learns_alone else DataHolder(session, graph)
+
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
+        return isolated(inputs.settings, inputs.graphs, holder, progress)
+
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        return pooled(inputs.settings, inputs.graphs, progress)
 
     def describe(self, job: VerticalJob) -> list[str]:
         return words.describe(job)

@@ -1,9 +1,4 @@
-"""Isolated training: one holder alone with its own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
-
-The job's network with one holder: the same optimisers, W of ``collaborative`` by SGD with momentum included. It uses
-all nodes that the holder has, those that the others do not know included, and is judged on the common ones, so that
-its figures compare with the federation's.
-"""
+"""What a vertical federation is compared with: the job's network with one holder, by the same optimisers."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
+from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
@@ -26,7 +22,10 @@ def isolated(
     party: PartyId,
     progress: Progress = lambda records: None,
 ) -> PlainResult:
-    """Trains the job's network on one holder's data.
+    """Trains the job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
+
+    It uses all nodes that the holder has, those that the others do not know included, and is judged on the common ones,
+    so that its figures compare with the federation's.
 
     Args:
         settings: the federated job.
@@ -53,3 +52,17 @@ def isolated(
         num_classes=labelled.num_classes,
     )
     return fit(PlainNetwork(settings, [alone], party), progress)
+
+
+def pooled(
+    settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
+) -> PlainResult:
+    """Trains the job's network on the union of all holders' data about the common nodes (GraphSAGE_{A+B}).
+
+    Args:
+        settings: the federated job.
+        graphs: of all holders.
+        progress: called after every epoch.
+    """
+    everything = pool(graphs, settings.data.label_party)
+    return fit(PlainNetwork(settings, [everything], everything.party), progress)

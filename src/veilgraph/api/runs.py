@@ -1,0 +1,203 @@
+"""A run: what is asked of a training that has been, or has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from veilgraph.audit.audit import AuditPlan, audit
+from veilgraph.audit.finding import AuditResult
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
+from veilgraph.nn import CustomModel
+from veilgraph.protocol.audit_settings import AttackLimit
+from veilgraph.protocol.job import JobSettings
+from veilgraph.report.page.assemble import PAGE, write_page
+from veilgraph.run import jobs
+from veilgraph.run.comparing import Comparison, compare
+from veilgraph.run.jobs import Progress
+from veilgraph.run.predictions import Predictions
+from veilgraph.run.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
+
+
+class Run:
+    """A run on disk: all of it is in its directory, and ``load_run`` finds it again.
+
+    Args:
+        path: of its directory.
+        custom: for ``model.local.model: custom``, makes the user's local model for a width, as in ``fit``.
+
+    Raises:
+        RunError: there is no run at ``path``, or others than its owner may use it.
+    """
+
+    def __init__(self, path: str | Path, *, custom: CustomModel | None = None) -> None:
+        self._directory = RunDirectory.open(Path(path))
+        self._custom = custom
+
+    @classmethod
+    def load(cls, path: str | Path, *, custom: CustomModel | None = None) -> Run:
+        """The run in a directory; as ``Run(path)``."""
+        return cls(path, custom=custom)
+
+    def __repr__(self) -> str:
+        summary = self._directory.summary
+        state = "not complete" if summary is None else f"test accuracy {summary['test_accuracy']:.3f}"
+        return f"Run({str(self.path)!r}): {self.job.name}, {state}"
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._directory.path
+
+    @property
+    def job(self) -> JobSettings:
+        """The job as run, every default spelled out."""
+        return self._directory.settings
+
+    @property
+    def metrics(self) -> Record:
+        """Best epoch, accuracy, AUC and macro F1 in [0, 1], seconds per step, and the bytes that each party sent.
+
+        Raises:
+            RunError: the run is not complete.
+        """
+        summary = self._directory.summary
+        if summary is None:
+            raise RunError(f"{self.path} is not a complete run; finish it with: run.resume()")
+        return summary
+
+    @property
+    def epochs(self) -> list[Record]:
+        """One record per epoch: loss, scores where it was evaluated, seconds."""
+        return self._directory.metrics()
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """``epochs`` as a table, indexed by epoch; needs pandas.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "history: pandas is not installed; install it (pip install 'veilgraph[pandas]'), or take run.epochs",
+                key="history",
+            ) from error
+        return pd.DataFrame(self.epochs, columns=None if self.epochs else ["epoch"]).set_index("epoch")
+
+    @property
+    def predictions(self) -> Predictions:
+        """Those of the newest joint inference, of all nodes; ``predict`` makes new ones."""
+        return jobs.load_result(self.path).predictions
+
+    def predict(
+        self, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None, processes: bool = False
+    ) -> Predictions:
+        """Predicts with all parties; only the label holder learns the result (horizontal: each holder its nodes').
+
+        Tables are read again, and nodes added since are predicted too.
+
+        Args:
+            nodes: the rows to give back; default: all. The others do not learn which were asked for.
+            ids: the nodes to give back by id, in place of ``nodes``: of runs from tables, and horizontal ones.
+            processes: run every party in a process of its own.
+
+        Raises:
+            RunError: the run is not complete.
+            ConfigError: a node does not exist.
+        """
+        return jobs.predict(self.path, nodes, ids=ids, custom=self._custom, processes=processes)
+
+    def resume(
+        self,
+        *,
+        restart: bool = False,
+        processes: bool = False,
+        machines: Mapping[PartyId, int] = ONE_MACHINE,
+        progress: Progress = lambda records: None,
+    ) -> Run:
+        """Goes on with a run that was cut off, to the result that it would have had; a complete one stays as it is.
+
+        Args:
+            restart: where a party has lost its part, begin again in place of what the others have trained.
+            processes: as in ``fit``; ``machines`` and ``progress`` too.
+            machines: as in ``fit``.
+            progress: as in ``fit``.
+
+        Raises:
+            RunError: a party's part is missing; without ``restart`` also where parties share no checkpoint.
+        """
+        jobs.resume(
+            self.path, restart=restart, custom=self._custom, processes=processes, machines=machines, progress=progress
+        )
+        return self
+
+    def compare(self) -> Comparison:
+        """Trains the run's network on each holder's data alone, and on all in one place, as nobody may have them.
+
+        Raises:
+            ConfigError: the job's paradigm has no such trainings.
+            RunError: the run is not complete, or has not every holder's data.
+        """
+        return compare(self._directory)
+
+    def audit(
+        self,
+        *,
+        adversaries: Sequence[str] | None = None,
+        attacks: Sequence[str] | None = None,
+        limits: Mapping[str, float | AttackLimit] | None = None,
+        seed: int = 0,
+        shadows: int = 4,
+        progress: Callable[[str], None] = lambda words: None,
+    ) -> AuditResult:
+        """Attacks what each party saw, and measures the leakage; of a run with ``record_views``.
+
+        Args:
+            adversaries: parties, ``client``, or several together, such as ``server+B``; default: each by itself.
+            attacks: by name; default: all.
+            limits: attack → what it may find, over the job's own; a number is the highest AUC that passes.
+            seed: of everything drawn; the same seed gives the same audit.
+            shadows: models that adversaries train for membership inference.
+            progress: called with what is about to be mounted.
+
+        Raises:
+            RunError: the run is not complete, or no views were recorded.
+            ConfigError: something is named that there is not.
+        """
+        plan = AuditPlan(
+            adversaries=None if adversaries is None else tuple(adversaries),
+            attacks=None if attacks is None else tuple(attacks),
+            limits=limits,
+            seed=seed,
+            shadows=shadows,
+        )
+        return audit(self.path, plan, progress)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Writes one HTML page: the job in words, who learned what, curves, traffic, privacy ledgers, the audit.
+
+        Args:
+            out: the page; default: ``report.html`` in the run's directory.
+
+        Returns:
+            Where it is.
+        """
+        page = self.path / PAGE if out is None else Path(out)
+        write_page(self._directory, page)
+        return page
+
+
+def load_run(path: str | Path, *, custom: CustomModel | None = None) -> Run:
+    """The run in a directory, complete or cut off; arguments and errors are those of ``Run``."""
+    return Run(path, custom=custom)

@@ -1,1 +1,0 @@
-"""What the federation is compared with: the plaintext twin, isolated and pooled training."""

@@ -1,0 +1,79 @@
+"""Public and synthetic graphs in one piece, as PyTorch Geometric's ``Data``; ``simulate`` divides them.
+
+data = vg.datasets.load("digits")
+data = vg.datasets.split(data, train=0.5, val=0.25, test=0.25, seed=1)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.settings import unsettled
+from veilgraph.graph.random_split import masks_by_fractions
+from veilgraph.graph.settings import DATASETS, DataSettings
+from veilgraph.tables.settings import SplitFractions
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+__all__ = ["load", "names", "split"]
+
+
+def names() -> tuple[str, ...]:
+    """The data sets that a job or ``load`` may name, those of installed packages included."""
+    return tuple(DATASETS)
+
+
+def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings: object) -> Data:
+    """A data set as one graph, with features as they are and the split that comes with it.
+
+    Args:
+        name: one of ``names()``.
+        root: folder of its files; default: the variable ``VEILGRAPH_DATA``, else ``.data``.
+        seed: of all that is drawn: the same seed gives the same graph and split.
+        settings: others of a job's ``data``, as ``block_model={"nodes": 1000}``.
+
+    Returns:
+        ``Data`` with ``x`` [N, F], dense or sparse_csr float32; ``edge_index`` [2, E]; ``y`` [N]; three masks [N] bool.
+
+    Raises:
+        ConfigError: there is no such data set, or it is not one graph.
+        DataError: a file is missing or damaged.
+    """
+    try:
+        asked = DataSettings.model_validate({"dataset": name, "root": root, **settings})
+    except ValidationError as error:
+        raise unsettled(error, "load") from error
+    return DATASETS[name].whole(asked, seed)
+
+
+def split(
+    data: Data, *, train: float, val: float, test: float | None = None, seed: int = 0, stratify: bool = True
+) -> Data:
+    """The same graph with masks drawn anew.
+
+    Args:
+        data: with ``y``.
+        train: share of the labelled nodes that are trained on; ``val`` and ``test`` likewise, of a sum of at most 1.
+        val: share that early stopping judges by.
+        test: share that the result is told of; default: all others.
+        seed: of the draw.
+        stratify: take the shares of every class; else node by node, whatever its label.
+
+    Raises:
+        ConfigError: the shares are none.
+        DataError: there are no labels.
+    """
+    if not isinstance(data.get("y"), Tensor):
+        raise DataError("data.y is missing, whose nodes a split divides; give labels", key="data.y")
+    rest = 1 - train - val if test is None else test
+    try:
+        fractions = SplitFractions(train=train, val=val, test=rest, seed=seed, stratify=stratify)
+    except ValidationError as error:
+        raise unsettled(error, "split") from error
+    return data.clone().update(masks_by_fractions(data.y, fractions, "data"))

@@ -1,0 +1,97 @@
+"""What a finished run is compared with: its network trained on each holder's data alone, and on all in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import load_party
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.run.run_directory import RunDirectory
+
+Stage = Callable[[str, int], AbstractContextManager[Progress]]
+"""(what is trained, its epochs) → a block that shows its progress."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one network reaches in three ways; accuracies are in [0, 1].
+
+    Attributes:
+        federated: summary of the run.
+        alone: holder → what it reaches by itself. Vertical: a holder without labels is lent the label holder's.
+            Horizontal: on its own nodes; holders without labels are left out.
+        pooled: what all data in one place would reach, as nobody may have them.
+    """
+
+    federated: Record
+    alone: Mapping[PartyId, Record]
+    pooled: Record
+
+    def summaries(self) -> dict[str, Record]:
+        """Name of each training → its summary: holders alone, federated, pooled."""
+        alone = {f"{party} alone": summary for party, summary in self.alone.items()}
+        return {**alone, "federated": self.federated, "pooled": self.pooled}
+
+    def references(self) -> dict[str, float]:
+        """Test accuracy of every training that the federated one is compared with."""
+        return {name: summary["test_accuracy"] for name, summary in self.summaries().items() if name != "federated"}
+
+
+def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
+    """Trains a complete run's network on each holder's data alone, and on all of them in one place.
+
+    Args:
+        run: of all parties on this machine.
+        stage: shows the progress of one training.
+
+    Raises:
+        ConfigError: the job's paradigm has no such trainings.
+        RunError: the run is not complete, or has not every holder's data.
+    """
+    job = run.settings
+    if run.summary is None:
+        raise RunError(f"{run.path} is not a complete run; finish it with: veilgraph resume {run.path}")
+    inputs, paradigm, alone = _inputs(run), PARADIGMS[job.paradigm], dict[PartyId, Record]()
+    with _one_thread():
+        for party in job.data.names:
+            with stage(f"{party} alone", job.train.epochs) as progress:
+                result = paradigm.alone(inputs, party, progress)
+            if result is not None:
+                alone[party] = result.summary
+        with stage("pooled", job.train.epochs) as progress:
+            return Comparison(run.summary, alone, paradigm.pooled(inputs, progress).summary)
+
+
+def _inputs(run: RunDirectory) -> Inputs:
+    names = run.settings.data.names
+    missing = [name for name in names if not (run.party_path(name) / "graph.safetensors").is_file()]
+    if missing:
+        raise RunError(
+            f"{run.path} has no data of {', '.join(missing)}; only a run of all parties on one machine can be compared "
+            "with the same data in one place"
+        )
+    stores = {name: run.party(name) for name in names}
+    ids = {name: found for name, store in stores.items() if (found := store.ids()) is not None}
+    return Inputs(run.settings, [load_party(store.graph_path) for store in stores.values()], ids)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps torch to one thread: with matrices this small, threads cost more than they give, above all on a busy
+    machine, where they wait for one another at every operation.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

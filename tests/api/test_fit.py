@@ -1,0 +1,170 @@
+"""The public face of runs: what is trained, asked and found again through ``veilgraph`` alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import veilgraph as vg
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.graph.party import save_party
+from veilgraph.run.run_directory import RunDirectory
+
+SETTINGS: dict[str, object] = {
+    "name": "small",
+    "data": {"dataset": "synthetic"},
+    "model": {"dim": 4},
+    "train": {"epochs": 2, "patience": None},
+}
+HORIZONTAL: dict[str, object] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Data:
+    return vg.datasets.load("synthetic", seed=3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> vg.Run:
+    return vg.fit(SETTINGS, out=tmp_path_factory.mktemp("fit") / "run", record_views=True)
+
+
+def test_a_run_says_what_it_reached(run: vg.Run) -> None:
+    assert run.job == vg.Job(**SETTINGS)
+    assert run.metrics["test_accuracy"] == vg.load_run(run.path).metrics["test_accuracy"]
+    assert [record["epoch"] for record in run.epochs] == [1, 2]
+    assert run.history.index.tolist() == [1, 2]
+    assert run.history["loss"].tolist() == [record["loss"] for record in run.epochs]
+    assert repr(run) == f"Run('{run.path}'): small, test accuracy {run.metrics['test_accuracy']:.3f}"
+
+
+def test_history_without_pandas_says_what_to_install(run: vg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with refused(ConfigError, key="history"):
+        _ = run.history
+    assert len(run.epochs) == 2
+
+
+def test_a_run_predicts(run: vg.Run) -> None:
+    some = run.predict([5, 1])
+    assert torch.equal(some.classes, run.predictions.classes[[5, 1]])
+    assert torch.equal(some.probabilities, run.predictions.probabilities[[5, 1]])
+
+
+def test_a_run_is_compared_audited_and_reported(run: vg.Run, tmp_path: Path) -> None:
+    compared = run.compare()
+    assert list(compared.summaries()) == ["A alone", "B alone", "federated", "pooled"]
+    assert compared.federated == run.metrics
+    assert {"federated"} == set(compared.summaries()) - set(compared.references())
+    found = run.audit(adversaries=["server"], attacks=["label-gradient"])
+    assert {finding.attack for finding in found.findings} == {"label-gradient"}
+    assert run.report() == run.path / "report.html"
+    assert run.report(tmp_path / "page.html").read_bytes() == (run.path / "report.html").read_bytes()
+
+
+def test_without_a_place_a_run_is_kept_under_its_name_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [vg.fit(SETTINGS) for _ in range(2)]
+    assert len({run.path for run in runs}) == 2
+    assert all(run.path.parent == Path("runs") and run.path.name.startswith("small-2") for run in runs)
+
+
+def test_a_run_that_was_cut_off_goes_on(run: vg.Run, tmp_path: Path) -> None:
+    half = vg.fit(SETTINGS, out=tmp_path / "run")
+    (half.path / "summary.json").unlink()
+    with refused(RunError, key=half.path):
+        _ = half.metrics
+    assert "not complete" in repr(half)
+    assert half.resume() is half
+    assert half.metrics["test_accuracy"] == run.metrics["test_accuracy"]
+
+
+def test_jobs_come_as_settings_mappings_and_files(run: vg.Run, tmp_path: Path) -> None:
+    for job in (run.path / "job.yaml", str(run.path / "job.yaml"), vg.read_job(run.path / "job.yaml")):
+        again = vg.fit(job, out=tmp_path / f"{type(job).__name__}")
+        assert again.job == run.job
+        assert again.metrics["test_accuracy"] == run.metrics["test_accuracy"]
+
+
+def test_graphs_come_as_a_list_by_name_as_data_and_as_files(whole: Data, tmp_path: Path) -> None:
+    graphs = vg.simulate.vertically(whole, ["bank", "shop"], seed=1)
+    for graph in graphs:
+        save_party(graph, tmp_path / f"{graph.party}.safetensors")
+    given: dict[str, Any] = {
+        "list": graphs,
+        "named": {"bank": graphs[0], "shop": graphs[1]},
+        "files": {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs},
+        "data": {
+            graph.party: Data(
+                x=graph.features,
+                edge_index=graph.edge_index,
+                y=graph.labels,
+                train_mask=graph.train_mask,
+                val_mask=graph.val_mask,
+                test_mask=graph.test_mask,
+            )
+            for graph in graphs
+        },
+    }
+    runs = {name: vg.fit(SETTINGS, parties, tmp_path / name) for name, parties in given.items()}
+    assert {run.job.data.names for run in runs.values()} == {("bank", "shop")}
+    assert len({tuple(run.history["loss"]) for run in runs.values()}) == 1
+
+
+def test_a_graph_has_the_name_that_it_is_given_under(whole: Data, tmp_path: Path) -> None:
+    first, second = vg.simulate.vertically(whole)
+    run = vg.fit(SETTINGS, {"bank": first, "shop": second}, tmp_path / "run")
+    assert run.job.data.names == ("bank", "shop")
+
+
+@pytest.mark.parametrize("mixed", [None, 0.5])
+def test_horizontal_parts_bring_their_ids(whole: Data, tmp_path: Path, mixed: float | None) -> None:
+    parts = vg.simulate.horizontally(whole, 2, mixed=mixed, seed=2)
+    run = vg.fit(HORIZONTAL, parts, tmp_path / "run")
+    assert [RunDirectory.open(run.path).party(name).ids() for name in "AB"] == [
+        [str(node) for node in part.ids.tolist()] for part in parts
+    ]
+    named = vg.fit(HORIZONTAL, dict(zip("AB", parts, strict=True)), tmp_path / "named")
+    assert named.history["loss"].equals(run.history["loss"])
+    assert list(run.compare().summaries()) == ["A alone", "B alone", "federated", "pooled"]
+
+
+def test_what_is_no_party_is_refused(whole: Data, tmp_path: Path) -> None:
+    graph = vg.simulate.vertically(whole)[0]
+    wrong: list[object] = [[1, 2], [whole, whole], {"A": 1, "B": 2}, {"A": graph, "B": "b.yaml"}]
+    for parties in wrong:
+        with refused(ConfigError, key="parties"):
+            vg.fit(SETTINGS, parties, tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_own_local_model_is_kept_with_the_run(tmp_path: Path) -> None:
+    def keep(width: int) -> torch.nn.Module:
+        return Kept()
+
+    job = vg.Job(**{**SETTINGS, "model": {"dim": 4, "local": {"model": "custom"}}})
+    run = vg.fit(job, out=tmp_path / "run", custom=keep)
+    assert torch.equal(run.predict().classes, run.predictions.classes)
+    assert torch.equal(vg.Run.load(run.path, custom=keep).predict().classes, run.predictions.classes)
+
+
+class Kept(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_paradigm_without_a_pooled_twin_says_so(tmp_path: Path) -> None:
+    job = vg.Job(
+        paradigm="local",
+        data={"dataset": "synthetic"},
+        local={"features": {"epsilon": 8, "low": -9, "high": 9}},
+        train={"epochs": 1},
+    )
+    with refused(ConfigError, key="paradigm"):
+        vg.fit(job, out=tmp_path / "run").compare()
