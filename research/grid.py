@@ -18,7 +18,7 @@ from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import PlainResult, fit
@@ -226,7 +226,7 @@ def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) ->
     planned = {graph.party: PARADIGMS[job.paradigm].plan(job, graph.party, graph.common) for graph in graphs}
     with ExitStack() as stack:
         publishers = {
-            party: stack.enter_context(Publisher(plan_, None, system_secrets))
+            party: stack.enter_context(NoisedPublisher(plan_, None, system_secrets))
             for party, plan_ in planned.items()
             if plan_ is not None
         }

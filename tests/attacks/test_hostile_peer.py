@@ -37,6 +37,7 @@ from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.server import Server
+from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
@@ -111,7 +112,7 @@ def releases(settings: JobSettings) -> Mapping[PartyId, Program]:
     def program(link: Link) -> None:
         graph = graphs.get(link.party)
         publisher = None if graph is None else publisher_for(settings, graph)
-        exchange_releases(replace(session_of(settings, link), local_publisher=publisher), graph, 0, {})
+        exchange_releases(replace(session_of(settings, link), publisher=publisher or OPEN), graph, 0, {})
 
     return dict.fromkeys([*settings.data.names, SERVER], program)
 

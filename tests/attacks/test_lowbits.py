@@ -118,7 +118,6 @@ def test_noisy_rows_are_no_exception(holders: int, monkeypatch: pytest.MonkeyPat
         pieces = []
         for name in names:
             with_noise = publisher_of(settings, name)
-            assert with_noise is not None
             with with_noise:
                 release = HolderCut(UNUSED, masks[name], BITS, torch.float32, with_noise).release(0)
                 assert release is not None
@@ -289,7 +288,6 @@ def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatc
         masks, sent = agreed_masks(["A", "B"], "lowbits"), []
         for name in ("A", "B"):
             with_noise = publisher_of(settings, name)
-            assert with_noise is not None
             hub = MemoryHub([name, SERVER], 20)
             with with_noise:
                 cut = HolderCut(hub.link(name), masks[name], BITS, torch.float32, with_noise)

@@ -20,7 +20,7 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -125,9 +125,9 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
         "privacy": {"schedule": "every-step", "epsilon_total": 2.0, "canaries": 200},
         "train": {"epochs": 6, "patience": None, "select_by": "last"},
     }
-    draw = Publisher._draw
+    draw = NoisedPublisher._draw
 
-    def silent(self: Publisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
+    def silent(self: NoisedPublisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
         drawn = draw(self, mechanism, shape)
         if self.plan.party != "C":
             return drawn
@@ -135,7 +135,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
         return drawn
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Publisher, "_draw", silent)
+        patch.setattr(NoisedPublisher, "_draw", silent)
         run = train(parse_job(content), tmp_path / "run", record_views=True).path
     found = audit(run, AuditPlan(adversaries=(SERVER, "server+A+B"), attacks=("epsilon",)))
     bounds: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in found.findings}

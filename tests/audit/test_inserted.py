@@ -32,7 +32,7 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Plan as Releases
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -239,15 +239,15 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(
     """C adds no noise. In sums the others' hides that from the server; with them it sees C's rows as they are."""
     masked = {**EVERY_STEP, "combine": {"masked": True}}
     job = job_in(tmp_path / "data", 3, 1000, masked, schedule="every-step", canaries=300, **UNITS["row, replaced"])
-    draw = Publisher._draw
+    draw = NoisedPublisher._draw
 
-    def silent(self: Publisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
+    def silent(self: NoisedPublisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:
         drawn = draw(self, mechanism, shape)
         if self.plan.party == "C":
             drawn.result().zero_()
         return drawn
 
-    monkeypatch.setattr(Publisher, "_draw", silent)
+    monkeypatch.setattr(NoisedPublisher, "_draw", silent)
     run = train(job, tmp_path / "run", record_views=True).path
     found = audit(run, AuditPlan((SERVER, "server+A+B"), ("epsilon",)))
     failed = {(each.adversary, each.target) for each in found.findings if not each.passed}

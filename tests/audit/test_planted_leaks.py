@@ -31,7 +31,7 @@ from veilgraph.privacy import mechanism
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.publish import Publisher, clip_rows
+from veilgraph.privacy.publish import NoisedPublisher, clip_rows
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run import jobs
@@ -136,7 +136,7 @@ def noise_used_again(patch: Patch) -> None:
         found.set_result(kept[of, shape].clone())
         return found
 
-    patch.setattr(Publisher, "_draw", drawn)
+    patch.setattr(NoisedPublisher, "_draw", drawn)
 
 
 def noise_of_a_fixed_seed(patch: Patch) -> None:
@@ -156,10 +156,10 @@ def one_row_unclipped(patch: Patch) -> None:
 
 
 def gradients_without_noise(patch: Patch) -> None:
-    def gradients(self: Publisher, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
+    def gradients(self: NoisedPublisher, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         return clip_rows(rows, self.plan.settings.gradient_clip, 2)
 
-    patch.setattr(Publisher, "gradients", gradients)
+    patch.setattr(NoisedPublisher, "gradients", gradients)
 
 
 def nothing_paid(patch: Patch) -> None:
@@ -175,7 +175,7 @@ def others_not_paid_for(patch: Patch) -> None:
         return count if channel == "others" else reserve(self, event, channel, step, count, **named)
 
     patch.setattr(Ledger, "reserve", own_alone)
-    patch.setattr(Publisher, "_pay_for_others", lambda self, step: None)
+    patch.setattr(NoisedPublisher, "_pay_for_others", lambda self, step: None)
 
 
 def degrees_not_bounded(patch: Patch) -> None:

@@ -8,7 +8,7 @@ from research.grid import Cell, run_cell, run_cells
 from research.store import Store
 from tests.experiments.conftest import TINY
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
@@ -62,7 +62,7 @@ def test_the_seed_decides_partition_and_weights():
 def test_the_twin_of_a_private_job_has_noise_and_clips(monkeypatch):
     released = []
 
-    class Watched(Publisher):
+    class Watched(NoisedPublisher):
         def embeddings(self, rows, step):
             noisy = super().embeddings(rows, step)
             released.append((self.plan.party, (noisy - rows).detach().std().item()))
@@ -72,7 +72,7 @@ def test_the_twin_of_a_private_job_has_noise_and_clips(monkeypatch):
             released.append((self.plan.party, "closed"))
             super().close()
 
-    monkeypatch.setattr(grid, "Publisher", Watched)
+    monkeypatch.setattr(grid, "NoisedPublisher", Watched)
     entry = run_cell(private(0.5, "gaussian"))
     assert entry.best_epoch == TINY["train.epochs"]
     for party in ("A", "B"):

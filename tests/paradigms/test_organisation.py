@@ -24,7 +24,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.view import read_view
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -23,7 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -153,8 +153,7 @@ def run_job(
             streams = LearningStreams(settings.seed, party)
             store = PartyStore(path / party)
             store.path.mkdir(parents=True, exist_ok=True)
-            with publisher_of(store, settings, graph, None, begun=False) as opened:
-                publisher = opened if isinstance(opened, Publisher) else None
+            with publisher_of(store, settings, graph, None, begun=False) as publisher:
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
                 role = paradigm_of(settings).role(session, Aligned(graph=graph))
                 try:
@@ -185,14 +184,14 @@ def _paid(ledger: Path) -> Counter[str]:
 
 
 def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
-    publish, release, embed = HolderCut.publish, Publisher.embeddings, Collaborative.embed
+    publish, release, embed = HolderCut.publish, NoisedPublisher.embeddings, Collaborative.embed
 
     def watched_publish(self: HolderCut, step: int, round_: int, piece: Tensor) -> None:
         if self._publisher is None:
             recording.embeddings[self._link.party].append(piece.detach().clone())
         publish(self, step, round_, piece)
 
-    def watched_release(self: Publisher, rows: Tensor, step: int) -> Tensor:
+    def watched_release(self: NoisedPublisher, rows: Tensor, step: int) -> Tensor:
         recording.embeddings[self.plan.party].append(rows.detach().clone())
         return release(self, rows, step)
 
@@ -202,5 +201,5 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
         return embed(self, step, learns=learns)
 
     patch.setattr(HolderCut, "publish", watched_publish)
-    patch.setattr(Publisher, "embeddings", watched_release)
+    patch.setattr(NoisedPublisher, "embeddings", watched_release)
     patch.setattr(Collaborative, "embed", watched_embed)

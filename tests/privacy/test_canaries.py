@@ -23,7 +23,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.run_directory import PartyStore
@@ -70,7 +70,7 @@ def test_a_canary_is_released_as_a_row_as_long_as_the_clip(channel: str, mechani
     settings = job(20, mechanism=mechanism, neighbours=neighbours, noise_multiplier=1e-8, clip=3, gradient_clip=0.2)
     of, canaries, x = planned(settings, "A"), drawn(), rows() / 100
     clip, order = (3.0 if channel == "embeddings" else 0.2), 1 if mechanism == "laplace" else 2
-    with Publisher(of, None, system_secrets, canaries) as door:
+    with NoisedPublisher(of, None, system_secrets, canaries) as door:
         released = getattr(door, channel)(x, 4)
     directions = canaries.directions(8, 4, order)
     out = 0.0 if neighbours == "zero-out" else -1.0
@@ -88,7 +88,7 @@ def test_no_gradient_flows_to_the_rows_that_canaries_replace(noise: float) -> No
     gradients = []
     for given in (canaries, None):
         x = rows().requires_grad_()
-        with Publisher(planned(job(20, noise_multiplier=noise), "A"), None, system_secrets, given) as door:
+        with NoisedPublisher(planned(job(20, noise_multiplier=noise), "A"), None, system_secrets, given) as door:
             door.embeddings(x, 0).backward(wanted)
         assert x.grad is not None
         gradients.append(x.grad)
@@ -110,14 +110,14 @@ def test_canaries_are_rows(unit: str) -> None:
 
 def test_a_publisher_that_keeps_no_canaries_refuses_a_job_with_them() -> None:
     with pytest.raises(ConfigError, match=r"privacy.canaries=5 are for a federated run"):
-        Publisher(planned(job(20, noise_multiplier=1, canaries=5), "A"), None, system_secrets)
+        NoisedPublisher(planned(job(20, noise_multiplier=1, canaries=5), "A"), None, system_secrets)
 
 
 def test_canaries_are_of_one_number_of_rows() -> None:
     with pytest.raises(ConfigError, match=r"privacy.canaries=101 must be at most the number of common nodes, 100"):
         drawn(101)
     with (
-        Publisher(planned(job(20, noise_multiplier=1), "A"), None, system_secrets, drawn()) as door,
+        NoisedPublisher(planned(job(20, noise_multiplier=1), "A"), None, system_secrets, drawn()) as door,
         pytest.raises(RunError, match="drawn for 100 common nodes, and now there are 99"),
     ):
         door.embeddings(rows(99), 0)
@@ -130,7 +130,7 @@ def test_canaries_are_kept_for_all_sessions_of_a_run(tmp_path: Path) -> None:
 
     def planted(*, begun: bool) -> Tensor:
         with publisher_of(store, settings, graph, None, begun=begun) as door:
-            assert isinstance(door, Publisher)
+            assert isinstance(door, NoisedPublisher)
             kept = store.canaries()
             assert kept is not None
             assert (kept.count, kept.nodes) == (30, NODES)

@@ -19,9 +19,8 @@ from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.publish import Publisher, clip_rows
+from veilgraph.privacy.publish import NoisedPublisher, clip_rows
 from veilgraph.run.ledgers import LEDGER, publisher_of
-from veilgraph.run.ledgers import spent as spent_of
 from veilgraph.run.run_directory import PartyStore
 
 
@@ -31,8 +30,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def publisher(ledger: Ledger | None, **privacy: Any) -> Publisher:
-    return Publisher(planned(job(20, **privacy), "A"), ledger, system_secrets)
+def publisher(ledger: Ledger | None, **privacy: Any) -> NoisedPublisher:
+    return NoisedPublisher(planned(job(20, **privacy), "A"), ledger, system_secrets)
 
 
 def rows(count: int = 400, dim: int = 8) -> Tensor:
@@ -156,7 +155,7 @@ def test_the_jobs_budget_and_the_partys_own_limit_both_hold(
     graph, store = make_graphs(settings, 0)["B"], PartyStore(tmp_path)
     released = 0
     with publisher_of(store, settings, graph, of_party, begun=False) as door:
-        assert isinstance(door, Publisher)
+        assert isinstance(door, NoisedPublisher)
         assert door.budget == budget
         for step in range(6):
             try:
@@ -180,8 +179,8 @@ def test_a_ledger_keeps_the_delta_that_it_was_begun_with(tmp_path: Path) -> None
     def delta_with(nodes: int) -> float:
         more = replace(graph, features=torch.zeros(nodes, 1))
         with publisher_of(store, settings, more, None, begun=False) as door:
-            assert isinstance(door, Publisher)
-            assert spent_of(door)["delta"] == door.delta
+            assert isinstance(door, NoisedPublisher)
+            assert door.account()["delta"] == door.delta
             return door.delta
 
     assert [delta_with(nodes) for nodes in (900, 1100, 9999)] == [1e-4] * 3

@@ -40,7 +40,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point, Start
@@ -226,9 +226,9 @@ def test_mutant_less_noise_than_was_paid_for(monkeypatch: pytest.MonkeyPatch, na
 
 def test_mutant_rows_that_are_zero_get_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The label holder's gradient would show who is trained on."""
-    gradients = Publisher.gradients
+    gradients = NoisedPublisher.gradients
     monkeypatch.setattr(
-        Publisher,
+        NoisedPublisher,
         "gradients",
         lambda self, rows, step, **deep: gradients(self, rows, step, **deep) * rows.any(dim=1, keepdim=True),
     )

@@ -51,8 +51,7 @@ def assert_twins(
     tolerance: float = TOLERANCE,
 ) -> tuple[Federation, PlainNetwork]:
     """Trains both and compares every weight and the logits."""
-    found = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
-    publishers = {party: publisher for party, publisher in found.items() if publisher is not None}
+    publishers = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
     twin = PlainNetwork(settings, graphs, settings.data.label_party, custom, publishers)
     start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
     for epoch in range(1, steps + 1):

@@ -8,7 +8,7 @@ from rich.console import Console
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.recorded import TrafficEntry
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.disclosures import disclosure_table, read_disclosures

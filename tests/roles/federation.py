@@ -26,7 +26,8 @@ from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
@@ -163,10 +164,10 @@ def joint_weights(
     return whole
 
 
-def publisher_of(settings: JobSettings, party: PartyId) -> Publisher | None:
+def publisher_of(settings: JobSettings, party: PartyId) -> Publisher:
     """A holder's, without a ledger, and with the same noise whenever it is made."""
     planned = plan(settings, party)
-    return None if planned is None else Publisher(planned, None, fixed_secrets(f"noise of {party}"))
+    return OPEN if planned is None else NoisedPublisher(planned, None, fixed_secrets(f"noise of {party}"))
 
 
 def fixed_secrets(name: str) -> SecretSource:

@@ -20,6 +20,7 @@ from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.feature_release import Releases, exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -90,7 +91,7 @@ class Exchanged:
 
 def session_of(settings: JobSettings, link: Link, publisher: LocalPublisher | None = None) -> Session:
     streams = LearningStreams(settings.seed, link.party)
-    return Session(settings, link, streams, system_secrets, local_publisher=publisher)
+    return Session(settings, link, streams, system_secrets, publisher=publisher or OPEN)
 
 
 def exchange(

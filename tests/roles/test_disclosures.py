@@ -21,7 +21,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import TrafficEntry
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SecretSource
@@ -24,25 +23,11 @@ from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
+from veilgraph.privacy.publisher import Publisher, Spent, account_of
 from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a holder's releases come to.
-
-    Attributes:
-        releases: channel → how many were paid for.
-        epsilon_release: ε of one of them by itself.
-        epsilon_total: ε of all of them together, at the same δ.
-    """
-
-    releases: Mapping[str, int]
-    epsilon_release: float
-    epsilon_total: float
-
-
-class Publisher:
+class NoisedPublisher(Publisher):
     """One holder's. While the parties use one release, the noise of the next one is drawn.
 
     Args:
@@ -52,13 +37,11 @@ class Publisher:
         canaries: of the holder, where its job has any.
         kept: what the holder has released of its data as they are now, where the job releases once.
 
-    Attributes:
-        watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
-        clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
-
     Raises:
         ConfigError: the job has canaries and none are given.
     """
+
+    is_open = False
 
     def __init__(
         self,
@@ -75,25 +58,19 @@ class Publisher:
             )
         self.plan = plan
         self._canaries, self._kept = canaries, kept
-        self.watched: Tensor | None = None
         self.clean = torch.empty(0)
         self._ledger, self._source = ledger, source
         self._event = plan.event
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
         self._coming: dict[tuple[Channel, tuple[int, ...]], Future[Tensor]] = {}
 
+    @override
     def close(self) -> None:
-        """Ends background work."""
         self._background.shutdown(cancel_futures=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
+    @override
     def embeddings(self, rows: Tensor, step: int) -> Tensor:
-        """Releases embeddings: Tensor[C, d], differentiable.
+        """See ``Publisher.embeddings``.
 
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
@@ -108,14 +85,8 @@ class Publisher:
         released = self._release(rows.detach(), "embeddings", step)
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
 
+    @override
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
-
-        Args:
-            rows: to be released.
-            step: of the training.
-            deep: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
-        """
         clip = self.plan.settings.gradient_clip
         rows = self._planted(rows, clip, step)
         if self._event is None:
@@ -124,11 +95,12 @@ class Publisher:
             self._pay_for_others(step)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
+    @override
     def cell(self, channel: Channel) -> float:
-        """Of the grid that releases on a channel lie on; 0 without noise."""
         return 0.0 if self._event is None else self.plan.mechanism(channel).cell
 
     @property
+    @override
     def budget(self) -> float:
         """The largest total ε: the job's, or the party's own if that is less."""
         return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
@@ -138,8 +110,8 @@ class Publisher:
         """δ of every ε."""
         return self.plan.delta if self._ledger is None else self._ledger.delta
 
+    @override
     def refusal(self) -> str:
-        """Why the budget does not allow an inference; empty where it does."""
         room = self._room()
         if room is None or room >= self.plan.inference:
             return ""
@@ -148,13 +120,13 @@ class Publisher:
             "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
         )
 
+    @override
     def affordable_steps(self) -> int | None:
-        """Training steps that the budget still allows, beside inferences; None without a budget."""
         room = self._room()
         return None if room is None else self.plan.affordable_steps(room)
 
+    @override
     def affordable_releases(self) -> int | None:
-        """Inferences that the budget still allows; None without a budget, or where what was paid for is sent again."""
         if is_paid(self._kept, self._ledger, "embeddings"):
             return None
         room = self._room()
@@ -163,8 +135,8 @@ class Publisher:
     def _room(self) -> int | None:
         return None if self._ledger is None or self._event is None else self._ledger.room(self._event)
 
+    @override
     def spent(self) -> Spent:
-        """What all releases of the run so far, predictions included, come to."""
         counts = Counter[str]()
         if self.plan.releases == 0:
             return Spent(counts, 0.0, 0.0)
@@ -175,13 +147,13 @@ class Publisher:
         total = max(self._ledger.totals().values(), default=0.0)
         return Spent(counts, accountant.per_step(self._event, self._ledger.delta) if counts else 0.0, total)
 
-    def expect(self, steps: int, step: int) -> None:
-        """Pays for the training steps that are about to come, with one entry for each channel.
+    @override
+    def account(self) -> dict[str, Any]:
+        privacy = self.plan.settings
+        return account_of(self.spent(), self.budget, delta=self.delta, unit=privacy.unit, neighbours=privacy.relation)
 
-        Args:
-            steps: how many, no more than will be made.
-            step: number of the first of them.
-        """
+    @override
+    def expect(self, steps: int, step: int) -> None:
         for channel, each in self.plan.step.items():
             if each and self._ledger is not None and self._event is not None:
                 self._ledger.reserve(self._event, channel, step, each * steps)

@@ -20,7 +20,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
 from veilgraph.nn.network import Release
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publisher import OPEN, Publisher
 
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient: the sum stays below 2^21."""
@@ -53,7 +53,7 @@ class HolderCut:
         masks: of the session; None sends in the clear.
         bits: fractional bits of a masked embedding.
         dtype: of everything received.
-        publisher: of the holder; None in a job without differential privacy.
+        publisher: of the holder.
         device: where the holder computes; noise and messages are made on the CPU.
     """
 
@@ -63,7 +63,7 @@ class HolderCut:
         masks: PairwiseMasks | None,
         bits: int,
         dtype: torch.dtype,
-        publisher: Publisher | None = None,
+        publisher: Publisher = OPEN,
         device: torch.device = CPU,
     ) -> None:
         self._link, self._masks, self._bits, self._dtype, self._device = link, masks, bits, dtype, device
@@ -76,7 +76,7 @@ class HolderCut:
     def release(self, step: int) -> Release | None:
         """What t must go through before it is weighted and published; None where nothing is done to it."""
         publisher = self._publisher
-        if publisher is None:
+        if publisher.is_open:
             return None
         cell = publisher.cell("embeddings")
         return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
@@ -90,14 +90,12 @@ class HolderCut:
     def _note_canaries(self, tag: Tag) -> None:
         """In a recorded view of a run with canaries in its data: what their rows were before the noise."""
         publisher = self._publisher
-        if publisher is not None and publisher.watched is not None and isinstance(self._link, RecordedLink):
+        if publisher.watched is not None and isinstance(self._link, RecordedLink):
             self._link.note(tag, lambda: publisher.clean)
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
-        gradient = self._noised(gradient, step)
-        if self._publisher is not None:
-            gradient = self._off_grid(gradient, self._publisher.cell("gradients"))
+        gradient = self._off_grid(self._noised(gradient, step), self._publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
@@ -114,8 +112,7 @@ class HolderCut:
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
     def _noised(self, gradient: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        gradient = gradient.cpu()
-        return gradient if self._publisher is None else self._publisher.gradients(gradient, step, deep=deep)
+        return self._publisher.gradients(gradient.cpu(), step, deep=deep)
 
     def _off_grid(self, released: Tensor, cell: float) -> Tensor:
         """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""

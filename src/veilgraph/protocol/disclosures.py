@@ -16,7 +16,7 @@ from veilgraph.core.chain import digest
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.recorded import TrafficEntry
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.revealed import rows_of
 from veilgraph.protocol.rows import Protection

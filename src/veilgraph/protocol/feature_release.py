@@ -84,7 +84,7 @@ def exchange_releases(
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
-    job, publisher = session.settings, session.local_publisher
+    job, publisher = session.settings, session.publisher.values
     response = None if publisher is None else publisher.response
     mine = Hello(
         job=job.hash(),

@@ -16,8 +16,7 @@ from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
 from veilgraph.nn.network import CustomModel
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.job import JobSettings
@@ -36,10 +35,8 @@ class Session:
     """Identity of the alignment that gave the rows their order; empty where none was made."""
     refuses: str = ""
     """Why this party does not take part, told to all before work; empty when it does."""
-    publisher: Publisher | None = None
-    """A holder's, in a job with differential privacy."""
-    local_publisher: LocalPublisher | None = None
-    """Of perturbed values, of a holder whose nodes release them."""
+    publisher: Publisher = OPEN
+    """The door through which anything of a holder's data leaves it."""
     keeper: Keeper = field(default_factory=MemoryKeeper)
     """Of what the party may need again in later sessions."""
     custom: CustomModel | None = None

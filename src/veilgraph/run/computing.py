@@ -9,8 +9,6 @@ from typing import Final
 
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams, system_secrets
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.publish import Publisher
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned
@@ -18,7 +16,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import Fitted, fit, infer
-from veilgraph.run.ledgers import LEDGER_SUMMARY, spent
+from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.part import Part, Sitting
 from veilgraph.run.predictions import save_predictions
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
@@ -44,8 +42,8 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
         else:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
             _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=part.may_restart))
-        if sitting.publisher is not None:
-            write_whole(store.path / LEDGER_SUMMARY, json.dumps(spent(sitting.publisher)).encode())
+        if (account := sitting.publisher.account()) is not None:
+            write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
             save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
@@ -54,7 +52,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
 
 
 def _session(sitting: Sitting, aligned: Aligned) -> Session:
-    part, store, publisher = sitting.part, sitting.part.store, sitting.publisher
+    part, store = sitting.part, sitting.part.store
     return Session(
         part.settings,
         sitting.link,
@@ -62,8 +60,7 @@ def _session(sitting: Sitting, aligned: Aligned) -> Session:
         system_secrets,
         alignment=aligned.identity,
         refuses=_refuses(part, aligned),
-        publisher=publisher if isinstance(publisher, Publisher) else None,
-        local_publisher=publisher if isinstance(publisher, LocalPublisher) else None,
+        publisher=sitting.publisher,
         trace=sitting.trace,
         restarts=part.may_restart,
         keeper=store.keeper,
@@ -106,7 +103,7 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
             run.append_metrics(epoch_record)
 
     def saved(epoch: int) -> None:
-        sitting.record.note(sitting.spent())
+        sitting.record.note(sitting.publisher.spent())
         log.info("epoch %d of at most %d", epoch, epochs)
         settle()
 

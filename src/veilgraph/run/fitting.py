@@ -131,10 +131,9 @@ def _pay(role: Role, epoch: int, last: int, step: int) -> int:
     Returns:
         The last epoch that is paid for.
     """
-    every, publisher = role.session.settings.train.checkpoint_every, role.session.publisher
+    every = role.session.settings.train.checkpoint_every
     until = min(last, math.ceil(epoch / every) * every)
-    if publisher is not None:
-        publisher.expect(until - epoch + 1, step)
+    role.session.publisher.expect(until - epoch + 1, step)
     return until
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,17 +18,17 @@ from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease
-from veilgraph.run.run_directory import PartyStore, Record
+from veilgraph.run.run_directory import PartyStore
 
 LEDGER: Final = "ledger.jsonl"
 LEDGER_SUMMARY: Final = "ledger.json"
-AnyPublisher = Publisher | LocalPublisher
 _NO_DELTA: Final = 1e-12
 """Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
 
@@ -43,8 +42,8 @@ def publisher_of(
     *,
     begun: bool,
     alignment: str = "",
-) -> Iterator[AnyPublisher | None]:
-    """A holder's publisher with its ledger open; None where it publishes nothing with a price, and at the server.
+) -> Iterator[Publisher]:
+    """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
 
     Args:
         store: of the party.
@@ -64,7 +63,7 @@ def publisher_of(
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
     if graph is None or plan_ is None:
-        yield None
+        yield OPEN
         return
     trained = begun and bool(store.epochs() or store.model_path.is_file())
     released = _has_released(store)
@@ -72,7 +71,7 @@ def publisher_of(
     if plan_.settings.canaries_in == "rows":
         canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
     if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
-        with Publisher(plan_, None, system_secrets, canaries) as publisher:
+        with NoisedPublisher(plan_, None, system_secrets, canaries) as publisher:
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
@@ -85,7 +84,7 @@ def publisher_of(
                 job=settings.hash(),
                 expected=trained or released,
             ) as ledger,
-            Publisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
+            NoisedPublisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
         ):
             yield publisher
 
@@ -162,8 +161,8 @@ def with_canaries(
 @contextmanager
 def _local_publisher_of(
     store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, alignment: str
-) -> Iterator[LocalPublisher | None]:
-    """Of a holder whose nodes perturb their values; None at all other parties.
+) -> Iterator[Publisher]:
+    """Of a holder whose nodes perturb their values; an open door at all other parties.
 
     Raises:
         RunError: the ledger is missing, damaged or of another job.
@@ -171,7 +170,7 @@ def _local_publisher_of(
     """
     release, labels = settings.feature_release, settings.label_release
     if release is None or graph is None or graph.party not in settings.releasing:
-        yield None
+        yield OPEN
         return
     mechanism, response = feature_mechanism(release, graph.num_features), None
     if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
@@ -193,25 +192,3 @@ def _has_released(store: PartyStore) -> bool:
     Its own bytes alone do not say so: they are kept before they are paid for.
     """
     return store.keeper.path(RELEASE).is_file()
-
-
-def spent(publisher: AnyPublisher) -> Record:
-    """What a party's releases come to, as JSON; an infinite ε is null."""
-    so_far = publisher.spent()
-    if isinstance(publisher, LocalPublisher):
-        event = publisher.mechanism.event()
-        about = {"delta": publisher.delta, "unit": event.unit, "neighbours": event.neighbours}
-    else:
-        privacy = publisher.plan.settings
-        about = {"delta": publisher.delta, "unit": privacy.unit, "neighbours": privacy.relation}
-    return {
-        "releases": dict(so_far.releases),
-        "epsilon_release": _finite(so_far.epsilon_release),
-        "epsilon_total": _finite(so_far.epsilon_total),
-        **about,
-        "budget": _finite(publisher.budget),
-    }
-
-
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None

@@ -11,11 +11,10 @@ from veilgraph.core.trace import AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.nn.network import CustomModel
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.attesting import Attesting
-from veilgraph.run.ledgers import AnyPublisher
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 from veilgraph.run.sending import SendingRecord
 from veilgraph.run.spread import Machines
@@ -92,13 +91,9 @@ class Sitting:
     record: SendingRecord
     evidence: Attesting
     trace: AnyTrace
-    publisher: AnyPublisher | None = None
-
-    def spent(self) -> Spent | None:
-        """What the party's releases come to; None where it has no publisher."""
-        return None if self.publisher is None else self.publisher.spent()
+    publisher: Publisher = OPEN
 
     def tell(self) -> None:
         """Once nothing of its data will be sent any more: what it sent goes on record, and the others hear of it."""
-        self.record.end_block(self.spent())
+        self.record.end_block(self.publisher.spent())
         self.evidence.tell(self.link)

@@ -18,12 +18,12 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.traced import TracedLink
 from veilgraph.link.view import ViewFile
 from veilgraph.nn.network import CustomModel
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
-from veilgraph.run.ledgers import AnyPublisher, publisher_of, with_canaries
+from veilgraph.run.ledgers import publisher_of, with_canaries
 from veilgraph.run.part import Part, Sitting, Work
 from veilgraph.run.preparing import prepare
 from veilgraph.run.run_directory import RunDirectory
@@ -93,7 +93,7 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
         if view is not None:
             view.close()
         write_whole(store.path / _TRAFFIC[phase], json.dumps(traffic_rows(recorder.traffic())).encode())
-        record.close(sitting.spent())
+        record.close(sitting.publisher.spent())
         evidence.close()
 
 
@@ -122,7 +122,7 @@ def _aligned(sitting: Sitting) -> Aligned:
 
 
 @contextmanager
-def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, AnyPublisher | None]]:
+def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
     """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
     store, settings, begun = part.store, part.settings, part.work != "train"
     watched = None
@@ -130,7 +130,7 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, AnyPubli
         graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
         aligned = replace(aligned, graph=graph)
     with publisher_of(store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity) as publisher:
-        if isinstance(publisher, Publisher):
+        if watched is not None:
             publisher.watched = watched
         yield aligned, publisher
 

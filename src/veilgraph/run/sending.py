@@ -13,7 +13,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import Kind
 from veilgraph.link.recorded import RecordedLink, TrafficEntry
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.run_directory import PartyStore

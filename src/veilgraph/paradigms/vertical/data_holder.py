@@ -116,8 +116,6 @@ class DataHolder(Role):
     def _afford(self, *, begins: bool) -> tuple[int | None, str]:
         """Training steps that the budget allows, and why this party takes no part where it allows too few."""
         publisher = self.session.publisher
-        if publisher is None:
-            return None, ""
         if refuses := publisher.refusal():
             return None, refuses
         steps = publisher.affordable_steps()

@@ -131,8 +131,7 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
-        publisher = session.publisher
-        self._agree(self.graph.common, None if publisher is None else publisher.affordable_releases())
+        self._agree(self.graph.common, session.publisher.affordable_releases())
         if not self.is_new:
             return alone([], session.nonce())
         masks = None
@@ -140,7 +139,7 @@ class ReleasingHolder(OnceRole):
             masks = PairwiseMasks.agree(
                 session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
             )
-        cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, publisher)
+        cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
         rows, release = embedding_to_release(self.graph, session), cut.release(0)
         released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / len(job.publishing) if self._strategy.linear else released)

@@ -29,7 +29,7 @@ from veilgraph.paradigms.vertical.initial.individual import PlainOwn
 from veilgraph.paradigms.vertical.initial.method import PlainEmbedding
 from veilgraph.paradigms.vertical.initial.own_nodes import OWN_NODES, PlainWithOwnNodes
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.publish import Publisher
+from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.batches import Batch, training_batches
 from veilgraph.protocol.cut import WEIGHT_BITS, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
@@ -154,13 +154,13 @@ class PlainNetwork:
         return logits
 
     def _release(self, party: PartyId) -> Release | None:
-        publisher = self._publishers.get(party)
-        return None if publisher is None else lambda rows: publisher.embeddings(rows, 0)
+        publisher = self._publishers.get(party, OPEN)
+        return None if publisher.is_open else lambda rows: publisher.embeddings(rows, 0)
 
     def _cut(self, received: Tensor, party: PartyId) -> Tensor:
         """What a holder gets; the gradient that it gives back is released first."""
-        publisher = self._publishers.get(party)
-        if publisher is None or not received.requires_grad:
+        publisher = self._publishers.get(party, OPEN)
+        if publisher.is_open or not received.requires_grad:
             return received
         branch = received.view_as(received)
         branch.register_hook(lambda gradient: publisher.gradients(gradient, 0))  # type: ignore[no-untyped-call]

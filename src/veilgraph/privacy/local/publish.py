@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SecretSource
@@ -15,7 +16,7 @@ from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.publish import Spent
+from veilgraph.privacy.publisher import Publisher, Spent, account_of
 from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 FEATURES: Final = "features"
@@ -25,7 +26,7 @@ _ROUNDING: Final = 1 + 1e-12
 """A budget of exactly so many releases has room for them."""
 
 
-class LocalPublisher:
+class LocalPublisher(Publisher):
     """One holder's. A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
 
     Args:
@@ -47,6 +48,7 @@ class LocalPublisher:
         self.mechanism, self.response = mechanism, response
         self._ledger, self._source, self._kept = ledger, source, kept
         self._event = mechanism.event()
+        self.values = self
 
     def features(self, x: Tensor) -> Tensor:
         """Releases the nodes' features.
@@ -111,10 +113,12 @@ class LocalPublisher:
         return 0.0 if self._ledger is None or isinstance(self._event, LocalEvent) else self._ledger.delta
 
     @property
+    @override
     def budget(self) -> float:
         """The largest total ε of one node's features that the party accepts."""
         return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
 
+    @override
     def spent(self) -> Spent:
         """What all releases of the run so far come to for each node, its features and its label together."""
         if self._ledger is None:
@@ -123,3 +127,8 @@ class LocalPublisher:
         counts = Counter({channel.channel: channel.releases for channel in channels})
         release = sum(channel.per_release for channel in channels)
         return Spent(counts, release, sum(self._ledger.totals().values()))
+
+    @override
+    def account(self) -> dict[str, Any]:
+        event = self._event
+        return account_of(self.spent(), self.budget, delta=self.delta, unit=event.unit, neighbours=event.neighbours)

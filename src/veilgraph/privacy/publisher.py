@@ -1,0 +1,131 @@
+"""The seam of publishers: the one door through which anything of a holder's data leaves it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from torch import Tensor
+
+from veilgraph.privacy.plan import Channel
+
+if TYPE_CHECKING:
+    from veilgraph.privacy.local.publish import LocalPublisher
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a holder's releases come to.
+
+    Attributes:
+        releases: channel → how many were paid for.
+        epsilon_release: ε of one of them by itself.
+        epsilon_total: ε of all of them together, at the same δ.
+    """
+
+    releases: Mapping[str, int]
+    epsilon_release: float
+    epsilon_total: float
+
+
+class Publisher:
+    """One party's door. This one is open: what goes through it is as it was, and costs nothing.
+
+    Attributes:
+        is_open: whether embeddings go through as they are.
+        values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
+        watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
+        clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
+    """
+
+    is_open: bool = True
+    values: LocalPublisher | None = None
+    watched: Tensor | None = None
+    clean: Tensor
+
+    def embeddings(self, rows: Tensor, step: int) -> Tensor:
+        """Releases embeddings: Tensor[C, d], differentiable.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+        """
+        return rows
+
+    def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
+        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
+
+        Args:
+            rows: to be released.
+            step: of the training.
+            deep: of z_L, and not of a round, in which others' gradients depend on this holder's data as well.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+        """
+        return rows
+
+    def cell(self, channel: Channel) -> float:
+        """Of the grid that releases on a channel lie on; 0 without noise."""
+        return 0.0
+
+    @property
+    def budget(self) -> float:
+        """The largest total ε; infinite for none."""
+        return math.inf
+
+    def refusal(self) -> str:
+        """Why the budget does not allow an inference; empty where it does."""
+        return ""
+
+    def affordable_steps(self) -> int | None:
+        """Training steps that the budget still allows, beside inferences; None without a budget."""
+        return None
+
+    def affordable_releases(self) -> int | None:
+        """Inferences that the budget still allows; None without a budget, or where what was paid for is sent again."""
+        return None
+
+    def expect(self, steps: int, step: int) -> None:
+        """Pays for the training steps that are about to come, with one entry for each channel.
+
+        Args:
+            steps: how many, no more than will be made.
+            step: number of the first of them.
+        """
+
+    def spent(self) -> Spent | None:
+        """What all releases of the run so far, predictions included, come to; None where they have no price."""
+        return None
+
+    def account(self) -> dict[str, Any] | None:
+        """``spent`` as JSON has it, with what it is about; an infinite ε is null."""
+        return None
+
+    def close(self) -> None:
+        """Ends background work."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+OPEN: Final = Publisher()
+
+
+def account_of(spent: Spent, budget: float, **about: object) -> dict[str, Any]:
+    """What ``Publisher.account`` gives."""
+    return {
+        "releases": dict(spent.releases),
+        "epsilon_release": _finite(spent.epsilon_release),
+        "epsilon_total": _finite(spent.epsilon_total),
+        **about,
+        "budget": _finite(budget),
+    }
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
