@@ -1,4 +1,4 @@
-"""The house: nothing outside a paradigm's own package asks for it by name."""
+"""The house: nothing outside a paradigm's own package asks for it by name; tests share helpers, not test modules."""
 
 from __future__ import annotations
 
@@ -35,3 +35,26 @@ def test_asking_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "room.py"
     path.write_text('if job.paradigm == "vertical" or name in ("horizontal", "x"):\n    pass\n', encoding="utf-8")
     assert list(asks(path)) == [1, 1]
+
+
+TESTS = Path(__file__).parent
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Module and name of everything that a file imports from a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from ((node.module, alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several need is in a plain module beside them, or a fixture of a conftest."""
+    found = {
+        f"{path.relative_to(TESTS)}: {module}"
+        for path in TESTS.rglob("*.py")
+        for module, name in imports(path)
+        if any(part.startswith("test_") for part in (*module.split(".")[1:], name)) and module.startswith("tests")
+    }
+    assert found == set()

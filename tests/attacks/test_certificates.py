@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from tests.link.certificates import Project
-from tests.link.test_sealed import outcomes, pair
+from tests.link.sealing import outcomes, pair
 from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RunError
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate

@@ -19,11 +19,11 @@ import veilgraph
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command
 from tests.faults.runs import table_job
+from tests.paradigms.horizontal import job as horizontal_job
+from tests.paradigms.local import saved as local_job
+from tests.paradigms.once import once_job
+from tests.paradigms.private import private_job
 from tests.paradigms.runs import saved_job
-from tests.paradigms.test_horizontal_runs import job as horizontal_job
-from tests.paradigms.test_local_runs import saved as local_job
-from tests.paradigms.test_once_runs import once_job
-from tests.paradigms.test_private_runs import private_job
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import append, appended_file, check_private, new_file, private_folder, whole_file, write_whole
 from veilgraph.graph.settings import DataSettings

@@ -31,7 +31,7 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from tests.attacks.test_engine import KNOWN
+from tests.attacks.known import KNOWN
 from veilgraph.deploy import engine
 from veilgraph.deploy.guard import commands, hooks
 from veilgraph.deploy.guard.ingress import Guard

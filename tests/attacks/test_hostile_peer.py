@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.reference.test_horizontal_twin import job as horizontal_job
+from tests.reference.horizontal import job as horizontal_job
 from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError

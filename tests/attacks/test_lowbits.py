@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tests.attacks.lowbits import entries, opened, rows, unit_rows
 from tests.mpc.sessions import agreed_masks
-from tests.reference.test_horizontal_twin import federate as federate_horizontally
-from tests.reference.test_horizontal_twin import job as horizontal_job
-from tests.reference.test_horizontal_twin import parts_of
+from tests.reference.horizontal import federate as federate_horizontally
+from tests.reference.horizontal import job as horizontal_job
+from tests.reference.horizontal import parts_of
 from tests.roles.federation import NODES, Settings, federate, publisher_of, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.cli.commands import one_error, veilgraph
-from tests.nn.test_partitioned import check
+from tests.nn.several import check
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.partitioned import rendezvous
 from veilgraph.nn.partitioned.channel import greet

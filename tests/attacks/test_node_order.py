@@ -10,7 +10,7 @@ import pytest
 import yaml
 from torch import Tensor
 
-from tests.paradigms.test_horizontal_runs import job
+from tests.paradigms.horizontal import job
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.paradigms.horizontal import holder as horizontal_holder
 from veilgraph.paradigms.horizontal import node_lists

@@ -17,12 +17,12 @@ import yaml
 from tests import nightly
 from tests.faults.runs import table_job
 from tests.paradigms.apart import apart
+from tests.paradigms.cutting import CutError, cut_at, cut_run
+from tests.paradigms.horizontal import assert_same as assert_same_rows
+from tests.paradigms.horizontal import job as horizontal_job
+from tests.paradigms.local import saved as local_job
+from tests.paradigms.once import once_job
 from tests.paradigms.runs import assert_same_run, saved_job
-from tests.paradigms.test_horizontal_runs import assert_same as assert_same_rows
-from tests.paradigms.test_horizontal_runs import job as horizontal_job
-from tests.paradigms.test_local_runs import saved as local_job
-from tests.paradigms.test_once_runs import once_job
-from tests.paradigms.test_resume import CutError, cut_at, cut_run
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
 from veilgraph.core.files import private_folder

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.audit.runs import NODES, job_in, same_mask
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case
@@ -19,19 +20,14 @@ from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED, AttackLimit
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
-NODES = 240
 MOUNTED = (
     "uniformity",
     "reconstruction",
@@ -43,29 +39,6 @@ MOUNTED = (
     "membership-gradient",
     "membership-lira-online",
 )
-
-
-def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
-    data = synthetic_data(NODES, 12, 3, seed)
-    names = ["A", "B"]
-    folder.mkdir(parents=True, exist_ok=True)
-    for graph in split_vertically(data, names=names, label_holder="A", seed=seed):
-        save_party(graph, folder / f"{graph.party}.safetensors")
-    content: dict[str, object] = {
-        "name": "audited",
-        "seed": seed,
-        "data": {"parties": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
-        "model": {"dim": 8, "local": {"model": "sage-mean", "hops": 2}},
-        "train": {"epochs": 4, "patience": None},
-    }
-    return parse_job({**content, **changes})
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("audited")
-    train(job_in(folder / "data"), folder / "run", record_views=True)
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -232,11 +205,6 @@ def without_mask(self: PairwiseMasks, values: Tensor, bits: int, purpose: str, s
     return ring.encode(values, bits, purpose, remedy)
 
 
-def same_mask(self: PairwiseMasks, purpose: str, step: int, shape: tuple[int, ...]) -> Tensor:
-    return _mask(self, purpose.split("/", maxsplit=1)[0], 0, shape)
-
-
-_mask = PairwiseMasks.mask
 _MUTANTS: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "no mask": ("hide", without_mask),
     "one mask for all steps": ("mask", same_mask),

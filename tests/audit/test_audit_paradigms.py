@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from tests.paradigms.test_organisation import job, parties
+from tests.paradigms.organisations import exported, job
 from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case
@@ -27,12 +27,15 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 
-assert parties is not None  # a fixture
-
 BASE: Settings = {"seed": 1, "data": {"dataset": "synthetic"}, "train": {"epochs": 2, "patience": None}}
 INDIVIDUAL: Settings = {"model": {"dim": 8, "initial": {"method": "individual"}, "local": {"hops": 1}}}
 HORIZONTAL: Settings = {"paradigm": "horizontal", "data": {"parts": {"overlap": 0.2}}, "horizontal": {"dim": 8}}
 QUICK = ("uniformity", "membership-gradient")
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> dict[str, Path]:
+    return exported(tmp_path)
 
 
 def trained(folder: Path, *changes: Settings) -> Path:

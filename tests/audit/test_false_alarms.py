@@ -16,6 +16,7 @@ import pytest
 from scipy.stats import binom
 
 from tests import nightly
+from tests.audit.runs import VERDICTS
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE
@@ -30,8 +31,6 @@ from veilgraph.run.jobs import train
 from veilgraph.samples.organisations import export_dataset
 
 AUDITS = int(os.environ.get("VEILGRAPH_AUDITS", "20"))
-VERDICTS = ("uniformity", "epsilon", *CHECKS)
-"""Attacks that fail an audit without a limit."""
 
 Content = Mapping[str, Any]
 _INDIVIDUAL: Content = {"initial": {"method": "individual"}}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.cli.commands import veilgraph
-from tests.paradigms.test_resume import CutError, cut_at
+from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.audit.test_audit import job_in
+from tests.audit.runs import job_in
 from tests.cli.commands import veilgraph
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.audit.test_audit import same_mask
-from tests.audit.test_false_alarms import VERDICTS
+from tests.audit.runs import VERDICTS, same_mask
 from tests.cli.commands import veilgraph
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit

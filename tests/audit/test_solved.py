@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import nightly
-from tests.audit.test_audit import job_in
+from tests.audit.runs import job_in
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.run.jobs import train

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import nightly
-from tests.audit.test_audit import job_in
+from tests.audit.runs import job_in
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.twin import trained_twin

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from tests.faults.host import Host, Order
+from tests.paradigms.horizontal import SECURE, assert_same
+from tests.paradigms.horizontal import job as horizontal_job
+from tests.paradigms.local import assert_same as assert_same_local
 from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
-from tests.paradigms.test_horizontal_runs import SECURE, assert_same
-from tests.paradigms.test_horizontal_runs import job as horizontal_job
-from tests.paradigms.test_local_runs import assert_same as assert_same_local
 from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job

@@ -15,15 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.consortium import HOLDERS, JOB, Consortium, job, job_processes
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
-from tests.deploy.test_network import HOLDERS, JOB, Consortium, consortium, job, job_processes
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import join_site
 from veilgraph.protocol.job import JobSettings
-
-__all__ = ["consortium"]  # the fixture
 
 KILLS = int(os.environ.get("VEILGRAPH_ENGINE_KILLS", "0"))
 pytestmark = pytest.mark.skipif(not KILLS, reason="VEILGRAPH_ENGINE_KILLS is not set: a kill takes about a minute")

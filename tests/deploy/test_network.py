@@ -15,11 +15,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import torch
@@ -32,16 +31,14 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests import nightly
-from tests.deploy.processes import processes_of
+from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, job, job_processes
 from tests.deploy.same_here import assert_same_here, model_of
 from tests.errors import refused
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
-from veilgraph.deploy.control import _session, _write_job, logs, status, stop, submit
-from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
-from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
+from veilgraph.deploy.control import _session, _write_job, logs, status, stop
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.graph.ids import unpack_ids
@@ -55,72 +52,7 @@ from veilgraph.protocol.requests import all_waiting
 from veilgraph.run.jobs import load_result, predict, resume
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.verifying import verify
-from veilgraph.samples.organisations import export_dataset, export_parts
-
-HOLDERS = ("A", "B", "C")
-JOB: dict[str, Any] = {
-    "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
-    "model": {"dim": 8},
-    "train": {"epochs": 8, "checkpoint_every": 2, "patience": None},
-    "timeout_s": 120,
-}
-
-
-PROTECTED = (SERVER, "B", "ops@example.org")
-WORDS = b"four words of a dictionary"
-"""The passphrase of the keys of ``PROTECTED``; the others' lie in the clear."""
-
-
-@dataclass(frozen=True)
-class Consortium:
-    network: LocalNetwork
-    out: Path
-    port: int
-
-    def run(self, party: str, name: str) -> RunDirectory:
-        return RunDirectory.open(self.network.runs(party) / name)
-
-    def submit(self, settings: JobSettings, work="train", **options) -> list[str]:
-        said: list[str] = []
-        options = {"resume": False, "wait": True, **options}
-        submit(self.network.administrator, settings, work, report=said.append, **options)
-        return said
-
-
-@pytest.fixture(scope="module")
-def consortium(tmp_path_factory) -> Iterator[Consortium]:
-    out = tmp_path_factory.mktemp("consortium")
-    party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
-    for file in party_files.values():  # so that the run can be repeated in one process
-        file.write_text(file.read_text(encoding="utf-8") + "\nseed: job\n", encoding="utf-8")
-    port, admin_port = free_ports()
-    project = ProjectSettings.model_validate(
-        {
-            "name": "consortium",
-            "server": {"host": "localhost", "port": port, "admin_port": admin_port},
-            "holders": HOLDERS,
-            "administrators": ["ops@example.org"],
-        }
-    )
-    with ExitStack() as stack:
-        before = os.umask(0)  # what provisioning and the sites make must be private all the same
-        try:
-            kits = provision(project, out / "project")
-            for name in PROTECTED:
-                opened = Kit.open(kits[name])
-                protect(opened.key_file, opened.path, lambda: WORDS)
-            with pytest.MonkeyPatch.context() as environment:
-                environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
-                network = stack.enter_context(local_network(kits, party_files, report=lambda line: None))
-        finally:
-            os.umask(before)
-        administrator = replace(network.administrator, passphrase=lambda: WORDS)
-        yield Consortium(replace(network, administrator=administrator), out, port)
-
-
-def job(name: str, **changes) -> JobSettings:
-    return parse_job({"name": name, **JOB, **changes})
-
+from veilgraph.samples.organisations import export_parts
 
 WHOLE: Final = job("whole", train={**JOB["train"], "epochs": 60})
 
@@ -368,12 +300,6 @@ def await_running(consortium: Consortium, name: str) -> None:
         if found.jobs and (found.jobs[0].name, found.jobs[0].status) == (name, "RUNNING"):
             return
         assert time.monotonic() < deadline, found
-
-
-def job_processes(consortium: Consortium, party: str) -> list[int]:
-    """The processes that run a job in the kit of ``party``."""
-    found = processes_of(consortium.network.kits[party])
-    return [pid for pid, command in found.items() if {"holder-job", "server-job"} & set(command)]
 
 
 @nightly

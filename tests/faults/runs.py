@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import yaml
 
+from tests.paradigms.horizontal import MEAN, SECURE, assert_same
+from tests.paradigms.horizontal import job as small_horizontal_job
 from tests.paradigms.runs import assert_same_run, saved_job
-from tests.paradigms.test_horizontal_runs import MEAN, SECURE, assert_same
-from tests.paradigms.test_horizontal_runs import job as small_horizontal_job
 from tests.roles.federation import Settings
 from tests.tables.writing import write
 from veilgraph.core.types import SERVER

@@ -12,7 +12,7 @@ import pytest
 from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job
-from tests.paradigms.test_resume import alive, lines_of, wait_for
+from tests.paradigms.cutting import alive, lines_of, wait_for
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.run.launch import GRACE_S
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.runs import OTHER, ROLES, assert_undisturbed, graph_job
-from tests.paradigms.test_resume import alive, lines_of, one_thread, wait_for, workers
+from tests.paradigms.cutting import alive, lines_of, one_thread, wait_for, workers
 from veilgraph.protocol.job import write_job
 from veilgraph.run.jobs import resume
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job
-from tests.paradigms.test_resume import lines_of, wait_for
+from tests.paradigms.cutting import lines_of, wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.sockets import SocketLink, socket_mesh

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from tests.faults.host import Host, Order, Outcome
+from tests.faults.kills import KILLS, Moment, assert_stopped_cleanly, run_and_kill
 from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, ROLES, SMALL, table_job, unfinished
-from tests.faults.test_kills import KILLS, Moment, assert_stopped_cleanly, run_and_kill
+from tests.paradigms.private import DELTA, arrived, ledger, paid, planned, sent, spent_total
 from tests.paradigms.runs import saved_job
-from tests.paradigms.test_private_runs import DELTA, arrived, ledger, paid, planned, sent, spent_total
 from tests.roles.federation import Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.ledger import Ledger

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
-from tests.paradigms.test_resume import CutError, cut_at
+from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId

@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.link.certificates import Project
+from tests.link.channels import BANK, SESSION, SHOP, pair
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import SEED_BYTES, system_secrets
 from veilgraph.link import channel as channels
@@ -17,21 +17,7 @@ from veilgraph.link.channel import (
     RECEIPT_BYTES,
     Channel,
     FrameKind,
-    Session,
 )
-
-PROJECT = Project()
-BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
-SESSION = Session("job", ("bank", "shop", "server"))
-
-
-def pair(session: Session = SESSION, extra: bytes = b"") -> tuple[Channel, Channel]:
-    """Both ends, after their hellos."""
-    bank, shop = Channel(BANK, "bank", "shop", session, extra=extra), Channel(SHOP, "shop", "bank", session)
-    assert bank.hear(shop.hello)
-    assert shop.hear(bank.hello)
-    return bank, shop
-
 
 BANK_END, SHOP_END = pair()
 

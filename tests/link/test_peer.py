@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.link.test_channel import BANK, SESSION, SHOP
+from tests.link.channels import BANK, SESSION, SHOP
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link import peer as peers

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.link.test_channel import pair
+from tests.link.channels import pair
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.channel import Frame, FrameKind

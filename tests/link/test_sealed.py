@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import DAY, NOW, Project, fresh_key
-from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, ProtocolError
+from tests.link.sealing import BANK, PARTIES, PROJECT, SHOP, outcomes, pair
+from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Link, Tag
 from veilgraph.link import channel as channels
 from veilgraph.link import sealed as sealing
@@ -25,36 +25,6 @@ from veilgraph.link.sealed import SEALING_BYTES, SealedLink
 
 TAG = Tag(Kind.SHARE, 3, 1)
 SECRET = torch.arange(4096, dtype=torch.int64)
-PROJECT = Project()
-BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
-PARTIES = ("bank", "shop", "server")
-
-
-def outcome(link: SealedLink) -> LinkError | None:
-    try:
-        link.establish()
-    except LinkError as error:
-        return error
-    return None
-
-
-def outcomes(links: Iterable[SealedLink]) -> list[LinkError | None]:
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(outcome, links, timeout=30))
-
-
-def pair(
-    bank: Identity = BANK,
-    shop: Identity = SHOP,
-    jobs: tuple[str, str] = ("job", "job"),
-    alter: Alter = unaltered,
-    timeout_s: float = 5.0,
-) -> tuple[SealedLink, SealedLink, AlteredLink, AlteredLink]:
-    """The links of bank and shop, before the handshake, and what is below them; ``alter`` acts before the shop."""
-    hub = MemoryHub(["bank", "shop", "server"], timeout_s)
-    below = AlteredLink(hub.link("bank"), unaltered), AlteredLink(hub.link("shop"), alter)
-    sessions = [Session(job, PARTIES) for job in jobs]
-    return SealedLink(below[0], bank, ["shop"], sessions[0]), SealedLink(below[1], shop, ["bank"], sessions[1]), *below
 
 
 def established(alter: Alter = unaltered) -> tuple[SealedLink, SealedLink, AlteredLink, AlteredLink]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.nn.test_kprop import random_graph, slow_aggregate
+from tests.nn.slow import random_graph, slow_aggregate
 from veilgraph.core.errors import DataError
 from veilgraph.paradigms.node_dp.denoise import LabelDenoising, corrected
 from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency

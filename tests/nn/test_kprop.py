@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
 from veilgraph.graph.party import PartyGraph
@@ -12,32 +13,7 @@ from veilgraph.paradigms.node_dp.kprop import KPropNetwork, PropagatedInput, nei
 from veilgraph.paradigms.node_dp.settings import KPropSettings
 from veilgraph.privacy.local.affine import AffineFeatures
 
-DOUBLE = torch.float64
 AGGREGATES = ["gcn", "mean", "sum"]
-
-
-def random_graph(nodes=9, edges=30, seed=0, weighted=False, columns=5):
-    """Random directed edges, some of them loops; the last node is isolated."""
-    generator = torch.Generator().manual_seed(seed)
-    return PartyGraph(
-        party="a",
-        features=torch.randn(nodes, columns, dtype=DOUBLE, generator=generator),
-        edge_index=torch.randint(0, max(nodes - 1, 1), (2, edges), generator=generator),
-        edge_weight=torch.rand(edges, dtype=DOUBLE, generator=generator) if weighted else None,
-    )
-
-
-def slow_aggregate(graph, name):
-    """AGGREGATE as a dense matrix, one edge at a time."""
-    matrix = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=DOUBLE)
-    for edge, (source, target) in enumerate(graph.edge_index.T.tolist()):
-        if source != target:
-            matrix[target, source] += 1 if graph.edge_weight is None else graph.edge_weight[edge]
-    degrees = matrix.sum(1)
-    inverse = torch.tensor([1 / degree if degree else 0 for degree in degrees.tolist()], dtype=DOUBLE)
-    if name == "gcn":
-        return inverse.sqrt()[:, None] * matrix * inverse.sqrt()
-    return inverse[:, None] * matrix if name == "mean" else matrix
 
 
 def slow_gcn(graph):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.paradigms.test_horizontal_runs import job as horizontal_job
+from tests.paradigms.horizontal import job as horizontal_job
 from tests.roles.federation import Settings, small_data, small_job, small_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +16,10 @@ import yaml
 from torch_geometric.data import Data
 
 from tests.paradigms.apart import apart
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.exported import export, found_in, over, plain_hashes
+from tests.paradigms.horizontal import MEAN, PLAIN, assert_same, job, models
 from tests.paradigms.runs import lasting
-from tests.paradigms.test_horizontal_runs import MEAN, PLAIN, assert_same, job, models
-from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import SERVER, Kind
@@ -33,23 +33,9 @@ from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.site import SiteWork
-from veilgraph.samples.organisations import export_parts
 from veilgraph.tables.encode import FeatureEncoding
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}
-HASHES = ("md5", "sha1", "sha256", "sha512", "sha3_256", "blake2b", "blake2s")
-
-
-def export(tmp_path: Path, settings: JobSettings) -> dict[str, Path]:
-    return export_parts(settings.data, tmp_path / "tables", settings.seed, job=settings)
-
-
-def over(parties: Mapping[str, Path], settings: JobSettings, **data: Any) -> JobSettings:
-    """The job over the parties' own files in place of the data set."""
-    content = settings.model_dump(mode="json")
-    paths = {name: str(path) for name, path in parties.items()}
-    scaling = settings.data.feature_scaling
-    return parse_job(content | {"data": {"parties": paths, "feature_scaling": scaling, **data}})
 
 
 def change(party_file: Path, alter: Callable[[dict[str, Any]], Any]) -> None:
@@ -314,26 +300,6 @@ def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
     accepting = {"may_reveal": list(all_revelations()), "max_rounds": 2, "min_common_nodes": 10**6}
     change(parties["B"], lambda content: content.update(limits=accepting))
     train(over(parties, settings, label_holder="B"), tmp_path / "run")  # nobody learns how many are common
-
-
-def plain_hashes(ids: Iterable[str]) -> dict[bytes, str]:
-    """The first eight bytes of all that anybody can compute of an id without a key, raw and in hex, and of what."""
-    found: dict[bytes, str] = {}
-    for name in ids:
-        plain = [hashlib.new(each, name.encode()).digest() for each in HASHES]
-        for digest in (*plain, hashlib.blake2b(name.encode(), digest_size=16).digest()):
-            found |= {digest[:8]: f"hash of {name}", digest.hex().encode()[:8]: f"hash of {name} in hex"}
-    return found
-
-
-def found_in(content: bytes, needles: Mapping[bytes, str]) -> set[str]:
-    """Which of the needles, of eight bytes each, are anywhere in the content."""
-    wanted = np.array([int.from_bytes(needle, "little") for needle in needles], dtype=np.uint64)
-    named, hits = list(needles.values()), set()
-    for start in range(8):
-        words = np.frombuffer(content[start : start + (len(content) - start) // 8 * 8], dtype="<u8")
-        hits |= {named[place] for place in np.flatnonzero(np.isin(wanted, words))}
-    return hits
 
 
 def test_no_id_leaves_a_holder_nor_a_hash_that_others_could_compute(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from research.local import train_local_private
-from tests.paradigms.runs import lasting, lasting_summary
-from tests.paradigms.test_once_runs import change_features, graph, lose
-from tests.paradigms.test_private_runs import kinds_sent, ledger, paid
-from tests.paradigms.test_resume import CutError, cut_at, cut_run, epochs_of
-from tests.roles.federation import Settings, with_own_nodes
+from tests.paradigms.cutting import CutError, cut_at, cut_run, epochs_of
+from tests.paradigms.local import LEARNER, OTHER, assert_same, disclosed, kept, saved, sent
+from tests.paradigms.once import change_features, graph, lose
+from tests.paradigms.private import kinds_sent, ledger, paid
+from tests.paradigms.runs import lasting
+from tests.roles.federation import with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
-from tests.roles.test_local_learner import streams_of
+from tests.roles.streams import streams_of
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record
@@ -32,48 +33,15 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import OWN_RELEASE, RELEASE
-from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 
 ONE, TWO = Counter(features=1), Counter(features=2)
 PREDICTED = "prediction_traffic.json"
-LEARNER, OTHER = "A", "B"
-
-
-def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) -> JobSettings:
-    """A job of three holders over graphs that lie in ``folder``."""
-    folder.mkdir()
-    settings = local_job(3, *changes, **features)
-    paths = {}
-    for one in local_parties(settings, own=own):
-        paths[one.party] = str(folder / f"{one.party}.safetensors")
-        save_party(one, Path(paths[one.party]))
-    return local_job(3, *changes, {"data": {"parties": paths}}, **features)
-
-
-def kept(run: Path) -> dict[str, Tensor]:
-    """What the learner was given."""
-    return load_tensors(run / "parties" / LEARNER / "release.safetensors")[0]
-
-
-def disclosed(run: Path, party: str) -> list[DisclosureRecord]:
-    lines = (run / "parties" / party / "disclosures.jsonl").read_text().splitlines()
-    return [DisclosureRecord.model_validate_json(line) for line in lines]
-
-
-def sent(run: Path, party: str) -> Counter[str]:
-    """Channel → messages with perturbed values, in all sessions of the run together."""
-    found = Counter[str]()
-    for record in disclosed(run, party):
-        if record.kind.startswith("perturbed_"):
-            assert record.to == LEARNER
-            found[record.kind.removeprefix("perturbed_")] += record.messages
-    return found
 
 
 def spent(run: Path, party: str) -> float:
@@ -82,16 +50,6 @@ def spent(run: Path, party: str) -> float:
 
 def spent_by(run: Path, party: str) -> list[object]:
     return [json.loads(line)["total"] for line in ledger(run, party).read_text().splitlines()[1:]]
-
-
-def assert_same(one: TrainResult, other: TrainResult) -> None:
-    """What was learnt, bit for bit."""
-    assert lasting(one.metrics) == lasting(other.metrics)
-    assert torch.equal(one.predictions.probabilities, other.predictions.probabilities)
-    assert lasting_summary(one.summary) == lasting_summary(other.summary)
-    ours, theirs = (load_tensors(RunDirectory.open(run.path).party(LEARNER).model_path)[0] for run in (one, other))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 # The twin

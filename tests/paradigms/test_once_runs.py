@@ -13,8 +13,9 @@ import pytest
 import torch
 import yaml
 
-from tests.paradigms.runs import assert_same_run, saved_job
-from tests.paradigms.test_private_runs import (
+from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, epochs_of
+from tests.paradigms.once import change_features, graph, lose, once_job
+from tests.paradigms.private import (
     LABEL_HOLDER,
     NOISE,
     OTHER,
@@ -28,7 +29,7 @@ from tests.paradigms.test_private_runs import (
     sent,
     spent_total,
 )
-from tests.paradigms.test_resume import CutError, checkpoint, cut_at, cut_run, epochs_of
+from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import Settings, with_own_nodes
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER
@@ -48,26 +49,6 @@ from veilgraph.samples.organisations import export_dataset
 
 ONE = Counter(embeddings=1)
 PREDICTED = "prediction_traffic.json"
-
-
-def once_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
-    model: Settings = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}}
-    noise = {} if "epsilon_total" in privacy else {"noise_multiplier": NOISE}
-    return saved_job(folder, model, {"privacy": {"schedule": "once", **noise, **privacy}}, *changes, holders=holders)
-
-
-def graph(run: Path, party: str) -> Path:
-    return run / "parties" / party / "graph.safetensors"
-
-
-def change_features(run: Path, party: str) -> None:
-    before = load_party(graph(run, party))
-    save_party(replace(before, features=before.features.to_dense() + 1), graph(run, party))
-
-
-def lose(run: Path, party: str) -> None:
-    """The kept release of one party."""
-    (run / "parties" / party / "release.safetensors").unlink()
 
 
 def released(run: Path) -> torch.Tensor:

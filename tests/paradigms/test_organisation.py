@@ -14,13 +14,13 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from tests.paradigms.test_horizontal_tables import found_in, plain_hashes
+from tests.paradigms.exported import found_in, plain_hashes
+from tests.paradigms.organisations import exported, job
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.party import load_party
-from veilgraph.graph.settings import DataSettings
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.view import read_view
@@ -31,17 +31,11 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import align, predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.run.sending import SendingRecord
-from veilgraph.samples.organisations import export_dataset
 
 
 @pytest.fixture
 def parties(tmp_path: Path) -> dict[str, Path]:
-    return export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
-
-
-def job(parties: dict[str, Path], **changes) -> JobSettings:
-    data = {"parties": {name: str(path) for name, path in parties.items()}, "feature_scaling": "standard"}
-    return parse_job({"data": data, "model": {"dim": 4}, "train": {"epochs": 4, "checkpoint_every": 2}, **changes})
+    return exported(tmp_path)
 
 
 def change(party_file: Path, **keys) -> None:

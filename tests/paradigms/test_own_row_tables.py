@@ -12,7 +12,7 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from tests.paradigms.test_private_runs import entries, paid, spent_total
+from tests.paradigms.private import entries, paid, spent_total
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import load_party

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,17 @@ import torch
 
 from tests import nightly
 from tests.faults.host import Host, Order
+from tests.paradigms.cutting import (
+    CutError,
+    alive,
+    checkpoint,
+    cut_at,
+    cut_run,
+    epochs_of,
+    lines_of,
+    one_thread,
+    wait_for,
+)
 from tests.paradigms.runs import assert_same_run, joint_model, lasting, saved_job
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.errors import RunError, VeilgraphError
@@ -27,7 +37,7 @@ from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
-from veilgraph.run.run_directory import PartyStore, Record, RunDirectory, save_tensors
+from veilgraph.run.run_directory import Record, RunDirectory, save_tensors
 
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 VARIANTS: dict[str, Settings] = {
@@ -51,33 +61,6 @@ VARIANTS: dict[str, Settings] = {
 }
 
 
-class CutError(Exception):
-    """The test's own: nothing of veilgraph may swallow it."""
-
-
-@contextmanager
-def cut_at(epoch: int) -> Iterator[None]:
-    """The label holder dies just after it logged ``epoch``."""
-    original = RunDirectory.append_metrics
-
-    def append(self: RunDirectory, record: Record) -> None:
-        original(self, record)
-        if record["epoch"] == epoch:
-            raise CutError
-
-    RunDirectory.append_metrics = append  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        RunDirectory.append_metrics = original  # type: ignore[method-assign]
-
-
-def cut_run(settings: JobSettings, out: Path, epoch: int) -> Path:
-    with cut_at(epoch), pytest.raises(CutError):
-        train(settings, out)
-    return out
-
-
 @dataclass(frozen=True)
 class Short:
     """A job, its whole run, and the same run cut at epoch 7, of which a test takes a copy."""
@@ -95,15 +78,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Short:
     folder = tmp_path_factory.mktemp("short")
     settings = saved_job(folder / "data", SHORT)
     return Short(settings, train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7))
-
-
-def epochs_of(run: Path) -> dict[str, list[int]]:
-    names = (*RunDirectory.open(run).settings.data.names, SERVER)
-    return {party: PartyStore(run / "parties" / party).epochs() for party in names}
-
-
-def checkpoint(run: Path, party: str, epoch: int) -> Path:
-    return run / "parties" / party / "checkpoints" / f"epoch-{epoch:06d}.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -392,22 +366,6 @@ for out in outs:
 """
 
 
-def lines_of(run: Path) -> int:
-    path = run / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
-
-
-def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.005)
-
-
-def one_thread() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 @nightly
 def test_killed_early_and_late(tmp_path: Path) -> None:
     """SIGKILL to a process that trains in threads."""
@@ -431,29 +389,6 @@ def test_killed_early_and_late(tmp_path: Path) -> None:
         assert_same_run(whole, resumed)
         assert resumed.summary["started_at"] < 80
         assert resumed.summary["started_at"] >= line - 7 - 3
-
-
-def workers(run: Path) -> dict[str, int]:
-    """Party → process id of the workers of a run on this machine."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        try:
-            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if "veilgraph.run.worker" in arguments and str(run) in arguments:
-            found[arguments[arguments.index(str(run)) + 2]] = int(folder.name)
-    return found
-
-
-def alive(pids: dict[str, int]) -> list[str]:
-    def running(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-        except OSError:
-            return False
-
-    return [party for party, pid in pids.items() if running(pid)]
 
 
 def test_one_partys_process_is_killed(tmp_path: Path, host: Host) -> None:

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.link.certificates import Project, fresh_key
-from tests.paradigms.test_horizontal_tables import export, over
+from tests.paradigms.exported import export, over
 from tests.privacy.jobs import make_graphs, private_job
 from tests.roles.federation import merge, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties

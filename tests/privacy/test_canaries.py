@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.mpc.sessions import fixed_secrets
 from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_job
-from tests.privacy.test_plan import job, planned
+from tests.privacy.planned import job, planned
 from veilgraph.audit.attacks.epsilon import OneRunBound, canary_scores, one_run_epsilon
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import SecretSource, system_secrets

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.privacy.chance import fixed
 from tests.privacy.lower_bound import epsilon_lower_bound
-from tests.privacy.test_noise import fixed
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise

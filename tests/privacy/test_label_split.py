@@ -18,8 +18,8 @@ import yaml
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-from tests.paradigms.test_local_runs import kept, sent
-from tests.paradigms.test_local_tables import COMMON, party_file, tables
+from tests.paradigms.local import kept, sent
+from tests.paradigms.local_tables import COMMON, party_file, tables
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams, private_seed

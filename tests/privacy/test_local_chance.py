@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from fractions import Fraction
 
@@ -13,20 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.privacy.test_noise import fixed
+from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.randomness import SEED_BYTES
 from veilgraph.privacy.local.chance import GRID, least_cells, random_columns, uniform
 
 SEED = fixed("sets")(SEED_BYTES)
-
-
-def exp_between(exponent: Fraction) -> tuple[Fraction, Fraction]:
-    """Rational bounds on e^exponent for 0 ≤ exponent ≤ 20: a Taylor sum, and the geometric bound on what is left."""
-    last = 120
-    terms = itertools.accumulate(range(1, last), lambda term, n: term * exponent / n, initial=Fraction(1))
-    lower = sum(terms, Fraction(0))
-    rest = exponent**last / math.factorial(last) / (1 - exponent / (last + 1))
-    return lower, lower + rest
 
 
 @given(st.floats(1e-8, 20), st.integers(1, 6000), st.integers(1, 50))

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.privacy.test_local_chance import exp_between
-from tests.privacy.test_noise import fixed
+from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy.accountant import per_step

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.privacy.test_local_chance import exp_between
-from tests.privacy.test_noise import fixed
+from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy.event import LocalEvent

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.privacy.test_noise import fixed
+from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import noise

@@ -1,4 +1,3 @@
-import hashlib
 import math
 
 import numpy as np
@@ -8,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import SEED_BYTES, system_secrets
 from veilgraph.privacy import noise
@@ -16,11 +16,6 @@ from veilgraph.privacy.noise import gaussian, granularity, laplace
 SAMPLERS = {"gaussian": (gaussian, stats.norm), "laplace": (laplace, stats.laplace)}
 every_sampler = pytest.mark.parametrize(("sampler", "law"), SAMPLERS.values(), ids=SAMPLERS)
 COUNT = 200_000
-
-
-def fixed(name):
-    """A secret source that gives the same bytes every time."""
-    return lambda length: hashlib.shake_256(str(name).encode()).digest(length)
 
 
 def words_of(monkeypatch, words):

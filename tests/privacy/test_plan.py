@@ -7,38 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.privacy.planned import HOPS, job, planned
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
-
-HOPS = 2
-
-
-def job(epochs: int = 300, rounds: int = 1, holders: int = 2, **privacy: Any) -> JobSettings:
-    once = privacy.get("schedule") == "once"
-    return parse_job(
-        {
-            "data": {"dataset": "synthetic", "holders": holders},
-            "model": {
-                "rounds": rounds,
-                "initial": {"method": "individual"},
-                "local": {"model": "appnp", "hops": HOPS},
-            },
-            "train": {"epochs": epochs} | ({} if once else {"select_by": "last", "patience": None}),
-            "privacy": {"schedule": "every-step"} | privacy,
-        }
-    )
-
-
-def planned(settings: JobSettings, party: str, **others: int) -> Plan:
-    found = plan(settings, party, **others)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.privacy.jobs import make_graphs, private_job
-from tests.privacy.test_plan import job, planned
+from tests.privacy.planned import job, planned
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import accountant

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.paradigms.test_resume import CutError, cut_at
+from tests.paradigms.cutting import CutError, cut_at
+from tests.reference.horizontal import federate, job, parts_of
 from veilgraph.core.randomness import LearningStreams, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import horizontal
@@ -27,61 +25,13 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import infer, train_step
+from veilgraph.run.fitting import infer
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import load_tensors
 
 STEPS = 50
 Settings = Mapping[str, Any]
-
-
-def job(holders: int, **horizontal: Any) -> JobSettings:
-    server = {"dropout": 0.0, **horizontal.pop("server", {})}
-    return parse_job(
-        {
-            "paradigm": "horizontal",
-            "precision": "float64",
-            "seed": 3,
-            "data": {"dataset": "synthetic", "holders": holders},
-            "horizontal": {"dim": 6, "server": server, **horizontal},
-            "train": {"learning_rate": 0.01},
-        }
-    )
-
-
-def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
-    data = synthetic_data(80, 7, 3, settings.seed)
-    return split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
-
-
-def federate(
-    settings: JobSettings, parts: list[HorizontalPart], steps: int
-) -> tuple[dict[PartyId, Role], dict[PartyId, tuple[Message, ...]]]:
-    by_name = {part.graph.party: part for part in parts}
-    links: dict[PartyId, RecordedLink] = {}
-
-    def program(link: Link) -> Role:
-        recorded = links[link.party] = RecordedLink(link, keep_transcript=True)
-        session = Session(settings, recorded, LearningStreams(settings.seed, link.party), system_secrets)
-        role: Role
-        if link.party == SERVER:
-            role = HorizontalServer(session)
-        else:
-            part = by_name[link.party]
-            role = HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()])
-        role.setup([])
-        try:
-            for step in range(steps):
-                train_step(role, step, step + 1)
-            infer(role, steps)
-        finally:
-            role.close()
-            recorded.close()
-        return role
-
-    roles = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 30, lambda: None)
-    return roles, {party: link.transcript() for party, link in links.items()}
 
 
 def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> LayeredNetwork:

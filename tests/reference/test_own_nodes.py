@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
-from tests.paradigms.test_resume import CutError, cut_at
-from tests.reference.test_twin import assert_twins, odd_parties
+from tests.reference.twins import assert_twins, odd_parties
 from tests.roles.federation import (
     CLASSES,
     DIM,

@@ -15,8 +15,8 @@ import torch
 import yaml
 from torch import Tensor
 
+from tests.paradigms.cutting import cut_run, epochs_of
 from tests.paradigms.runs import assert_same_run, joint_model
-from tests.paradigms.test_resume import cut_run, epochs_of
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.reference.test_twin import assert_twins
+from tests.reference.twins import assert_twins
 from tests.roles.federation import (
     Federation,
     Settings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,28 +9,20 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.reference.twins import assert_twins, odd_parties
 from tests.roles.federation import (
-    Federation,
     OwnModel,
     Settings,
     dropout_everywhere,
     federate,
     merge,
-    publisher_of,
     small_data,
     small_job,
     small_parties,
 )
 from veilgraph.graph.partition import POOLED, pool, split_vertically
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.network import CustomModel
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.job import JobSettings
-
-STEPS = 20
-TOLERANCE = 1e-4
 
 COMBINES = [
     pytest.param({"strategy": strategy, "masked": masked}, id=f"{strategy}-{'masked' if masked else 'clear'}")
@@ -40,39 +31,6 @@ COMBINES = [
 ]
 METHODS = ["collaborative", "individual", "secure-sum"]
 CELLS = [(2, 1), (3, 2), (5, 1), (2, 2), (3, 1), (5, 2)]
-
-
-def assert_twins(
-    settings: JobSettings,
-    graphs: Sequence[PartyGraph],
-    custom: CustomModel | None = None,
-    *,
-    steps: int = STEPS,
-    tolerance: float = TOLERANCE,
-) -> tuple[Federation, PlainNetwork]:
-    """Trains both and compares every weight and the logits."""
-    publishers = {graph.party: publisher_of(settings, graph.party) for graph in graphs}
-    twin = PlainNetwork(settings, graphs, settings.data.label_party, custom, publishers)
-    start = {name: weight.detach().clone() for name, weight in twin.weights().items()}
-    for epoch in range(1, steps + 1):
-        twin.train_step(epoch)
-    bits = vertical(settings).feature_bits
-    if bits is None:
-        bits = max(fractional_bits(graph.common_part().features) for graph in graphs)
-    federation = federate(settings, graphs, steps, custom, keep_transcripts=False)
-    ours, expected = federation.weights(bits), twin.weights()
-    assert ours.keys() == expected.keys()
-    for name, weight in expected.items():
-        assert ours[name].shape == weight.shape
-        difference = float((ours[name].double() - weight.double()).abs().max()) if weight.numel() else 0.0
-        assert difference <= tolerance, f"{name} differs by {difference:.3g}"
-    moved = [name for name in start if not torch.equal(start[name], expected[name].detach())]
-    assert f"{settings.data.label_party}/head.output.weight" in moved
-    assert all(f"{graph.party}/W" in moved for graph in graphs), "W did not learn; the comparison says nothing"
-    with torch.no_grad():
-        logits = twin.forward(None)
-    assert float((federation.label_holder.logits - logits).abs().max()) <= 10 * tolerance
-    return federation, twin
 
 
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=nightly)])
@@ -144,22 +102,6 @@ EXTRAS: list[tuple[str, Settings]] = [
 def test_less_common_settings(extra: Settings) -> None:
     settings = small_job(3, dropout_everywhere(), extra)
     assert_twins(settings, small_parties(3, label_holder=settings.data.label_party))
-
-
-def odd_parties() -> list[PartyGraph]:
-    """Sparse and dense, weighted and not, float64, isolated nodes, no edges at all at one holder."""
-    data = small_data()
-    parties = small_parties(3)
-    assert data.edge_index is not None
-    sparse = (parties[1].features > 0.9).float().to_sparse_csr()
-    keep = (parties[2].edge_index < 40).all(dim=0)
-    weights = torch.rand(int(keep.sum()), generator=torch.Generator().manual_seed(1))
-    weights[:3] = 0
-    return [
-        PartyGraph(**{**parties[0].__dict__, "edge_index": torch.empty(2, 0, dtype=torch.int64)}),
-        PartyGraph("B", sparse, parties[1].edge_index),
-        PartyGraph("C", parties[2].features.double() / 3, parties[2].edge_index[:, keep], weights),
-    ]
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -20,10 +18,10 @@ from tests.roles.local_parties import (
     publisher_for,
     session_of,
 )
+from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
-from veilgraph.paradigms.node_dp import twin as local_private
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork
@@ -60,14 +58,6 @@ def learner_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalLearner:
     graph, nodes = graphs[0], graphs[0].common
     features = [own_features(graph), *released_features(session, releases, nodes)]
     return LocalLearner(session, graph, features, releases.labels(nodes))
-
-
-@contextmanager
-def streams_of(party: str) -> Iterator[None]:
-    """The twin's initial weights and dropout are drawn for the server; here for a holder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_private, "SERVER", party)
-        yield
 
 
 def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetwork:

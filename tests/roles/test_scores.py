@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
-from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph

@@ -7,25 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.tables.writing import party, write
+from tests.tables.reading import table_of
 from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 SCALINGS = ("none", "row", "standard")
-FEATURES = (
-    {"columns": "x", "missing": "mean"},
-    {"columns": ["y", "z"], "missing": 7},
-    {"columns": "kind", "categories": ["p", "q"], "missing": "category", "other": "zero"},
-)
-
-
-def table_of(folder, rows, features=FEATURES):
-    write(folder / "nodes.csv", {"id": list(range(len(next(iter(rows.values()))))), **rows})
-    return read_nodes(party(features), folder)
 
 
 def made(columns, nodes, seed=0, nonzero=1.0):

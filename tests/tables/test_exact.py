@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from tests.tables.test_encode import table_of
+from tests.tables.reading import table_of
 from veilgraph.core.errors import DataError
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums, mean_of

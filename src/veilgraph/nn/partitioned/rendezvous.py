@@ -98,7 +98,9 @@ def _await(
         if time.monotonic() > deadline:
             raise LinkTimeout(
                 f"machine {', '.join(map(str, missing))} of this party did not come in {timeout_s:g} s; start there: "
-                f"veilgraph net machine --party PARTY.yaml --rank {missing[0]}"
+                f"veilgraph net machine --party PARTY.yaml --rank {missing[0]}",
+                code="machine-missing",
+                value=missing,
             )
         for connection, rank, note in door.admit(greeting, _POLL_S):
             if rank in there or not 0 < rank < count or not isinstance(note.get("port"), int):

@@ -1,0 +1,99 @@
+"""A consortium of processes on this machine, and its jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.processes import processes_of
+from veilgraph.core.types import SERVER
+from veilgraph.deploy.control import submit
+from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
+from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.graph.settings import DataSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_dataset
+
+HOLDERS = ("A", "B", "C")
+
+
+JOB: dict[str, Any] = {
+    "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
+    "model": {"dim": 8},
+    "train": {"epochs": 8, "checkpoint_every": 2, "patience": None},
+    "timeout_s": 120,
+}
+
+
+PROTECTED = (SERVER, "B", "ops@example.org")
+
+
+WORDS = b"four words of a dictionary"
+"""The passphrase of the keys of ``PROTECTED``; the others' lie in the clear."""
+
+
+@dataclass(frozen=True)
+class Consortium:
+    network: LocalNetwork
+    out: Path
+    port: int
+
+    def run(self, party: str, name: str) -> RunDirectory:
+        return RunDirectory.open(self.network.runs(party) / name)
+
+    def submit(self, settings: JobSettings, work="train", **options) -> list[str]:
+        said: list[str] = []
+        options = {"resume": False, "wait": True, **options}
+        submit(self.network.administrator, settings, work, report=said.append, **options)
+        return said
+
+
+def job(name: str, **changes) -> JobSettings:
+    return parse_job({"name": name, **JOB, **changes})
+
+
+def job_processes(consortium: Consortium, party: str) -> list[int]:
+    """The processes that run a job in the kit of ``party``."""
+    found = processes_of(consortium.network.kits[party])
+    return [pid for pid, command in found.items() if {"holder-job", "server-job"} & set(command)]
+
+
+@contextmanager
+def started(out: Path) -> Iterator[Consortium]:
+    """The consortium, joined, while the block lasts."""
+    party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
+    for file in party_files.values():  # so that the run can be repeated in one process
+        file.write_text(file.read_text(encoding="utf-8") + "\nseed: job\n", encoding="utf-8")
+    port, admin_port = free_ports()
+    project = ProjectSettings.model_validate(
+        {
+            "name": "consortium",
+            "server": {"host": "localhost", "port": port, "admin_port": admin_port},
+            "holders": HOLDERS,
+            "administrators": ["ops@example.org"],
+        }
+    )
+    with ExitStack() as stack:
+        before = os.umask(0)  # what provisioning and the sites make must be private all the same
+        try:
+            kits = provision(project, out / "project")
+            for name in PROTECTED:
+                opened = Kit.open(kits[name])
+                protect(opened.key_file, opened.path, lambda: WORDS)
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
+                network = stack.enter_context(local_network(kits, party_files, report=lambda line: None))
+        finally:
+            os.umask(before)
+        administrator = replace(network.administrator, passphrase=lambda: WORDS)
+        yield Consortium(replace(network, administrator=administrator), out, port)

@@ -1,0 +1,25 @@
+"""Two ends of a channel without a wire."""
+
+from __future__ import annotations
+
+from tests.link.certificates import Project
+from veilgraph.link.channel import (
+    Channel,
+    Session,
+)
+
+PROJECT = Project()
+
+
+BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
+
+
+SESSION = Session("job", ("bank", "shop", "server"))
+
+
+def pair(session: Session = SESSION, extra: bytes = b"") -> tuple[Channel, Channel]:
+    """Both ends, after their hellos."""
+    bank, shop = Channel(BANK, "bank", "shop", session, extra=extra), Channel(SHOP, "shop", "bank", session)
+    assert bank.hear(shop.hello)
+    assert shop.hear(bank.hello)
+    return bank, shop

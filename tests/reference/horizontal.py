@@ -1,0 +1,68 @@
+"""Horizontal jobs beside their twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.horizontal import split_horizontally
+from veilgraph.graph.parts import HorizontalPart
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import infer, train_step
+from veilgraph.run.launch import run_threads
+
+
+def job(holders: int, **horizontal: Any) -> JobSettings:
+    server = {"dropout": 0.0, **horizontal.pop("server", {})}
+    return parse_job(
+        {
+            "paradigm": "horizontal",
+            "precision": "float64",
+            "seed": 3,
+            "data": {"dataset": "synthetic", "holders": holders},
+            "horizontal": {"dim": 6, "server": server, **horizontal},
+            "train": {"learning_rate": 0.01},
+        }
+    )
+
+
+def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
+    data = synthetic_data(80, 7, 3, settings.seed)
+    return split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
+
+
+def federate(
+    settings: JobSettings, parts: list[HorizontalPart], steps: int
+) -> tuple[dict[PartyId, Role], dict[PartyId, tuple[Message, ...]]]:
+    by_name = {part.graph.party: part for part in parts}
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(link: Link) -> Role:
+        recorded = links[link.party] = RecordedLink(link, keep_transcript=True)
+        session = Session(settings, recorded, LearningStreams(settings.seed, link.party), system_secrets)
+        role: Role
+        if link.party == SERVER:
+            role = HorizontalServer(session)
+        else:
+            part = by_name[link.party]
+            role = HorizontalHolder(session, part.graph, [str(node) for node in part.ids.tolist()])
+        role.setup([])
+        try:
+            for step in range(steps):
+                train_step(role, step, step + 1)
+            infer(role, steps)
+        finally:
+            role.close()
+            recorded.close()
+        return role
+
+    roles = run_threads(dict.fromkeys([*settings.data.names, SERVER], program), 30, lambda: None)
+    return roles, {party: link.transcript() for party, link in links.items()}

@@ -1,0 +1,18 @@
+"""The random streams of a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from veilgraph.paradigms.node_dp import twin as local_private
+
+
+@contextmanager
+def streams_of(party: str) -> Iterator[None]:
+    """The twin's initial weights and dropout are drawn for the server; here for a holder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_private, "SERVER", party)
+        yield
