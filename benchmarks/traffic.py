@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.nn.network import deep_width
+from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 

@@ -35,7 +35,7 @@ FORMER = {
 }
 MODULES = {
     "datasets": ["load", "names", "split"],
-    "nn": ["CustomModel", "LocalModel"],
+    "nn": ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"],
     "simulate": ["horizontally", "vertically"],
 }
 

@@ -17,7 +17,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.plain import rounded
-from veilgraph.nn.settings import InitialSettings
+from veilgraph.paradigms.vertical.initial.method import InitialSettings
 
 NODES, DIM, STEPS, FEATURE_BITS = 30, 3, 2, 4
 SETTINGS = InitialSettings(learning_rate=1.0, momentum=0.0)

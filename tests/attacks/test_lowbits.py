@@ -25,9 +25,8 @@ from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
-from veilgraph.nn.combine import build_combine
+from veilgraph.nn.combine.strategy import CombineSettings, build_combine
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import CombineSettings
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.protocol.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums

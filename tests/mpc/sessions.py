@@ -19,9 +19,8 @@ from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.dealer import Dealer, Direction
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.nn.settings import InitialSettings
 from veilgraph.paradigms.vertical.initial.build import build_embedding
-from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding
+from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding, InitialSettings
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
 """(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""

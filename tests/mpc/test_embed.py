@@ -11,11 +11,10 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.plain import masked_sum, rounded
-from veilgraph.nn.settings import InitialSettings
 from veilgraph.paradigms.vertical.initial.build import METHODS
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative, PlainCollaborative
 from veilgraph.paradigms.vertical.initial.individual import PlainOwn
-from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
+from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std, init_weight
 from veilgraph.paradigms.vertical.initial.secure_sum import SecureSum
 
 NAMES = ["A", "B", "C", "D", "E"]

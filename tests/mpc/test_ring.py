@@ -12,6 +12,7 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import SeededOperand
 from veilgraph.mpc.ring import (
     GUARD_BITS,
+    MAX_DETECTED_BITS,
     DenseOperand,
     SparseOperand,
     decode,
@@ -20,7 +21,6 @@ from veilgraph.mpc.ring import (
     matmul,
     static_operand,
 )
-from veilgraph.nn.settings import MAX_DETECTED_BITS
 
 ROOM = 63 - GUARD_BITS
 WHAT, REMEDY = "the number", "turn the knob"

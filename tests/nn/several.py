@@ -10,13 +10,12 @@ from torch import nn
 
 from tests.nn.graphs import weighted_adjacency
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.local import build_local
+from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.partitioned.blocks import balanced
 from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.rendezvous import open_door
 from veilgraph.nn.partitioned.secret import new_secret
-from veilgraph.nn.settings import LocalSettings, ModelSettings
 
 DIM = 6
 
@@ -36,18 +35,18 @@ except LinkError:
 
 
 class Machines:
-    """The other machine of a group of two, and the other two of one of three."""
+    """The other two of a group of three."""
 
     def __init__(self):
         secret = new_secret()
-        self.pair, self.three = (open_door("127.0.0.1", 0, secret) for _ in range(2))
-        self.of_pair, *self.of_three = (
-            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), str(door.port), secret.hex()])
-            for rank, door in ((1, self.pair), (1, self.three), (2, self.three))
-        )
+        self.door = open_door("127.0.0.1", 0, secret)
+        port, key = str(self.door.port), secret.hex()
+        self.others = [
+            subprocess.Popen([sys.executable, "-W", "ignore", "-c", WORKER, str(rank), port, key]) for rank in (1, 2)
+        ]
 
     def end(self):
-        for process in (self.of_pair, *self.of_three):
+        for process in self.others:
             process.kill()
             process.wait()
 
@@ -78,11 +77,10 @@ def result_of(local, adjacency, *, same, drops):
 
 
 def models(kind, dtype, rounds=2):
-    """A job's model and its local models of both rounds."""
-    local = LocalSettings(model=kind, hops=2, dropout=0.3)
-    settings = ModelSettings(dim=DIM, rounds=rounds, local=local)
+    """A job's model.local and the local models of both rounds."""
+    local = local_settings({"model": kind, "hops": 2, "dropout": 0.3})
     streams = LearningStreams(1, "A")
-    return settings, nn.ModuleList(
+    return local, nn.ModuleList(
         build_local(local, DIM, 2, last_round=round_ == rounds, streams=streams, round=round_, dtype=dtype)
         for round_ in range(1, rounds + 1)
     )
@@ -93,7 +91,7 @@ def check(group, kind, dtype, partition=balanced):
     adjacency, tolerance = graph_of(dtype), 1e-12 if dtype == torch.float64 else 1e-6
     _, alone = models(kind, dtype)
     settings, several = models(kind, dtype)
-    machines = distribute(several, adjacency, settings, 2, group, partition)
+    machines = distribute(several, adjacency, settings, DIM, 2, group, partition)
     assert list(several.state_dict()) == list(alone.state_dict())
     for round_ in (0, 1):
         same = round_ == 0

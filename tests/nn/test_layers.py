@@ -6,11 +6,12 @@ import torch
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.deep import build_deep
+from veilgraph.nn.deep import ServerSettings, build_deep
 from veilgraph.nn.dropout import dropout
-from veilgraph.nn.head import build_head
-from veilgraph.nn.initial import InitialTransform
-from veilgraph.nn.settings import HeadSettings, InitialSettings, ServerSettings
+from veilgraph.nn.head import HeadSettings, build_head
+from veilgraph.paradigms.vertical.initial.method import InitialSettings
+from veilgraph.paradigms.vertical.network import HolderNetwork, ModelSettings
+from veilgraph.testing.graphs import without_edges
 
 STREAMS = LearningStreams(0, "server")
 
@@ -35,11 +36,12 @@ def test_no_dropout_is_the_identity(p, source):
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-def test_initial_transform(name):
-    h0 = torch.randn(6, 3)
-    transform = InitialTransform(InitialSettings(activation=name, dropout=0.5))
-    assert torch.equal(transform(h0, None), ACTIVATIONS[name](h0))
-    assert (transform(h0, generator()) == 0).any()
+def test_initial_embeddings_are_activated_then_dropped(name):
+    h0 = torch.randn(6, 4)
+    settings = ModelSettings(dim=4, initial=InitialSettings(activation=name, dropout=0.5))
+    network = HolderNetwork(settings, 2, without_edges(6), STREAMS, torch.float32)
+    assert torch.equal(network.start(h0, None), ACTIVATIONS[name](h0))
+    assert (network.start(h0, generator()) == 0).any()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])

@@ -6,17 +6,16 @@ from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
 from tests.nn.graphs import random_adjacency, weighted_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.local import LOCAL_MODELS, CustomLocal, build_local
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import LocalSettings
+from veilgraph.nn.local.build import build_local, local_settings
+from veilgraph.nn.local.model import LOCAL_MODELS
+from veilgraph.testing.local_model import LocalModelConformance
 
-KINDS = sorted(LOCAL_MODELS)
 DIM = 8
 
 
 def build(kind, *, seed=0, holders=2, last_round=False, custom=None, dtype=torch.float64, **changes):
     return build_local(
-        LocalSettings(model=kind, **changes),
+        local_settings({"model": kind, **changes}),
         DIM,
         holders,
         last_round=last_round,
@@ -35,66 +34,51 @@ def generator(seed=3):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-class TestEveryKind:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_shape_dtype_and_gradient(self, kind, dtype):
-        model, h = build(kind, dtype=dtype, dropout=0.3), embedding().to(dtype).requires_grad_()
-        out = model(h, h, random_adjacency(dtype=dtype), generator())
-        assert out.shape == h.shape
-        assert out.dtype == dtype
-        out.sum().backward()
-        assert h.grad is not None
-        assert all(parameter.grad is not None for parameter in model.parameters())
+class TestSageMean(LocalModelConformance):
+    name = "sage-mean"
 
-    def test_the_seed_fixes_everything(self, kind):
-        h, adjacency = embedding(), random_adjacency()
-        before = torch.get_rng_state()
-        results = [build(kind, dropout=0.5)(h, h, adjacency, generator()) for _ in range(2)]
-        assert torch.equal(*results)
-        assert torch.equal(before, torch.get_rng_state())
-        if kind != "appnp":
-            assert not torch.equal(results[0], build(kind, dropout=0.5, seed=1)(h, h, adjacency, generator()))
-        assert not torch.equal(results[0], build(kind, dropout=0.5)(h, h, adjacency, generator(4)))
 
-    def test_evaluation_has_no_randomness(self, kind):
-        h, adjacency, model = embedding(), random_adjacency(), build(kind, dropout=0.5)
-        assert torch.equal(model(h, h, adjacency, None), model(h, h, adjacency, None))
+class TestSageMeanFromTheAverage(LocalModelConformance):
+    name, said = "sage-mean", {"start": "average"}
 
-    def test_renaming_the_nodes_renames_the_result(self, kind):
-        h, adjacency, model = embedding(), random_adjacency(), build(kind)
-        new = torch.randperm(12, generator=generator())
-        moved = torch.empty_like(h)
-        moved[new] = h
-        renamed = Adjacency.of_edges(new[adjacency.edge_index], None, 12, torch.float64)
-        expected = model(h, h, adjacency, None)
-        torch.testing.assert_close(model(moved, moved, renamed, None)[new], expected)
+    def test_the_seed_fixes_everything(self):
+        """Its first weights are not drawn."""
 
-    def test_isolated_nodes_and_no_edges(self, kind):
-        h, model = embedding(), build(kind)
-        empty = Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, 12, torch.float64)
-        for randomness in (None, generator()):
-            out = model(h, h, empty, randomness)
-            assert torch.isfinite(out).all()
-        some = random_adjacency()
-        torch.testing.assert_close(model(h, h, some, None)[10:], model(h, h, empty, None)[10:])
 
-    def test_one_node(self, kind):
-        h = embedding(1)
-        loop = Adjacency.of_edges(torch.zeros(2, 1, dtype=torch.int64), None, 1, torch.float64)
-        assert torch.isfinite(build(kind)(h, h, loop, None)).all()
+class TestSageLstm(LocalModelConformance):
+    name = "sage-lstm"
 
-    def test_no_hops_return_the_input(self, kind):
-        h = embedding()
-        assert torch.equal(build(kind, hops=0, dropout=0.5)(h, h, random_adjacency(), generator()), h)
 
-    def test_rows_have_length_1_in_the_last_round_only(self, kind):
-        h, adjacency = embedding(), random_adjacency()
-        h[11] = 0  # an isolated node without features stays zero instead of nan
-        last, earlier = (build(kind, last_round=flag)(h, h, adjacency, None) for flag in (True, False))
-        torch.testing.assert_close(last[:10].norm(dim=1), torch.ones(10, dtype=torch.float64))
-        assert not torch.allclose(earlier[:10].norm(dim=1), torch.ones(10, dtype=torch.float64))
-        assert torch.isfinite(last).all()
+class TestSagePool(LocalModelConformance):
+    name = "sage-pool"
+
+
+class TestGcn(LocalModelConformance):
+    name = "gcn"
+
+
+class TestGat(LocalModelConformance):
+    name = "gat"
+
+
+class TestGin(LocalModelConformance):
+    name = "gin"
+
+
+class TestAppnp(LocalModelConformance):
+    name = "appnp"
+
+
+class TestCustomModel(LocalModelConformance):
+    name, hops = "custom", (2,)
+
+    def custom(self):
+        return lambda dim: Conv(dim, dim, 0.5)
+
+
+def test_every_model_is_held_to_the_suite():
+    named = [each.name for each in LocalModelConformance.__subclasses__()]
+    assert set(named) >= set(LOCAL_MODELS.own)
 
 
 def test_sage_mean_is_equation_4():
@@ -173,14 +157,6 @@ class Conv(nn.Module):
 
 
 class TestCustom:
-    def test_a_module_of_the_users(self):
-        h, adjacency = embedding(), random_adjacency()
-        results = [
-            build("custom", custom=lambda dim: Conv(dim, dim, 0.5))(h, h, adjacency, generator()) for _ in range(2)
-        ]
-        assert torch.equal(*results)
-        assert (results[0] == 0).any()
-
     def test_training_and_evaluation(self):
         h, adjacency = embedding(), random_adjacency()
         model = build("custom", custom=lambda dim: Conv(dim, dim, 0.5), last_round=True)
@@ -194,7 +170,7 @@ class TestCustom:
 
     def test_a_wrong_width_is_refused(self):
         h = embedding()
-        model = CustomLocal(Conv(DIM, 5).double())
+        model = build("custom", custom=lambda dim: Conv(dim, 5))
         with pytest.raises(ConfigError, match=r"local.model='custom'.*\[12, 5\].*dim=8"):
             model(h, h, random_adjacency(), None)
 

@@ -8,27 +8,11 @@ from torch import Tensor
 
 from tests.nn.graphs import dense, random_adjacency
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.local import CustomLocal, LocalModel, build_local
+from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import LocalSettings
 
 NODES, DIM = 40, 4
-MODELS = ["sage-mean", "sage-lstm", "sage-pool", "gcn", "gat", "gin", "appnp"]
-
-
-def model(name: str, hops: int = 2) -> LocalModel:
-    built = build_local(
-        LocalSettings.model_validate({"model": name, "hops": hops}),
-        DIM,
-        2,
-        last_round=True,
-        streams=LearningStreams(3, "A"),
-        round=1,
-        dtype=torch.float64,
-    )
-    assert isinstance(built, LocalModel)
-    return built
 
 
 def embedding(nodes: int = NODES) -> Tensor:
@@ -37,48 +21,6 @@ def embedding(nodes: int = NODES) -> Tensor:
 
 def seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
-
-
-@pytest.mark.parametrize("hops", [0, 1, 3])
-@pytest.mark.parametrize("name", MODELS)
-def test_all_neighbours_give_what_the_whole_graph_gives(name: str, hops: int) -> None:
-    adjacency = random_adjacency(NODES, 90, weighted=name != "gat")
-    h, local = embedding(), model(name, hops)
-    targets = torch.tensor([7, 39, 3, 20])
-    around = Sampler(adjacency, hops, None).around(targets, seeded(0))
-    assert around.nodes[:4].tolist() == targets.tolist()
-    assert len(around.nodes) == len(set(around.nodes.tolist()))
-    rows = h[around.nodes].requires_grad_()
-    ours = local(rows, rows, around, None)
-    whole = h.clone().requires_grad_()
-    expected = local(whole, whole, adjacency, None)[targets]
-    torch.testing.assert_close(ours, expected)
-    (mine,) = torch.autograd.grad(ours.cos().sum(), rows)
-    (everywhere,) = torch.autograd.grad(expected.cos().sum(), whole)
-    torch.testing.assert_close(mine, everywhere[around.nodes])
-    assert torch.equal(everywhere.index_fill(0, around.nodes, 0.0), torch.zeros_like(everywhere))
-
-
-def test_a_custom_module_sees_the_neighbourhoods_edges() -> None:
-    class Sum(torch.nn.Module):
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-            return x.index_add(0, edge_index[1], x[edge_index[0]])
-
-    adjacency, h, custom = random_adjacency(NODES, 90), embedding(), CustomLocal(Sum())
-    around = Sampler(adjacency, 2, None).around(torch.arange(5), None)
-    expected = custom(h, h, adjacency, None)[:5]
-    rows = h[around.nodes]
-    torch.testing.assert_close(custom(rows, rows, around, None), expected)
-    torch.testing.assert_close(custom.in_blocks(h, Sampler(adjacency, 1, None))[:5], expected)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_in_blocks_is_the_evaluation_of_the_whole_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    adjacency, h, local = random_adjacency(NODES, 90), embedding(), model(name)
-    sampler = Sampler(adjacency, 1, None)
-    blocks = sampler.blocks
-    monkeypatch.setattr(sampler, "blocks", lambda: blocks(7))
-    torch.testing.assert_close(local.in_blocks(h, sampler), local(h, h, adjacency, None))
 
 
 @pytest.mark.parametrize("fanout", [1, 3])
@@ -116,5 +58,8 @@ def test_isolated_targets_and_no_edges() -> None:
     empty = Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, 5, torch.float64)
     around = Sampler(empty, 2, 2).around(torch.tensor([4, 1]), seeded(0))
     assert around.rings == (2, 2, 2)
+    local = build_local(
+        local_settings({}), DIM, 2, last_round=True, streams=LearningStreams(3, "A"), round=1, dtype=torch.float64
+    )
     h = embedding(5)[around.nodes]
-    assert model("sage-mean")(h, h, around, None).shape == (2, DIM)
+    assert local(h, h, around, None).shape == (2, DIM)

@@ -13,15 +13,16 @@ import torch
 
 from tests.errors import refused
 from tests.nn.graphs import random_adjacency
-from tests.nn.several import Machines, check, graph_of, models, result_of
+from tests.nn.several import DIM, Machines, check, graph_of, models, result_of
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
+from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.nn.partitioned.blocks import Block, balanced, cut
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import distribute
-from veilgraph.nn.partitioned.passes import PARTITIONED
 from veilgraph.nn.partitioned.rendezvous import lead, open_door
 from veilgraph.nn.partitioned.secret import new_secret
 
+PARTITIONED = [name for name in LOCAL_MODELS.own if LOCAL_MODELS[name].is_partitioned]
 LONG_S = 60.0
 
 
@@ -47,27 +48,21 @@ def by_nodes(edges, machines):
     return np.linspace(0, len(edges), machines + 1).astype(np.int64)
 
 
-def test_two_machines_compute_what_one_does(machines):
-    with leading(machines.pair, 2) as group:
-        for kind in PARTITIONED:
-            check(group, kind, torch.float64)
-            check(group, kind, torch.float32, by_nodes)
-
-
 def test_three_machines_compute_what_one_does_until_one_is_lost(machines):
-    with leading(machines.three, 3) as group:
+    with leading(machines.door, 3) as group:
         for kind in PARTITIONED:
             check(group, kind, torch.float64, by_nodes)
+            check(group, kind, torch.float32)
         adjacency = graph_of(torch.float64)
         settings, local = models("gcn", torch.float64)
-        distribute(local, adjacency, settings, 2, group)
+        distribute(local, adjacency, settings, DIM, 2, group)
         result_of(local[0], adjacency, same=True, drops=False)
-        machines.of_three[1].kill()
+        machines.others[1].kill()
         started = time.monotonic()
         with pytest.raises(LinkError, match="another machine of this party is gone"):
             result_of(local[0], adjacency, same=True, drops=False)
     assert time.monotonic() - started < 20
-    assert machines.of_three[0].wait(10) == 0
+    assert machines.others[0].wait(10) == 0
 
 
 def test_a_machine_that_does_not_come_is_named():
@@ -79,7 +74,7 @@ def test_a_machine_that_does_not_come_is_named():
 def test_what_looks_at_single_edges_runs_on_one_machine():
     settings, local = models("sage-lstm", torch.float64)
     with pytest.raises(ConfigError, match=r"'sage-lstm' does not run on several machines.*sage-mean, sage-pool, gcn"):
-        distribute(local, graph_of(torch.float64), settings, 2, cast(MachineGroup, None))
+        distribute(local, graph_of(torch.float64), settings, DIM, 2, cast(MachineGroup, None))
 
 
 def test_blocks_are_balanced_and_rows_of_the_whole():

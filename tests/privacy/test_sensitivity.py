@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests import nightly
 from veilgraph.core.errors import ConfigError
-from veilgraph.nn.hops import AppnpHop
+from veilgraph.nn.local.appnp import AppnpHop
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent

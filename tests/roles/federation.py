@@ -20,7 +20,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.nn.network import CustomModel
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.plan import plan

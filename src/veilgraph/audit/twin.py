@@ -32,7 +32,7 @@ def trained_twin(run: RunDirectory) -> PlainNetwork:
             "joint inferences are made anew in jobs of paradigm vertical without privacy and perturbed features; with "
             "them each inference has noise of its own or is of what was released once"
         )
-    if vertical(settings).model.local.model == "custom":
+    if settings.is_custom:
         raise DataError("joint inferences are made anew with the package's own local models, and this job has another")
     graphs = [load_party(run.party(name).graph_path) for name in settings.data.names]
     network = PlainNetwork(settings, graphs, settings.data.label_party)

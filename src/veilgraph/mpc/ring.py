@@ -20,9 +20,11 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.mpc.limbs import LimbOperand
-from veilgraph.nn.settings import MAX_DETECTED_BITS
 
 CPU: Final = torch.device("cpu")
+
+MAX_DETECTED_BITS: Final = 12
+"""Fractional bits that values have at most where nothing says how many."""
 
 GUARD_BITS = 2
 """Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS)."""

@@ -1,7 +1,8 @@
 """Networks: local models, combine strategies, server layers, head.
 
-A local model of one's own is any ``torch.nn.Module`` with PyTorch Geometric's ``forward(x, edge_index)`` that keeps the
-width: ``fit(job, custom=Model)``, where ``Model(width)`` makes one, for each holder and round (``CustomModel``).
+Jobs name a local model and a strategy; docs/architecture.md says how a package adds one. Without a package, a local model
+is any ``torch.nn.Module`` with PyTorch Geometric's ``forward(x, edge_index)`` that keeps the width:
+``fit(job, custom=Model)``, where ``Model(width)`` makes one, for each holder and round (``CustomModel``).
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from veilgraph.nn.local import LocalModel
-    from veilgraph.nn.network import CustomModel
+    from veilgraph.nn.combine.strategy import Combine, CombineSettings
+    from veilgraph.nn.local.custom import CustomModel
+    from veilgraph.nn.local.model import HopModel, LocalModel, LocalSettings
 
-__all__ = ["CustomModel", "LocalModel"]
+__all__ = ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"]
 
-_HOMES: Final = {"CustomModel": "veilgraph.nn.network", "LocalModel": "veilgraph.nn.local"}
+_HOMES: Final = {
+    "Combine": "veilgraph.nn.combine.strategy",
+    "CombineSettings": "veilgraph.nn.combine.strategy",
+    "CustomModel": "veilgraph.nn.local.custom",
+    "HopModel": "veilgraph.nn.local.model",
+    "LocalModel": "veilgraph.nn.local.model",
+    "LocalSettings": "veilgraph.nn.local.model",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Literal["none", "tanh", "relu", "sigmoid"]
+
+ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "none": identity,
     "tanh": torch.tanh,
     "relu": torch.relu,

@@ -5,13 +5,22 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.dropout import dropout
+from veilgraph.core.settings import Settings
+from veilgraph.nn.activation import ACTIVATIONS, Activation
+from veilgraph.nn.dropout import Probability, dropout
 from veilgraph.nn.linear import linear
-from veilgraph.nn.settings import ServerSettings
+
+
+class ServerSettings(Settings):
+    """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
+
+    layers: int = Field(1, ge=0, le=8, description="hidden layers of width dim at the server")
+    activation: Activation = "sigmoid"
+    dropout: Probability = 0.5
 
 
 class Deep(nn.Module):

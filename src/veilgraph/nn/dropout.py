@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""Of dropping an element, in settings."""
 
 
 class Masks:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.dropout import dropout
+from veilgraph.core.settings import Settings
+from veilgraph.nn.dropout import Probability, dropout
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import HeadSettings
+
+
+class HeadSettings(Settings):
+    """The label holder's output layer."""
+
+    logit_hops: int = Field(0, ge=0, le=32, description="extra propagation of the logits over its own edges")
+    logit_teleport: float = Field(0.1, ge=0, le=1)
+    dropout: Probability = 0.0
 
 
 class Head(nn.Module):

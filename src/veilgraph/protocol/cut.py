@@ -8,7 +8,7 @@ gradient of z_L has no others to be summed with and goes without a mask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -19,7 +19,6 @@ from veilgraph.link.collectives import gather, receive_as
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
-from veilgraph.nn.network import Release
 from veilgraph.privacy.publisher import OPEN, Publisher
 
 GRADIENT_BITS: Final = 40
@@ -31,6 +30,9 @@ WEIGHT_BITS: Final = 16
 Weights are given in float64 and not in the job's precision, where the rounding of degree + 1/P tells of the degree: so
 whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
 """
+
+Release = Callable[[Tensor], Tensor]
+"""What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
 
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"
 

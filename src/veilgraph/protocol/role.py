@@ -15,7 +15,7 @@ from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
-from veilgraph.nn.network import CustomModel
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch

@@ -17,7 +17,7 @@ from veilgraph.core.randomness import private_seed
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.nn.network import CustomModel
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads

@@ -10,7 +10,7 @@ from typing import Literal
 from veilgraph.core.trace import AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.identity import Identity
-from veilgraph.nn.network import CustomModel
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation

@@ -17,7 +17,7 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.traced import TracedLink
 from veilgraph.link.view import ViewFile
-from veilgraph.nn.network import CustomModel
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, agree_on_job

@@ -12,12 +12,12 @@ import torch
 
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.rendezvous import lead, open_door
 from veilgraph.nn.partitioned.secret import new_secret, read_secret
 from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
@@ -64,9 +64,9 @@ def spread(role: Role, machines: Machines | None) -> Iterator[None]:
     check_spread(session.settings)
     if not isinstance(role, DataHolder):
         raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
-    local = cast(HolderNetwork, role.modules()["holder"]).local
+    local, model = cast(HolderNetwork, role.modules()["holder"]).local, vertical(session.settings).model
     with _group(machines, session.link.party, session.settings.timeout_s) as group:
-        several = distribute(local, role.adjacency, vertical(session.settings).model, len(session.holders), group)
+        several = distribute(local, role.adjacency, model.local, model.dim, len(session.holders), group)
         yield
         several.close()
 

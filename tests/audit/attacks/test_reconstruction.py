@@ -19,9 +19,8 @@ from veilgraph.audit.attacks.reconstruction import (
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.settings import InitialSettings
 from veilgraph.paradigms.vertical.initial.collaborative import PlainCollaborative
-from veilgraph.paradigms.vertical.initial.method import init_std
+from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std
 
 NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.4

@@ -24,7 +24,6 @@ from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.nn.combine import build_combine
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.settings import MECHANISMS
@@ -61,9 +60,8 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     if view.party != SERVER or privacy is None:
         return
     mechanism = MECHANISMS[privacy.mechanism]
-    combine = vertical(settings).model.combine.strategy
-    if not (mechanism.is_gaussian and mechanism.is_plain) or combine not in ("mean", "concat"):
-        what = f"mechanism {privacy.mechanism}, combine {combine}"
+    if not (mechanism.is_gaussian and mechanism.is_plain) or vertical(settings).divisor is None:
+        what = f"mechanism {privacy.mechanism}, combine {vertical(settings).model.combine.strategy}"
         yield Skipped(SERVER, "noise-level", f"it reads Gaussian noise in means and columns, and this is {what}",
                       "noise-level")  # fmt: skip
         return
@@ -90,7 +88,7 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
             noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, settings.privacy.clip
             noise[name, "gradients"] = of.multiplier * settings.privacy.gradient_clip, settings.privacy.gradient_clip
-    shared = len(holders) if build_combine(vertical(settings).model.combine).linear else 1
+    shared = vertical(settings).divisor or 1
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
     for kind, channel in _MASKED.items():
         if all((name, channel) in noise for name in holders) and settings.is_masked:

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.nn.dropout import Masks, draw_mask
-from veilgraph.nn.local import LocalModel
+from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.nn.partitioned.blocks import Partition, balanced, cut
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.partitioned.passes import Passes, Plan, check_partitioned, flat, shaped
+from veilgraph.nn.partitioned.passes import Passes, Plan, flat, not_partitioned, shaped
 from veilgraph.nn.partitioned.worker import PLAN, Command
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import ModelSettings
 
 
 class Machines:
@@ -98,7 +98,7 @@ class Machines:
 
     def rows(self, h: Tensor, initial: Tensor) -> list[Tensor]:
         """What of a round's input the model uses, nothing twice."""
-        return [h, initial] if self._plan.teleports and initial is not h else [h]
+        return [h, initial] if self._plan.uses_initial and initial is not h else [h]
 
     def _masked(self, h: Tensor, generator: torch.Generator) -> Tensor:
         """Draws the mask of all rows, as one machine would, and deals it: own rows, Tensor[n, d] uint8.
@@ -111,7 +111,7 @@ class Machines:
 
 
 class PartitionedLocal(nn.Module):
-    """A ``LocalModel`` with the same weights under the same names, that computes on several machines.
+    """A ``HopModel`` with the same weights under the same names, that computes on several machines.
 
     A step over a neighbourhood, whose cost does not grow with the graph, is computed on this one alone.
 
@@ -121,7 +121,7 @@ class PartitionedLocal(nn.Module):
         machines: of the party.
     """
 
-    def __init__(self, model: LocalModel, round_: int, machines: Machines) -> None:
+    def __init__(self, model: HopModel[Any], round_: int, machines: Machines) -> None:
         super().__init__()
         self.hops = model.hops
         self._alone = (model,)  # in a tuple, so that its weights are not registered twice
@@ -169,7 +169,8 @@ class _Pass(torch.autograd.Function):
 def distribute(
     local: nn.ModuleList,
     adjacency: Adjacency,
-    settings: ModelSettings,
+    settings: LocalSettings,
+    dim: int,
     holders: int,
     group: MachineGroup,
     partition: Partition = balanced,
@@ -179,7 +180,8 @@ def distribute(
     Args:
         local: the rounds' local models; each is replaced by one with the same weights, its parameters the same objects.
         adjacency: of the holder's graph.
-        settings: of the model.
+        settings: ``model.local`` of the job.
+        dim: d.
         holders: P.
         group: of the party's machines, all of which ``serve``.
         partition: which machine has which nodes.
@@ -191,10 +193,11 @@ def distribute(
         ConfigError: the local model does not run on several machines.
         LinkError: a machine is gone.
     """
-    check_partitioned(settings.local.model)
+    if reason := not_partitioned(settings):
+        raise ConfigError(reason)
     precision = "float64" if adjacency.dtype == torch.float64 else "float32"
-    plan = Plan(settings.local, settings.dim, holders, len(local), precision)
+    plan = Plan(settings, dim, holders, len(local), precision)
     machines = Machines(group, plan, adjacency, partition)
     for index, model in enumerate(local):
-        local[index] = PartitionedLocal(cast(LocalModel, model), index + 1, machines)
+        local[index] = PartitionedLocal(cast(HopModel[Any], model), index + 1, machines)
     return machines

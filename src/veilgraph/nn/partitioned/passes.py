@@ -11,20 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.nn.dropout import Masks
-from veilgraph.nn.local import LOCAL_MODELS
+from veilgraph.nn.local.build import local_settings
+from veilgraph.nn.local.model import LOCAL_MODELS, LocalSettings
 from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.settings import LocalSettings
 
-PARTITIONED: Final = ("sage-mean", "sage-pool", "gcn", "gin", "appnp")
-"""Local models that run on several machines: those made of the products of ``Adjacency``, and not of single edges."""
-
-NOT_PARTITIONED: Final = (
-    "model.local.model={model!r} does not run on several machines: it looks at single edges; choose one of "
-    + ", ".join(PARTITIONED)
-    + ", or one machine"
-)
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -52,9 +43,9 @@ class Plan:
         return _DTYPES[self.precision]
 
     @property
-    def teleports(self) -> bool:
+    def uses_initial(self) -> bool:
         """Whether the model uses h^0 beside the round's input."""
-        return self.settings.model == "appnp"
+        return self.settings.kind.uses_initial
 
     @property
     def masks(self) -> int:
@@ -65,9 +56,10 @@ class Plan:
         """The rounds' local models, without storage for their weights."""
         last = [round_ == self.rounds for round_ in range(1, self.rounds + 1)]
         with torch.device("meta"):
-            build, settings = LOCAL_MODELS[self.settings.model], self.settings
+            kind, settings = self.settings.kind, self.settings
             return [
-                build(settings, self.dim, self.holders, settings.normalize and ends).to(self.dtype) for ends in last
+                kind(settings, self.dim, self.holders, normalize=settings.normalize and ends).to(self.dtype)
+                for ends in last
             ]
 
     def to_tensor(self) -> Tensor:
@@ -79,17 +71,17 @@ class Plan:
     def of_tensor(cls, tensor: Tensor) -> Plan:
         """The inverse of ``to_tensor``."""
         facts = json.loads(tensor.numpy().tobytes())
-        return cls(**{**facts, "settings": LocalSettings.model_validate(facts["settings"])})
+        return cls(**{**facts, "settings": local_settings(facts["settings"])})
 
 
-def check_partitioned(model: str) -> None:
-    """Whether a local model runs on several machines.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if model not in PARTITIONED:
-        raise ConfigError(NOT_PARTITIONED.format(model=model))
+def not_partitioned(settings: LocalSettings) -> str | None:
+    """Why a local model does not run on several machines; None where it does."""
+    if settings.kind.is_partitioned:
+        return None
+    return (
+        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges; choose one "
+        f"of {', '.join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)}, or one machine"
+    )
 
 
 @dataclass(frozen=True)

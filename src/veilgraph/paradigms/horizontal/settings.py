@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.nn.settings import Probability
+from veilgraph.nn.activation import Activation
+from veilgraph.nn.dropout import Probability
 from veilgraph.protocol.job import JobSettings
 
 PROPOSITION: Final = (
@@ -31,7 +32,7 @@ class GlobalUpdateSettings(Settings):
 
     linear: bool = Field(True, description="a linear map to width dim; with bias unless batch norm takes it away")
     batch_norm: bool = Field(False, description="over all nodes; running statistics in evaluation")
-    activation: Literal["none", "tanh", "relu", "sigmoid"] = "relu"
+    activation: Activation = "relu"
     dropout: Probability = 0.5
 
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Final
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.settings import ModelSettings
 from veilgraph.paradigms.node_dp import words
 from veilgraph.paradigms.node_dp.inputs import check_values, learner_of, local_graphs
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.rows import ROWS
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
+from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
 from veilgraph.protocol.feature_release import released_features

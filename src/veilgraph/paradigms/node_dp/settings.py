@@ -12,7 +12,8 @@ from pydantic import Field
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.nn.settings import Probability
+from veilgraph.nn.activation import Activation
+from veilgraph.nn.dropout import Probability
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import JobSettings
 
@@ -28,7 +29,7 @@ class KPropSettings(Settings):
         "gcn", description="AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"
     )
     dim: int = Field(64, ge=1, le=4096, description="width of the hidden embedding")
-    activation: Literal["none", "tanh", "relu", "sigmoid"] = "relu"
+    activation: Activation = "relu"
     dropout: Probability = Field(0.8, description="of the hidden embedding")
 
 

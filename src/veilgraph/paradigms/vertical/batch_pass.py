@@ -13,8 +13,8 @@ from torch.autograd import backward
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.neighbourhood import Sampler
-from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.cut import leaf
 

@@ -14,11 +14,11 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.network import HolderNetwork, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
 from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding
+from veilgraph.paradigms.vertical.network import HolderNetwork, next_input
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.batches import Batch

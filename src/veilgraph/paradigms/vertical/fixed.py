@@ -7,9 +7,9 @@ from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import is_sparse, to_scipy
-from veilgraph.nn.local import build_local
+from veilgraph.nn.local.build import build_local
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.nn.settings import ModelSettings
+from veilgraph.paradigms.vertical.network import ModelSettings
 
 
 def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: torch.dtype) -> Tensor:

@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import Head, build_head
-from veilgraph.nn.network import deep_width
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.judge import Judge

@@ -19,14 +19,14 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.nn.combine import build_combine
+from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.deep import build_deep
 from veilgraph.nn.evidence import class_evidence
 from veilgraph.nn.head import build_head
-from veilgraph.nn.network import HolderNetwork
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
 from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
+from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.agreement import Hello, check_new_release
@@ -61,6 +61,7 @@ class OnceRole(Role, ABC):
         self.is_new = False
         job = session.settings
         self._strategy = build_combine(vertical(job).model.combine)
+        self._divisor = vertical(job).divisor or 1
         self._width = self._strategy.output_dim(vertical(job).model.dim, len(job.publishing))
 
     def _agree(self, nodes: int, affordable: int | None = None) -> dict[PartyId, Hello]:
@@ -142,7 +143,7 @@ class ReleasingHolder(OnceRole):
         cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
         rows, release = embedding_to_release(self.graph, session), cut.release(0)
         released = rows if release is None else release(rows)
-        cut.publish(0, _ROUND, released / len(job.publishing) if self._strategy.linear else released)
+        cut.publish(0, _ROUND, released / self._divisor)
         return alone([], session.nonce())
 
 
@@ -292,5 +293,6 @@ def noise_variance(session: Session, nodes: int) -> float:
     job = session.settings
     plans = [paradigm_of(job).plan(job, party, nodes) for party in job.publishing]
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
-    shared = len(job.publishing) if build_combine(vertical(job).model.combine).linear else 1
-    return sum(variances) / len(job.publishing) / shared
+    divisor = vertical(job).divisor or 1
+    pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
+    return sum(variances) / pieces / divisor / divisor

@@ -11,8 +11,9 @@ from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation
-from veilgraph.nn.partitioned.passes import NOT_PARTITIONED, PARTITIONED
-from veilgraph.nn.settings import MAX_DETECTED_BITS
+from veilgraph.mpc.ring import MAX_DETECTED_BITS
+from veilgraph.nn.combine.strategy import build_combine
+from veilgraph.nn.partitioned.passes import not_partitioned
 from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.data_holder import DataHolder
@@ -79,7 +80,7 @@ class Vertical(Paradigm[VerticalJob]):
         return unread_of_passes(
             max(hello.nodes for hello in hellos.values()),
             [hello.features for hello in hellos.values()],
-            width=model.dim * (len(job.data.names) if model.combine.strategy == "concat" else 1),
+            width=build_combine(model.combine).output_dim(model.dim, len(job.data.names)),
             dim=model.dim,
             rounds=model.rounds,
             batch_size=job.train.batch_size,
@@ -90,8 +91,7 @@ class Vertical(Paradigm[VerticalJob]):
             return super().unspreadable(job)
         if job.device != "cpu":
             return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
-        model = job.model.local.model
-        return None if model in PARTITIONED else NOT_PARTITIONED.format(model=model)
+        return not_partitioned(job.model.local)
 
     def load(self, job: VerticalJob) -> Inputs:
         graphs = load_parties(job.data, job.seed)

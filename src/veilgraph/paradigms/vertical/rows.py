@@ -153,9 +153,7 @@ SECURE_SUM: Final = Fact[VerticalJob](
 )
 MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.is_masked)
 UNMASKED: Final = Fact[VerticalJob]("not masked", lambda job: not job.is_masked)
-WEIGHTED: Final = Fact[VerticalJob](
-    "`strategy: degree-weighted`", lambda job: job.model.combine.strategy == "degree-weighted"
-)
+WEIGHTED: Final = Fact[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
 MORE_ROUNDS: Final = Fact[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
 NO_LAYERS: Final = Fact[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
 LOGIT_HOPS: Final = Fact[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)

@@ -11,8 +11,8 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
-from veilgraph.nn.network import ServerNetwork
 from veilgraph.paradigms.vertical.dealing import Background
+from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.cut import ServerCut, gradient_of, leaf

@@ -8,7 +8,10 @@ from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
-from veilgraph.nn.settings import MAX_DETECTED_BITS, ModelSettings
+from veilgraph.mpc.ring import MAX_DETECTED_BITS
+from veilgraph.nn.combine.strategy import build_combine
+from veilgraph.nn.local.custom import CustomLocal
+from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings
 
@@ -65,10 +68,10 @@ class VerticalJob(JobSettings):
             )
 
     def _check_every_step(self) -> None:
-        if self.model.combine.strategy == "degree-weighted":
+        if self.model.combine.kind.needs_weight:
             raise ValueError(
-                "privacy publishes noisy rows and model.combine.strategy='degree-weighted' exact degrees; choose mean, "
-                "concat or regression"
+                f"privacy publishes noisy rows and model.combine.strategy={self.model.combine.strategy!r} exact "
+                "degrees; choose mean, concat or regression"
             )
         if self.train.select_by != "last":
             raise ValueError(
@@ -80,12 +83,16 @@ class VerticalJob(JobSettings):
         rules = (
             ("model.rounds", self.model.rounds, 1, "a single release is a single round"),
             ("model.initial.method", self.model.initial.method, "individual", "each holder projects its own features"),
-            ("model.local.model", self.model.local.model, "appnp", "the released propagation has no trained weights"),
         )
         for name, value, needed, why in rules:
             if value != needed:
                 raise ValueError(f"privacy.schedule=once needs {name}={needed}, not {value}: {why}")
-        if self.model.combine.strategy not in ("mean", "concat"):
+        if not self.model.local.kind.is_fixed:
+            raise ValueError(
+                f"privacy.schedule=once needs model.local.model=appnp, not {self.model.local.model}: the released "
+                "propagation has no trained weights"
+            )
+        if self.divisor is None:
             raise ValueError(
                 f"privacy.schedule=once needs model.combine.strategy mean or concat, not "
                 f"{self.model.combine.strategy}: what a holder releases has no trained weights and no exact degrees"
@@ -107,12 +114,17 @@ class VerticalJob(JobSettings):
         return self.privacy is not None and self.privacy.once
 
     @property
+    def divisor(self) -> int | None:
+        """What a published row is divided by where it is combined; None where it has weights."""
+        return build_combine(self.model.combine).divisor(len(self.publishing))
+
+    @property
     def exchanges(self) -> tuple[str, int]:
         return "model.rounds", self.model.rounds
 
     @property
     def is_custom(self) -> bool:
-        return self.model.local.model == "custom"
+        return issubclass(self.model.local.kind, CustomLocal)
 
     @property
     def learns_alone(self) -> bool:

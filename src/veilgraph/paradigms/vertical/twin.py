@@ -21,17 +21,18 @@ from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.plain import masked_sum, rounded
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.head import build_head
+from veilgraph.nn.local.custom import CustomModel
 from veilgraph.nn.neighbourhood import Sampler
-from veilgraph.nn.network import CustomModel, HolderNetwork, Release, ServerNetwork, deep_width, next_input
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.initial.collaborative import PlainCollaborative
 from veilgraph.paradigms.vertical.initial.individual import PlainOwn
 from veilgraph.paradigms.vertical.initial.method import PlainEmbedding
 from veilgraph.paradigms.vertical.initial.own_nodes import OWN_NODES, PlainWithOwnNodes
+from veilgraph.paradigms.vertical.network import HolderNetwork, ServerNetwork, deep_width, next_input
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.batches import Batch, training_batches
-from veilgraph.protocol.cut import WEIGHT_BITS, gradient_of, leaf
+from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.role import build_optimizer, precision
 from veilgraph.protocol.scores import Objective, Scores

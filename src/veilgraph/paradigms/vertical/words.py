@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
 
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.vertical.settings import VerticalJob
-
-_MODELS: Final = MappingProxyType(
-    {
-        "sage-mean": "the mean of its neighbours (GraphSAGE)",
-        "sage-lstm": "its neighbours in a random order (GraphSAGE, LSTM)",
-        "sage-pool": "the maximum over its neighbours (GraphSAGE)",
-        "gcn": "its neighbours, weighted by degree (GCN)",
-        "gat": "its neighbours, weighted by attention (GAT)",
-        "gin": "the sum of its neighbours (GIN)",
-        "appnp": "its neighbours by personalised propagation (APPNP)",
-        "custom": "its neighbours by a local model of the user's own",
-    }
-)
 
 
 def describe(settings: VerticalJob) -> list[str]:
@@ -31,7 +16,7 @@ def describe(settings: VerticalJob) -> list[str]:
         f"{listed(holders)} have different columns, and edges of their own, of the same nodes. "
         f"{settings.data.label_party} alone has labels.",
         _first_layer(settings),
-        f"Over its own edges each holder then joins what a node has with {_MODELS[model.local.model]}, "
+        f"Over its own edges each holder then joins what a node has with {model.local.kind.words}, "
         f"{counted(model.local.hops, 'hop')} far. No edge is sent to anybody."
         if model.local.hops
         else "No edges are used.",
@@ -84,13 +69,7 @@ def _first_layer(settings: VerticalJob) -> str:
 
 
 def _combined(settings: VerticalJob) -> str:
-    combine = settings.model.combine
-    how = {
-        "mean": "takes the mean of what the holders publish",
-        "concat": "puts what the holders publish side by side",
-        "regression": "takes a weighted sum of what the holders publish",
-        "degree-weighted": "takes the mean of what the holders publish, weighted by a node's number of edges",
-    }[combine.strategy]
+    how = settings.model.combine.kind.words
     if len(settings.publishing) == 1:
         return f"The server passes on what {settings.publishing[0]} published: there is nothing to combine it with."
     if settings.is_masked:

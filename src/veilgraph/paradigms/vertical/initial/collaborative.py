@@ -16,10 +16,10 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.plain import masked_sum, rounded
 from veilgraph.mpc.product import SecureProduct
 from veilgraph.mpc.shares import open_shares, share_contribution
-from veilgraph.nn.settings import InitialSettings
 from veilgraph.paradigms.vertical.initial.method import (
     EmbeddingSession,
     InitialEmbedding,
+    InitialSettings,
     PlainEmbedding,
     init_std,
     init_weight,

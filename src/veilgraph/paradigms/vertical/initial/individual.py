@@ -12,10 +12,10 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.mpc import ring
 from veilgraph.mpc.plain import masked_sum
-from veilgraph.nn.settings import InitialSettings
 from veilgraph.paradigms.vertical.initial.method import (
     EmbeddingSession,
     InitialEmbedding,
+    InitialSettings,
     PlainEmbedding,
     init_std,
     init_weight,

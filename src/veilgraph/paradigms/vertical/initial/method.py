@@ -13,17 +13,67 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.settings import Settings
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import BLOCK_BYTES
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.nn.settings import InitialSettings
+from veilgraph.nn.activation import Activation
+from veilgraph.nn.dropout import Probability
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
+
+
+class InitialSettings(Settings):
+    """Initial embeddings h^0 (docs/protocol.md)."""
+
+    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = "collaborative"
+    release: FeatureReleaseSettings | None = Field(
+        None, description="perturbed only, which needs one: how every holder's nodes release their features"
+    )
+    learning_rate: float = Field(0.1, gt=0, description="SGD on the secret-shared W; collaborative only")
+    momentum: float = Field(0.9, ge=0, lt=1, description="collaborative only")
+    weight_decay: float = Field(
+        0.0, ge=0, le=0.5, description="W ← (1 − learning_rate·weight_decay)·W each step; collaborative only"
+    )
+    init_std: float | None = Field(None, gt=0, description="of W's normal initialisation; default √(2/(F + d))")
+    activation: Activation = Field("none", description="at each holder, on h^0")
+    dropout: Probability = Field(0.0, description="at each holder, on h^0")
+    feature_bits: int | None = Field(
+        None,
+        ge=0,
+        le=24,
+        description="fractional bits of x in the ring; default: as many as x needs, at most 12; with privacy 12",
+    )
+    gradient_bits: int = Field(28, ge=8, le=40, description="fractional bits of the scaled gradient in the ring")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.release is None) == (self.method == "perturbed"):
+            raise ValueError(
+                "method='perturbed' needs a release, which says how nodes perturb their features; give at least its "
+                "epsilon"
+                if self.release is None
+                else f"release is for method='perturbed', not {self.method!r}; leave it out"
+            )
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"learning_rate·weight_decay = {self.learning_rate * self.weight_decay:g} must stay below 1: each step "
+                "multiplies W by one minus it; lower one of them"
+            )
+        return self
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the holders compute one h^0 together; else each computes its own, of what it has."""
+        return self.method in ("collaborative", "secure-sum")
 
 
 @dataclass(frozen=True)

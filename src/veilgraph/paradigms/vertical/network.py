@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.combine import build_combine
-from veilgraph.nn.deep import build_deep
-from veilgraph.nn.initial import InitialTransform
-from veilgraph.nn.local import CustomLocal, LocalModel, build_local
+from veilgraph.core.settings import Settings
+from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.nn.combine.strategy import AnyCombineSettings, CombineSettings, build_combine
+from veilgraph.nn.deep import ServerSettings, build_deep
+from veilgraph.nn.dropout import dropout
+from veilgraph.nn.head import HeadSettings
+from veilgraph.nn.local.build import AnyLocalSettings, FirstSettings, build_local
+from veilgraph.nn.local.custom import CustomModel
+from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.nn.settings import ModelSettings
+from veilgraph.paradigms.vertical.initial.method import InitialSettings
+from veilgraph.protocol.cut import Release
 
-Release = Callable[[Tensor], Tensor]
-"""What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
 
-_Local = LocalModel | CustomLocal
+class ModelSettings(Settings):
+    """The split network."""
 
-CustomModel = Callable[[int], nn.Module]
-"""Makes a user's own local model for a width: any module with PyTorch Geometric's ``forward(x, edge_index)``."""
+    dim: int = Field(64, ge=1, le=4096, description="d, the width of every embedding")
+    rounds: int = Field(1, ge=1, le=64, description="R; with R > 1 holders see combined embeddings of earlier rounds")
+    initial: InitialSettings = InitialSettings()
+    local: AnyLocalSettings = FirstSettings()
+    combine: AnyCombineSettings = CombineSettings()
+    server: ServerSettings = ServerSettings()
+    head: HeadSettings = HeadSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rounds > 1 and build_combine(self.combine).output_dim(self.dim, 2) != self.dim:
+            raise ValueError(
+                f"rounds > 1 sends the combined embedding back as the next input of width dim, and "
+                f"{self.combine.strategy} makes it wider; set rounds to 1 or choose mean, regression or degree-weighted"
+            )
+        self.local.kind.check(self.local, self.dim)
+        return self
 
 
 class HolderNetwork(nn.Module):
@@ -53,7 +74,7 @@ class HolderNetwork(nn.Module):
         self._adjacency = adjacency
         self._common = adjacency.num_nodes if common is None else common
         self._local_rate = settings.local.learning_rate
-        self.initial = InitialTransform(settings.initial)
+        self._initial = settings.initial
         self.local = nn.ModuleList(
             build_local(
                 settings.local,
@@ -78,8 +99,7 @@ class HolderNetwork(nn.Module):
 
     def start(self, embedding: Tensor, generator: torch.Generator | None) -> Tensor:
         """h^0 after activation and dropout: [N, d]."""
-        started: Tensor = self.initial(embedding, generator)
-        return started
+        return dropout(ACTIVATIONS[self._initial.activation](embedding), self._initial.dropout, generator)
 
     def contribute(
         self,
@@ -137,7 +157,7 @@ class HolderNetwork(nn.Module):
         Returns:
             Tensor[N, d].
         """
-        return cast(_Local, self.local[0]).in_blocks(h, sampler)
+        return cast(LocalModel[Any], self.local[0]).in_blocks(h, sampler)
 
 
 def next_input(combined: Tensor, own: Tensor | None) -> Tensor:

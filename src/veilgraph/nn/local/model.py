@@ -1,0 +1,205 @@
+"""What a local model is, and where each is found by name (VFGNN 3.3, Algorithm 2 lines 4-10).
+
+A package adds its own by an entry point of the group ``veilgraph.local_models``: a subclass of ``LocalModel``, most
+easily of ``HopModel``. ``veilgraph.testing.local_model`` has the tests that it must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import override
+
+from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Settings, named_in
+from veilgraph.nn.activation import ACTIVATIONS, Activation
+from veilgraph.nn.dropout import Probability, dropout
+from veilgraph.nn.neighbourhood import Edges, Sampler
+from veilgraph.nn.propagate import first_rows
+
+_SHORTEST: Final = 1e-6
+
+
+LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
+    "veilgraph.local_models",
+    {
+        "sage-mean": "veilgraph.nn.local.sage_mean:SageMean",
+        "sage-lstm": "veilgraph.nn.local.sage_lstm:SageLstm",
+        "sage-pool": "veilgraph.nn.local.sage_pool:SagePool",
+        "gcn": "veilgraph.nn.local.gcn:Gcn",
+        "gat": "veilgraph.nn.local.gat:Gat",
+        "gin": "veilgraph.nn.local.gin:Gin",
+        "appnp": "veilgraph.nn.local.appnp:Appnp",
+        "custom": "veilgraph.nn.local.custom:CustomLocal",
+    },
+    "veilgraph.nn.local.model:LocalModel",
+)
+
+
+class LocalSettings(Settings):
+    """Local embeddings: K hops over the holder's own edges. A model with settings of its own has a subclass."""
+
+    model: Annotated[str, named_in(LOCAL_MODELS)] = "sage-mean"
+    hops: int = Field(2, ge=0, le=32, description="K, per exchange round; 0 leaves the edges unused")
+    activation: Activation = "tanh"
+    normalize: bool = Field(True, description="rows of the last round's output to length 1 (Algorithm 2, line 10)")
+    dropout: Probability = Field(0.0, description="before every hop")
+    fanout: int | None = Field(
+        None,
+        ge=1,
+        description="with train.batch_size: at most so many neighbours of a node, drawn anew in each step; null: all",
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Adam's, for the hops; default: train.learning_rate")
+
+    @property
+    def kind(self) -> type[LocalModel[Any]]:
+        """The model that they name."""
+        return LOCAL_MODELS[self.model]
+
+
+S = TypeVar("S", bound=LocalSettings)
+
+
+class LocalModel(nn.Module, ABC, Generic[S]):
+    """What a holder computes in one exchange round, from its own edges alone.
+
+    Attributes:
+        settings: of its jobs: the keys of ``model.local``.
+        words: what a node is joined with, which ends "each holder then joins what a node has with".
+        is_partitioned: whether it runs on several machines, for which it must be a ``HopModel`` whose hops are made of
+            the products of ``Adjacency``, and not of single edges.
+        uses_initial: whether it uses h^0 beside the round's input.
+        is_fixed: whether it can be released once: it has no weights, and a hop's result at a node is of that node's
+            row, of those of its neighbours and of the weights of the edges into it, which count 2 of
+            ``privacy.sensitivity`` counts on.
+    """
+
+    settings: ClassVar[type[LocalSettings]] = LocalSettings
+    words: ClassVar[str]
+    is_partitioned: ClassVar[bool] = False
+    uses_initial: ClassVar[bool] = False
+    is_fixed: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:
+        """Draws weights from torch's process-wide generator.
+
+        Args:
+            settings: ``model.local`` of the job.
+            dim: d, width of h and of the result.
+            holders: P, number of data holders.
+            normalize: whether to scale the result's rows to length 1 (Algorithm 2, line 10); zero rows stay zero.
+        """
+        super().__init__()
+
+    @classmethod
+    def check(cls, settings: S, dim: int) -> None:
+        """Refuses a width that the model cannot have.
+
+        Raises:
+            ValueError: it names the setting, the value, the rule and the way out.
+        """
+
+    @abstractmethod
+    def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
+        """Propagates h over the holder's edges.
+
+        Args:
+            h: Tensor[N, d], the round's input: h^0, or what the server sent back.
+            initial: Tensor[N, d], h^0.
+            edges: of the holder's own graph, or of a neighbourhood in it, of the same dtype.
+            generator: source of dropout and all other draws; None means evaluation.
+
+        Returns:
+            Tensor[T, d], t of this round for the targets: all N nodes of a graph, the first T of a neighbourhood.
+        """
+
+    def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
+        """``forward`` of a whole graph from h^0 in evaluation; a model of hops takes a block of nodes at a time.
+
+        Args:
+            initial: Tensor[N, d], h^0.
+            sampler: of one hop, that takes all neighbours.
+
+        Returns:
+            Tensor[N, d].
+        """
+        return self.forward(initial, initial, sampler.adjacency, None)
+
+
+class HopModel(LocalModel[S]):
+    """Dropout, hop, activation, K times; then perhaps rows of length 1.
+
+    A subclass says what a hop is: a module with ``forward(h, initial, adjacency, generator)``, h Tensor[N, d], h^0 as
+    ``initial``, and ``generator`` None in evaluation; the result is Tensor[T, d], of the adjacency's targets, the first
+    T of the N nodes. Isolated nodes and an empty edge set are allowed everywhere.
+
+    Attributes:
+        activates: whether the activation of the settings follows every hop.
+    """
+
+    activates: ClassVar[bool] = True
+
+    def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:
+        super().__init__(settings, dim, holders, normalize=normalize)
+        self.hops = nn.ModuleList(self.hop(settings, dim, holders) for _ in range(settings.hops))
+        self._activation = ACTIVATIONS[settings.activation if self.activates else "none"]
+        self._dropout = settings.dropout
+        self._normalize = normalize
+
+    @staticmethod
+    @abstractmethod
+    def hop(settings: S, dim: int, holders: int) -> nn.Module:
+        """One hop, with weights of its own."""
+
+    @override
+    def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
+        """Propagates h over the holder's edges.
+
+        Args:
+            h: Tensor[N, d], the round's input: h^0, or what the server sent back.
+            initial: Tensor[N, d], h^0; appnp teleports to it.
+            edges: of the holder's own graph, or of a neighbourhood in it, of the same dtype.
+            generator: source of dropout; None means evaluation.
+
+        Returns:
+            Tensor[T, d], t of this round for the targets: all N nodes of a graph, the first T of a neighbourhood.
+        """
+        for hop, adjacency in zip(self.hops, edges.layers(len(self.hops)), strict=True):
+            h = self._activation(hop(dropout(h, self._dropout, generator), initial, adjacency, generator))
+        h = first_rows(h, edges.num_targets)
+        return normalize_rows(h) if self._normalize else h
+
+    @override
+    def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
+        """``forward`` of a whole graph from h^0 in evaluation, a block of nodes at a time.
+
+        Args:
+            initial: Tensor[N, d], h^0.
+            sampler: of one hop, that takes all neighbours.
+
+        Returns:
+            Tensor[N, d].
+        """
+        h = initial
+        for hop in self.hops:
+            result = torch.empty_like(h)
+            for rows, around in sampler.blocks():
+                (adjacency,) = around.layers(1)
+                block = self._activation(hop(h.index_select(0, around.nodes), initial[rows], adjacency, None))
+                result[rows] = normalize_rows(block) if self._normalize and hop is self.hops[-1] else block
+            h = result
+        return normalize_rows(h) if self._normalize and not len(self.hops) else h
+
+
+def normalize_rows(h: Tensor) -> Tensor:
+    """Rows of length 1 (Algorithm 2, line 10); a row shorter than 1e-6 is left as it is, so that its gradient is sound.
+
+    Tensor[N, d] to Tensor[N, d].
+    """
+    squares = h.square().sum(dim=1, keepdim=True)
+    return h * torch.where(squares > _SHORTEST**2, squares, torch.ones_like(squares)).rsqrt()

@@ -1,0 +1,41 @@
+"""Small graphs for tests of networks' parts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from veilgraph.nn.propagate import Adjacency
+
+NODES = 12
+ISOLATED = 2
+"""Of them, the last, in ``random_graph``."""
+
+
+def random_graph(dtype: torch.dtype = torch.float64, *, seed: int = 0, weighted: bool = False) -> Adjacency:
+    """Thirty directed edges among the first ten of twelve nodes, some of them twice, some from a node to itself."""
+    generator = seeded(seed)
+    edge_index = torch.randint(0, NODES - ISOLATED, (2, 30), generator=generator)
+    weight = torch.rand(30, generator=generator, dtype=dtype) + 0.1 if weighted else None
+    return Adjacency.of_edges(edge_index, weight, NODES, dtype)
+
+
+def without_edges(nodes: int = NODES) -> Adjacency:
+    """Isolated nodes, in float64."""
+    return Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, nodes, torch.float64)
+
+
+def path(nodes: int, missing: int | None = None) -> Adjacency:
+    """A path in both directions, in float64, less the edges between ``missing`` and the node after it."""
+    ahead = torch.tensor([[node, node + 1] for node in range(nodes - 1) if node != missing]).T
+    return Adjacency.of_edges(torch.cat([ahead, ahead.flip(0)], dim=1), None, nodes, torch.float64)
+
+
+def random_rows(dim: int, nodes: int = NODES, seed: int = 1) -> Tensor:
+    """Normal float64 [nodes, dim]."""
+    return torch.randn(nodes, dim, dtype=torch.float64, generator=seeded(seed))
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A source of draws."""
+    return torch.Generator().manual_seed(seed)
