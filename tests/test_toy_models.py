@@ -1,0 +1,100 @@
+"""A local model and a combine strategy of another package: trained, audited and reported by entry points alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.toys.installed import install, run_with
+from veilgraph.core.errors import ConfigError
+from veilgraph.protocol.job_file import parse_job
+
+POINTS = {"veilgraph.local_models": {"smooth": "Smooth"}, "veilgraph.combines": {"sum": "Sum"}}
+JOB: dict[str, Any] = {
+    "data": {"dataset": "synthetic"},
+    "model": {"dim": 4, "local": {"model": "smooth", "step": 0.25}, "combine": {"strategy": "sum"}},
+    "train": {"epochs": 2, "patience": None},
+}
+ONCE = {
+    **JOB,
+    "model": {**JOB["model"], "initial": {"method": "individual"}},
+    "privacy": {"schedule": "once", "epsilon_total": 8, "unit": "edge", "degree_bound": 5},
+}
+SUITE = """
+from veilgraph.testing.combine import CombineConformance
+from veilgraph.testing.local_model import LocalModelConformance
+
+
+class TestSmooth(LocalModelConformance):
+    name, said = "smooth", {"step": 0.25}
+
+
+class TestSum(CombineConformance):
+    name = "sum"
+"""
+SCRIPT = """
+import pytest
+from typer.testing import CliRunner
+
+from veilgraph.cli import app
+
+for command in (
+    ["check", "job.yaml"],
+    ["train", "job.yaml", "--out", "run", "--record-views"],
+    ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
+    ["report", "run"],
+    ["train", "job.yaml", "--out", "apart", "--processes", "--machines", "A=2"],
+    ["train", "once.yaml", "--out", "once"],
+):
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
+"""
+
+
+def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(tmp_path: Path) -> None:
+    install(tmp_path / "site", "models", POINTS)
+    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
+    for name, job in {"job": JOB, "once": ONCE}.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
+    run_with(tmp_path / "site", SCRIPT, tmp_path)
+    here, apart = (losses(tmp_path / run) for run in ("run", "apart"))
+    assert here == pytest.approx(apart, rel=1e-6)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "joins what a node has with a share of its neighbours&#39; mean (toy), 2 hops far" in page
+    assert "The server adds up what the holders publish (toy). That is masked" in page
+
+
+def losses(run: Path) -> list[float]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"local": {"model": "smooth"}}, "model.local.model='smooth': choose one of 'sage-mean'"),
+        ({"combine": {"strategy": "sum"}}, "model.combine.strategy='sum': choose one of 'mean'"),
+        ({"local": {"model": "gcn", "step": 0.25}}, "model.local.step is not a setting"),
+    ],
+)
+def test_without_the_package_its_jobs_are_refused_with_what_there_is(model: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_job({"model": model})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [({"local": {"model": "smooth", "heads": 2}}, "heads"), ({"local": {"model": "smooth", "step": 2}}, "step")],
+)
+def test_it_has_its_own_settings_and_no_other_models(
+    model: dict[str, object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "models", POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=f"model.local.{key}"):
+        parse_job({"model": model})

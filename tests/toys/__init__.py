@@ -1,0 +1,1 @@
+"""Packages of somebody else's, with a part of a kind each."""

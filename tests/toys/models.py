@@ -1,0 +1,57 @@
+"""A local model and a combine strategy, as another package has them: docs/architecture.md says how."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import override
+
+from veilgraph.nn.combine.parts import Unchanged
+from veilgraph.nn.combine.strategy import Combine, CombineSettings
+from veilgraph.nn.local.model import HopModel, LocalSettings
+from veilgraph.nn.propagate import Adjacency, first_rows
+
+
+class SmoothSettings(LocalSettings):
+    """How far a node goes towards its neighbours in a hop."""
+
+    step: float = Field(0.5, ge=0, le=1, description="share of the neighbours' mean")
+
+
+class SmoothHop(nn.Module):
+    """(1 − step)·h + step·mean over neighbours, without weights."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self._step = step
+
+    def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+        return (1 - self._step) * first_rows(h, adjacency.num_targets) + self._step * adjacency.mean(h)
+
+
+class Smooth(HopModel[SmoothSettings]):
+    settings = SmoothSettings
+    words: ClassVar[str] = "a share of its neighbours' mean (toy)"
+    is_partitioned: ClassVar[bool] = True
+    is_fixed: ClassVar[bool] = True
+    activates: ClassVar[bool] = False
+
+    @override
+    @staticmethod
+    def hop(settings: SmoothSettings, dim: int, holders: int) -> nn.Module:
+        return SmoothHop(settings.step)
+
+
+class Sum(Combine[CombineSettings]):
+    words: ClassVar[str] = "adds up what the holders publish (toy)"
+
+    @override
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        return Unchanged()
+
+    @override
+    def divisor(self, holders: int) -> int:
+        return 1
