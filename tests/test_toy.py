@@ -24,14 +24,16 @@ from veilgraph.core.types import Kind
 from veilgraph.paradigms.vertical.paradigm import Vertical
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.revelations import Revelation, Told
-from veilgraph.protocol.rows import TO_SERVER, Row
+from veilgraph.protocol.revelations import Told
+from veilgraph.protocol.rows import TO_SERVER, Exposed, Row
 
 HUMMED = Told(
-    Revelation("toy-hum", "The server hears that a toy hums."),
+    "toy-hum",
+    "The server hears that a toy hums.",
     lambda job: f"model.dim={job.model.dim}",
     lambda job: [job.data.label_party],
 )
+HUM = Exposed("embedding", "what {sender} hums in round {round}")
 
 
 class ToyJob(VerticalJob):
@@ -40,7 +42,7 @@ class ToyJob(VerticalJob):
 
 class Toy(Vertical):
     title = "toy: a paradigm of another package"
-    rows = (*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,)))
+    rows = (*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM))
 
     def describe(self, job):
         return ["Somebody else says how this works.", *super().describe(job)]
@@ -116,7 +118,8 @@ def test_a_paradigm_of_another_package_trains_audits_and_reports(site: Path, tmp
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
     assert found["paradigm"] == "toy"
-    assert {each["attack"] for each in found["findings"]} >= {"link-similarity"}
+    attacked = {each["evidence"] for each in found["findings"] if each["attack"] == "link-similarity"}
+    assert attacked == {"what A hums in round 1", "what B hums in round 1", "the sum of all embeddings of round 1"}
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "toy: a paradigm of another package" in page
     assert "Somebody else says how this works." in page

@@ -23,7 +23,7 @@ from veilgraph.protocol.limits import (
 from veilgraph.protocol.organisation import largest_epsilon
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.revealed import all_revelations
-from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import TO_SERVER, Row
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
@@ -53,14 +53,13 @@ WEAKER = {
 
 
 def test_every_name_has_a_statement_of_one_sentence() -> None:
-    for name, revelation in all_revelations().items():
-        assert revelation.name == name
-        assert revelation.statement.endswith(".")
-        assert revelation.statement.count(". ") == 0
+    for statement in all_revelations().values():
+        assert statement.endswith(".")
+        assert statement.count(". ") == 0
 
 
 def test_nobody_gives_another_meaning_to_a_name_that_parties_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told[JobSettings](Revelation("embedding-sums", "The server hears that a toy hums."), lambda _: "every job")
+    told = Told[JobSettings]("embedding-sums", "The server hears that a toy hums.", lambda _: "every job")
     row = Row[JobSettings](Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (told,))
     monkeypatch.setattr(revealed, "PARADIGMS", {**PARADIGMS, "toy": SimpleNamespace(rows=(row,))})
     with pytest.raises(ConfigError, match="paradigm 'toy' calls something else 'embedding-sums' than another does"):
@@ -81,7 +80,7 @@ def test_individual_embeddings_reveal_less() -> None:
 def test_what_reveals_more_is_refused_until_it_is_accepted_by_name(name: str) -> None:
     settings, more = WEAKER[name]
     found = revelations(settings)
-    assert found == {name: all_revelations()[name].statement for name in DEFAULT | more}
+    assert found == {name: all_revelations()[name] for name in DEFAULT | more}
     refusals = [refusal(LimitSettings(), settings, holder) for holder in settings.data.names]
     for revelation in more:
         assert any(reason and revelation in reason for reason in refusals)

@@ -1,6 +1,6 @@
 """What a view holds for attacks: embeddings, gradients, opened values, predictions, and messages that must say nothing.
 
-``docs/threat-model.md`` says what each party is meant to have; this file takes it out of the messages.
+The rows of what is sent say what each party is meant to have; this file takes it out of the messages.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.protocol.revealed import rows_of
+from veilgraph.protocol.rows import Exposed
 
 Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases", "inference"]
 
@@ -60,8 +61,8 @@ def evidence_of(view: View) -> list[Evidence]:
     Raises:
         RunError: a message cannot be read.
     """
-    found, trained = [*_hidden(view)], view.of_training
-    return [*found, *source_of(view.settings).evidence(view, trained)]
+    trained = view.of_training
+    return [*_hidden(view), *_exposed(trained), *source_of(view.settings).evidence(view, trained)]
 
 
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:
@@ -79,7 +80,7 @@ def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
         kind, sender, round_ = key
         for row in rows_of(view.settings, sender, view.party):
             if row.kind is kind and row.reveals and round_ in row.rounds:
-                names = ", ".join(told.what.name for told in row.reveals)
+                names = ", ".join(told.name for told in row.reveals)
                 left.setdefault((names, row.what), []).append(sender)
     return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
 
@@ -110,6 +111,26 @@ def _hidden(view: View) -> Iterator[Evidence]:
                 if seen:
                     words = f"{rows[0].what} from {sender}"
                     yield Evidence("hidden", words, (sender,), permitted=False, messages=tuple(seen))
+
+
+def _exposed(view: View) -> Iterator[Evidence]:
+    """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
+    for sender in (*view.others, SERVER):
+        rows = rows_of(view.settings, sender, view.party)
+        for kind, exposed, rounds in dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed):
+            for round_ in sorted({seen.tag.round for seen in view.received(kind, sender)}):
+                if round_ in rounds:
+                    yield from _of_one(view, kind, exposed, sender, round_)
+
+
+def _of_one(view: View, kind: Kind, exposed: Exposed, sender: PartyId, round_: int) -> Iterator[Evidence]:
+    words = exposed.words.format(sender=sender, round=round_)
+    if exposed.sort == "embedding":
+        yield from embedding_of(view, kind, round_, words, [sender])
+    elif exposed.sort == "gradients":
+        yield from gradients_of(view, kind, round_, words, [sender], (sender,))
+    else:
+        yield Evidence(exposed.sort, words, (sender,), messages=tuple(view.received(kind, sender, round_)))
 
 
 def embedding_of(

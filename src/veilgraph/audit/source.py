@@ -1,7 +1,8 @@
-"""Where evidence comes from: what the audit asks of a paradigm's messages.
+"""Where more evidence comes from than rows expose by themselves: what a paradigm's messages hold together.
 
 A package with a paradigm of its own adds a ``Source`` of the same name by an entry point of the group
-``veilgraph.evidence``; without one the audit tests what must say nothing, and lists what reveals something.
+``veilgraph.evidence``; without one the audit tests what must say nothing, attacks what rows expose, and lists what
+else reveals something.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class OpenedSum:
 
 
 class Source:
-    """What the messages of a paradigm hold; this one knows nothing of them."""
+    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose."""
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
-        """What a party is meant to have, that attacks can be mounted on.
+        """What a party is meant to have, that attacks can be mounted on, beside what rows expose one by one.
 
         Args:
             view: of the party.
@@ -86,8 +87,6 @@ SOURCES: Final[Registry[Source]] = Registry(
     "veilgraph.evidence",
     {
         "vertical": "veilgraph.audit.sources.vertical:VERTICAL",
-        "horizontal": "veilgraph.audit.sources.horizontal:HORIZONTAL",
-        "local": "veilgraph.audit.sources.node_dp:NODE_DP",
     },
     kind="veilgraph.audit.source:Source",
 )

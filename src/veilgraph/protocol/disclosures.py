@@ -124,7 +124,7 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
         what="; ".join(row.what for row in rows),
         protection="none" if any(row.protection == "none" for row in rows) else rows[0].protection,
         why=" ".join(dict.fromkeys(row.why for row in rows)),
-        reveals=tuple(dict.fromkeys(told.what.name for row in rows for told in row.reveals)),
+        reveals=tuple(dict.fromkeys(told.name for row in rows for told in row.reveals)),
         epsilon_release=None if cost is None else _finite(_epsilon_of_one(settings, entry.kind, cost)),
         epsilon_total=None if cost is None else _finite(cost.epsilon_total),
     )

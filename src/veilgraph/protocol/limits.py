@@ -14,7 +14,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.revealed import RevelationName, bounded, causes
+from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements
 
 REASON_CHARACTERS: Final = 500
 """No reason for a refusal is longer."""
@@ -76,7 +76,8 @@ def revelations(job: JobSettings) -> dict[str, str]:
     Returns:
         Name → its statement. Fewer names are less said.
     """
-    return {told.name: told.statement for told in causes(job)}
+    known = statements(job)
+    return {name: known[name] for name in causes(job)}
 
 
 def refusal(
@@ -155,7 +156,8 @@ def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) 
 
 def revealed_of(job: JobSettings, party: PartyId) -> dict[str, str]:
     """What a job reveals of one party's own data: name → its statement."""
-    return {told.name: told.statement for told in causes(job, party)}
+    known = statements(job)
+    return {name: known[name] for name in causes(job, party)}
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
@@ -248,7 +250,7 @@ def _unaccepted(
 ) -> str | None:
     holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
     accepted = {*limits.may_reveal, *(bounded(job) if holds else ())}
-    found = {**besides, **{told.name: cause for told, cause in causes(job, party).items()}}
+    found = {**besides, **causes(job, party)}
     new = [f"{name} ({cause})" for name, cause in found.items() if name not in accepted]
     if not new:
         return None

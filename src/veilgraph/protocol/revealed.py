@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
-from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import Row
 
 
@@ -23,46 +23,46 @@ def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[Row[An
     return [row for row in paradigm_of(job).rows if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
-def causes(job: JobSettings, party: PartyId | None = None) -> dict[Revelation, str]:
-    """What a job's settings make it reveal → these settings, in the order of its paradigm's rows.
+def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
+    """Name of what a job's settings make it reveal → these settings, in the order of its paradigm's rows.
 
     Args:
         job: the job.
         party: of whose data it has to tell others something; None: of anybody's.
     """
     true = {told for row in _rows(job) for told in row.reveals}
-    found = dict[Revelation, str]()
+    found = dict[str, str]()
     for told in _told(paradigm_of(job).rows):
         if told in true and (party is None or party in told.whose(job)) and (cause := told.cause(job)):
-            found.setdefault(told.what, cause)
+            found.setdefault(told.name, cause)
     return found
 
 
 def bounded(job: JobSettings) -> frozenset[str]:
     """Names of what comes of a job's noised values alone, so that a finite ε bounds what it tells."""
     rows = list(_rows(job))
-    bare = {told.what.name for row in rows if not row.is_bounded for told in row.reveals}
-    return frozenset(told.what.name for row in rows for told in row.reveals) - bare
+    bare = {told.name for row in rows if not row.is_bounded for told in row.reveals}
+    return frozenset(told.name for row in rows for told in row.reveals) - bare
 
 
 def statements(job: JobSettings) -> dict[str, str]:
     """Name → who learns what, of all that jobs of its paradigm may reveal."""
-    return {told.what.name: told.what.statement for told in _told(paradigm_of(job).rows)}
+    return {told.name: told.statement for told in _told(paradigm_of(job).rows)}
 
 
 @cache
-def all_revelations() -> Mapping[str, Revelation]:
-    """Name → revelation, of all paradigms that are installed.
+def all_revelations() -> Mapping[str, str]:
+    """Name → who learns what, of all paradigms that are installed.
 
     Raises:
         ConfigError: two call different things by one name, or a package cannot be loaded.
     """
-    found = dict[str, Revelation]()
+    found = dict[str, str]()
     for paradigm in PARADIGMS:
         for told in _told(PARADIGMS[paradigm].rows):
-            if found.setdefault(told.what.name, told.what) != told.what:
+            if found.setdefault(told.name, told.statement) != told.statement:
                 raise ConfigError(
-                    f"paradigm {paradigm!r} calls something else {told.what.name!r} than another does, and parties "
+                    f"paradigm {paradigm!r} calls something else {told.name!r} than another does, and parties "
                     "accept revelations by name; rename it in that package, or remove the package"
                 )
     return MappingProxyType(found)

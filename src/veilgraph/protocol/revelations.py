@@ -16,63 +16,44 @@ from veilgraph.protocol.job import JobSettings
 J_contra = TypeVar("J_contra", bound=JobSettings, contravariant=True)
 
 
-@dataclass(frozen=True)
-class Revelation:
-    """Something that a party may learn.
-
-    Attributes:
-        name: by which a party's limits call it.
-        statement: who learns what, in one sentence.
-    """
-
-    name: str
-    statement: str
-
-
 def _publishing(job: JobSettings) -> Sequence[PartyId]:
     return job.publishing
 
 
 @dataclass(frozen=True, eq=False)
 class Told(Generic[J_contra]):
-    """A revelation of a paradigm's jobs.
+    """What messages of a paradigm's jobs may reveal.
 
     Attributes:
-        what: is revealed.
+        name: by which a party's limits call it, in every paradigm for the same.
+        statement: who learns what, in one sentence.
         cause: the settings that make a job's messages reveal it; empty where a party's own tables do.
         whose: the parties of whose data it tells others something.
     """
 
-    what: Revelation
+    name: str
+    statement: str
     cause: Callable[[J_contra], str]
     whose: Callable[[J_contra], Sequence[PartyId]] = _publishing
 
 
-EMBEDDING_SUMS: Final = Revelation(
-    "embedding-sums",
-    "The server sees the sum over the holders of every node's embeddings, which depend on all features and edges, and "
-    "the gradient of that sum.",
-)
-SINGLE_EMBEDDINGS: Final = Revelation(
-    "single-embeddings",
-    "The server sees every holder's embedding of every node by itself and, with more than one round or layer, every "
-    "holder's gradients by themselves.",
-)
-POOLED_DEGREES: Final = Revelation(
-    "pooled-degrees",
-    "The server learns the exact sum over the holders of every node's degree, or of the weights of its edges.",
-)
-SINGLE_DEGREES: Final = Revelation(
-    "single-degrees",
-    "The server learns every node's exact degree, or sum of edge weights, at every holder.",
-)
-TRAINING_ROWS: Final = Revelation(
-    "training-rows",
-    "Gradients go in the clear: the server and every holder can infer which nodes are trained on and which of those "
-    "share a class or, in paradigm horizontal, a holder the class itself.",
-)
-PERTURBED_FEATURES: Final = Revelation(
-    "perturbed-features",
-    "The label holder, with model.initial.method=perturbed every holder, sees every node's features as the node itself "
-    "perturbed them, with the job's ε; how many columns there are is in the clear.",
-)
+# fmt: off
+EMBEDDING_SUMS: Final = (
+    "embedding-sums", "The server sees the sum over the holders of every node's embeddings, which depend on all "
+    "features and edges, and the gradient of that sum.")
+SINGLE_EMBEDDINGS: Final = (
+    "single-embeddings", "The server sees every holder's embedding of every node by itself and, with more than one "
+    "round or layer, every holder's gradients by themselves.")
+POOLED_DEGREES: Final = (
+    "pooled-degrees", "The server learns the exact sum over the holders of every node's degree, or of the weights of "
+    "its edges.")
+SINGLE_DEGREES: Final = (
+    "single-degrees", "The server learns every node's exact degree, or sum of edge weights, at every holder.")
+TRAINING_ROWS: Final = (
+    "training-rows", "Gradients go in the clear: the server and every holder can infer which nodes are trained on and "
+    "which of those share a class or, in paradigm horizontal, a holder the class itself.")
+PERTURBED_FEATURES: Final = (
+    "perturbed-features", "The label holder, with model.initial.method=perturbed every holder, sees every node's "
+    "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.")
+# fmt: on
+"""Name and statement of what jobs of several paradigms reveal."""

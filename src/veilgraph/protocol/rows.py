@@ -60,6 +60,19 @@ class Ends(Generic[J_contra]):
 
 
 @dataclass(frozen=True, eq=False)
+class Exposed:
+    """What of one sender's messages attacks can be mounted on, round by round.
+
+    Attributes:
+        sort: rows of the sender's nodes; gradients of such rows, step by step; or what nodes perturbed by themselves.
+        words: what it is, ``{sender}``'s, of ``{round}``.
+    """
+
+    sort: Literal["embedding", "gradients", "releases"]
+    words: str
+
+
+@dataclass(frozen=True, eq=False)
 class Row(Generic[J_contra]):
     """What messages of one kind between some parties carry, in jobs of which all facts are true.
 
@@ -75,6 +88,7 @@ class Row(Generic[J_contra]):
         when: what has to be true of a job.
         paid: whether the sender's ledger pays for it.
         rounds: of the tags of the messages that carry it; all by default.
+        exposed: what of it the audit attacks by itself; what several messages make together its ``Source`` finds.
     """
 
     kind: Kind
@@ -86,6 +100,7 @@ class Row(Generic[J_contra]):
     when: tuple[Fact[J_contra], ...] = ()
     paid: bool = False
     rounds: range = ANY
+    exposed: Exposed | None = None
 
     @property
     def is_bounded(self) -> bool:
@@ -176,4 +191,5 @@ def released_features(told: Told[J_contra]) -> Row[J_contra]:
         "holder", "holder", lambda job, sender, receiver: sender in job.releasing and receiver in job.learning
     )
     what = "every node's features, perturbed by itself, a single time"
-    return Row(Kind.PERTURBED_FEATURES, ends, what, "noise", PERTURBED, (told,), paid=True)
+    exposed = Exposed("releases", "features that {sender}'s nodes perturbed")
+    return Row(Kind.PERTURBED_FEATURES, ends, what, "noise", PERTURBED, (told,), paid=True, exposed=exposed)

@@ -15,7 +15,6 @@ from veilgraph.audit.evidence import (
 from veilgraph.audit.passes import Passes, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import OpenedSum, Source
-from veilgraph.audit.sources.node_dp import perturbed
 from veilgraph.audit.sources.vertical_joined import joined
 from veilgraph.audit.twin import trained_twin
 from veilgraph.audit.view import View
@@ -43,7 +42,7 @@ class VerticalSource(Source):
         if view.party == SERVER:
             yield from _at_server(trained)
             return
-        yield from (*_initial(trained), *perturbed(trained), *_combined(trained), *_asked(view))
+        yield from (*_initial(trained), *_combined(trained), *_asked(view))
         if view.party != view.settings.data.label_party:
             yield from (*_returned(trained), *_initial_gradients(trained))
 

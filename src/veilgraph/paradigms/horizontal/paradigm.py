@@ -35,7 +35,7 @@ class Horizontal(Paradigm[HorizontalJob]):
         self, job: HorizontalJob, features: Sequence[NumericFeatures | CategoricalFeatures]
     ) -> dict[str, str]:
         filled = any(feature.missing == "mean" for feature in features)
-        return {COLUMNS.what.name: "nodes.features with missing=mean"} if filled else {}
+        return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf

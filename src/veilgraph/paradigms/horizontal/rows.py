@@ -13,7 +13,6 @@ from veilgraph.protocol.revelations import (
     SINGLE_DEGREES,
     SINGLE_EMBEDDINGS,
     TRAINING_ROWS,
-    Revelation,
     Told,
 )
 from veilgraph.protocol.rows import (
@@ -28,6 +27,7 @@ from veilgraph.protocol.rows import (
     TO_HOLDER,
     TO_SERVER,
     TWO_HOLDERS,
+    Exposed,
     Fact,
     Row,
     judgement,
@@ -49,90 +49,45 @@ def _standardised(job: HorizontalJob) -> str:
     return "data.feature_scaling=standard" if scaled else ""
 
 
+# fmt: off
 COLUMNS: Final = Told[HorizontalJob](
-    Revelation(
-        "column-statistics",
-        "Every holder learns how many rows all holders' tables have and every feature column's mean and variance over "
-        "them, and each of two holders works out the other's exactly.",
-    ),
-    _standardised,
-)
+    "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
+    "and variance over them, and each of two holders works out the other's exactly.", _standardised)
 NODES: Final = Told[HorizontalJob](
-    Revelation(
-        "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks."
-    ),
-    _paradigm,
-)
+    "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
+    _paradigm)
 EDGES: Final = Told[HorizontalJob](
-    Revelation(
-        "edge-lists",
-        "The server learns which edges several holders have, by hashes under a key that it lacks, and a holder learns "
-        "which of its edges an earlier holder has.",
-    ),
-    lambda _: "horizontal.edges=deduplicate",
-)
+    "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
+    "holder learns which of its edges an earlier holder has.", lambda _: "horizontal.edges=deduplicate")
 MAXIMA: Final = Told[HorizontalJob](
-    Revelation(
-        "embedding-maxima",
-        "The server sees the element-wise maximum, or minimum, over the holders of every node's embeddings in every "
-        "layer, which depend on all features and edges, and its gradient.",
-    ),
-    _aggregate,
-)
-SUMS: Final = Told[HorizontalJob](EMBEDDING_SUMS, _aggregate)
-SINGLE: Final = Told[HorizontalJob](SINGLE_EMBEDDINGS, lambda job: f"horizontal.combine={job.horizontal.combine}")
+    "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
+    "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
+SUMS: Final = Told[HorizontalJob](*EMBEDDING_SUMS, _aggregate)
+SINGLE: Final = Told[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"horizontal.combine={job.horizontal.combine}")
 RAW: Final = Told[HorizontalJob](
-    Revelation(
-        "raw-features",
-        "The first layer shows the server raw features: joined with those of neighbours or, with update=concat and "
-        "with aggregates mean and sum, by themselves.",
-    ),
-    lambda _: "horizontal.message=none",
-)
-POOLED: Final = Told[HorizontalJob](POOLED_DEGREES, _aggregate)
-SINGLE_POOLED: Final = Told[HorizontalJob](SINGLE_DEGREES, _aggregate)
+    "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
+    "update=concat and with aggregates mean and sum, by themselves.", lambda _: "horizontal.message=none")
+POOLED: Final = Told[HorizontalJob](*POOLED_DEGREES, _aggregate)
+SINGLE_POOLED: Final = Told[HorizontalJob](*SINGLE_DEGREES, _aggregate)
 GLOBAL: Final = Told[HorizontalJob](
-    Revelation(
-        "global-embeddings",
-        "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate itself, and where "
-        "its own part prevails: others' features and edges there can be inferred.",
-    ),
-    _paradigm,
-)
-TRAINED: Final = Told[HorizontalJob](TRAINING_ROWS, _paradigm)
+    "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
+    "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
+TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _paradigm)
 SPREAD: Final = Told[HorizontalJob](
-    Revelation(
-        "edge-gradients",
-        "Gradients of layers before the last go in the clear: the server sees each holder's and every holder their sum "
-        "at its nodes, and they tell of edges around the training nodes.",
-    ),
-    lambda job: f"horizontal.layers={job.horizontal.layers}",
-)
+    "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
+    "holder their sum at its nodes, and they tell of edges around the training nodes.",
+    lambda job: f"horizontal.layers={job.horizontal.layers}")
 WEIGHTS: Final = Told[HorizontalJob](
-    Revelation(
-        "weight-gradients",
-        "Every holder sees, in every step, the sum over the holders of the gradients of the weights that all share, "
-        "and of the loss.",
-    ),
-    _paradigm,
-)
+    "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
+    "that all share, and of the loss.", _paradigm)
 TALLIES: Final = Told[HorizontalJob](
-    Revelation(
-        "label-tallies",
-        "Every holder learns the number of all training nodes and, at every evaluation, sums over the holders of "
-        "losses and of how many nodes of each class, in each split, are taken for which.",
-    ),
-    _paradigm,
-)
+    "label-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
+    "holders of losses and of how many nodes of each class, in each split, are taken for which.", _paradigm)
 SUMMANDS: Final = Told[HorizontalJob](
-    Revelation(
-        "single-summands",
-        "Each of two holders can subtract its own part from the sums of weight gradients, losses and class counts, and "
-        "has the other's exactly.",
-    ),
-    lambda _: "paradigm=horizontal, 2 holders",
-)
+    "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses and "
+    "class counts, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
+# fmt: on
 # In which jobs
 
 SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.horizontal.combine == "secure-max")
@@ -161,6 +116,8 @@ _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
+_LAYERS: Final = Exposed("embedding", "{sender}'s embedding of layer {round}")
+_GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global embedding of layer {round}")
 
 
 def _summed(kind: Kind, what: str, told: Told[HorizontalJob], *single: Told[HorizontalJob]) -> list[Row[HorizontalJob]]:
@@ -186,9 +143,9 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
     Row(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
         rounds=EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
-        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS),
+        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS, exposed=_LAYERS),
     Row(Kind.EMBEDDING, TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
-        (SUMS, SINGLE), (ADDED,), rounds=EMBEDDINGS),
+        (SUMS, SINGLE), (ADDED,), rounds=EMBEDDINGS, exposed=_LAYERS),
     Row(Kind.EMBEDDING, TO_SERVER, "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
         rounds=EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
@@ -201,7 +158,7 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
         "its nodes, as it has all weights but the server's.", (GLOBAL,)),
     Row(Kind.GRADIENT, TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
         "none", "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
-        (TRAINED,)),
+        (TRAINED,), exposed=_GRADIENTS),
     Row(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
     Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",

@@ -6,7 +6,7 @@ from typing import Final
 
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
-from veilgraph.protocol.revelations import PERTURBED_FEATURES, Revelation, Told
+from veilgraph.protocol.revelations import PERTURBED_FEATURES, Told
 from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, PERTURBED, Ends, Row, released_features
 
 
@@ -25,11 +25,9 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
 
 
 LABELS: Final = Told[NodeDpJob](
-    Revelation(
-        "perturbed-labels",
-        "The label holder sees labels under randomised response with the job's ε, and in the clear which nodes have "
-        "one for training or validation.",
-    ),
+    "perturbed-labels",
+    "The label holder sees labels under randomised response with the job's ε, and in the clear "
+    "which nodes have one for training or validation.",
     _labels,
     _of_labels,
 )
@@ -41,7 +39,7 @@ LABELS_RELEASED: Final = Ends[NodeDpJob](
 ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
-    released_features(Told[NodeDpJob](PERTURBED_FEATURES, _features, lambda job: job.releasing)),
+    released_features(Told[NodeDpJob](*PERTURBED_FEATURES, _features, lambda job: job.releasing)),
     Row(
         Kind.PERTURBED_LABELS,
         LABELS_RELEASED,

@@ -14,7 +14,6 @@ from veilgraph.protocol.revelations import (
     SINGLE_DEGREES,
     SINGLE_EMBEDDINGS,
     TRAINING_ROWS,
-    Revelation,
     Told,
 )
 from veilgraph.protocol.rows import (
@@ -79,64 +78,40 @@ def _once(_: VerticalJob) -> str:
     return "privacy.schedule=once"
 
 
-_OUTPUT: Final = Revelation(
-    "output-embeddings", "The label holder sees the server's output for every node, and predicts from it."
-)
-_AS_OUTPUT: Final = Revelation(
-    "combined-as-output",
-    "The label holder sees the last combined embedding of every node itself: with concat every holder's part alone, "
-    "with two holders it can subtract its own; edges can be inferred.",
-)
+# fmt: off
+_OUTPUT: Final = (
+    "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.")
+_AS_OUTPUT: Final = (
+    "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
+    "holder's part alone, with two holders it can subtract its own; edges can be inferred.")
 H0: Final = Told[VerticalJob](
-    Revelation(
-        "initial-embeddings",
-        "Every holder sees h0, the joint linear image of all holders' features of every node, after every change of "
-        "its weights; the changes tell of inner products of the nodes' features.",
-    ),
-    _method,
-)
+    "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
+    "every change of its weights; the changes tell of inner products of the nodes' features.", _method)
 H0_GRADIENTS: Final = Told[VerticalJob](
-    Revelation(
-        "initial-gradients",
-        "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero rows tell of the "
-        "edges around the training nodes.",
-    ),
-    _method,
-)
+    "initial-gradients", "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero "
+    "rows tell of the edges around the training nodes.", _method)
 SINGLE_H0: Final = Told[VerticalJob](
-    Revelation(
-        "single-initial-embeddings",
-        "Each of two holders can subtract its own part from h0 and its gradient and has, in every step, the linear "
-        "image of the other's features and the other's gradient exactly.",
-    ),
-    lambda job: f"{_method(job)}, 2 holders",
-)
+    "single-initial-embeddings", "Each of two holders can subtract its own part from h0 and its gradient and has, in "
+    "every step, the linear image of the other's features and the other's gradient exactly.",
+    lambda job: f"{_method(job)}, 2 holders")
 COMBINED: Final = Told[VerticalJob](
-    Revelation(
-        "combined-embeddings",
-        "Every holder sees the combined embeddings of all rounds but the last; holders and server then know what goes "
-        "into propagation and what comes out, from which edges can be inferred.",
-    ),
-    lambda job: f"model.rounds={job.model.rounds}",
-)
-OUTPUT: Final = Told[VerticalJob](_OUTPUT, _every_job, _others)
-AS_OUTPUT: Final = Told[VerticalJob](_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
-RELEASE: Final = (Told[VerticalJob](_OUTPUT, _once, _others), Told[VerticalJob](_AS_OUTPUT, _once, _others))
-SUMS: Final = Told[VerticalJob](EMBEDDING_SUMS, _strategy)
-SINGLE: Final = Told[VerticalJob](SINGLE_EMBEDDINGS, _single)
-POOLED: Final = Told[VerticalJob](POOLED_DEGREES, _strategy)
-SINGLE_POOLED: Final = Told[VerticalJob](SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
-TRAINED: Final = Told[VerticalJob](TRAINING_ROWS, _every_job, _label_holder)
+    "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
+    "then know what goes into propagation and what comes out, from which edges can be inferred.",
+    lambda job: f"model.rounds={job.model.rounds}")
+OUTPUT: Final = Told[VerticalJob](*_OUTPUT, _every_job, _others)
+AS_OUTPUT: Final = Told[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
+RELEASE: Final = (Told[VerticalJob](*_OUTPUT, _once, _others), Told[VerticalJob](*_AS_OUTPUT, _once, _others))
+SUMS: Final = Told[VerticalJob](*EMBEDDING_SUMS, _strategy)
+SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
+POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
+SINGLE_POOLED: Final = Told[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, _every_job, _label_holder)
 EDGES: Final = Told[VerticalJob](
-    Revelation(
-        "label-holder-edges",
-        "Gradients in the clear are spread over the label holder's edges: the server and every holder learn of its "
-        "edges around the training nodes.",
-    ),
-    lambda job: f"model.head.logit_hops={job.model.head.logit_hops}",
-    _label_holder,
-)
+    "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
+    "holder learn of its edges around the training nodes.",
+    lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
 
+# fmt: on
 # In which jobs, and between whom
 
 NOISED: Final = Fact[VerticalJob](
@@ -228,7 +203,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS)),
     Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
         (SECURE_SUM, TWO_HOLDERS)),
-    released_features(Told[VerticalJob](PERTURBED_FEATURES, _perturbed)),
+    released_features(Told[VerticalJob](*PERTURBED_FEATURES, _perturbed)),
     # COMBINE
     *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
              ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS),
