@@ -32,7 +32,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale spu reproduce clean
+.PHONY: docs help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every ro
 
 goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/goldens, or BASE=main: that commit's, made here
 	@$(BIN)/python -m tests.goldens $(if $(BASE),--base $(BASE))
+
+docs: $(INSTALLED) ## write again what is made of the code: docs/architecture.svg
+	@$(BIN)/python -m docs.picture
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }

@@ -1,1 +1,1 @@
-"""Across organisations: NVIDIA FLARE's provisioning, sites and jobs around the same role code."""
+"""Across organisations: NVIDIA FLARE's provisioning, sites and jobs around the same roles."""

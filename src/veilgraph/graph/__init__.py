@@ -1,1 +1,1 @@
-"""Party graphs: what one party holds, public data sets, simulated vertical splits."""
+"""What one party holds: nodes, edges, features, labels; data sets, and how they are divided."""

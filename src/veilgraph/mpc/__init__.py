@@ -1,1 +1,1 @@
-"""Secure computation over Z_2^64: sharing, the dealer, the secure product, masked sums."""
+"""Secure computation over Z_2^64: sharing, the dealer, products, masked sums, intersection."""

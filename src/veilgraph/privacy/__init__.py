@@ -1,1 +1,1 @@
-"""Differential privacy: events, mechanisms, calibration, accountant, ledger. No job uses them yet."""
+"""Differential privacy: events, mechanisms, calibration, accountant, ledger, publisher."""

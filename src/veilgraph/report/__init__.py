@@ -1,1 +1,1 @@
-"""What a run shows: curves and tables."""
+"""What a run shows: tables, curves, the page of a run."""

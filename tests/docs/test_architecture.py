@@ -1,0 +1,79 @@
+"""What the architecture page says is so: the picture, the paths, the walks, and where calls climb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from docs.picture import PICTURE, draw, imports, needed, reachable
+from tests.docs.walks import SOURCE, Walk, recorded_walks
+
+PAGE = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+NOW, _, BEFORE = PAGE.partition("At commit 3df527e")
+ROOMS = imports()
+FLOORS = list(ROOMS)
+
+
+def rows_of(text: str) -> dict[str, Walk]:
+    """Moment → the files of its row."""
+    found = re.findall(r"^\|.*?\| ([^|]+) \| `([^`|]+ → [^`|]+)` \|$", text, re.MULTILINE)
+    return {moment: tuple(files.split(" → ")) for moment, files in found}
+
+
+def test_the_picture_is_that_of_the_imports() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == draw(), "make docs"
+
+
+def test_the_picture_leaves_out_no_room_and_no_import_that_does_not_follow_from_others() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages == set(ROOMS)
+    few = needed(ROOMS)
+    assert all(reachable(few, room) == reachable(ROOMS, room) for room in ROOMS)
+    assert needed({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()})["a"] == {"b"}
+    table = re.findall(r"^\| ((?:`\w+/?`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)/`", " ".join(table))) == set(ROOMS)
+
+
+def test_every_path_leads_somewhere() -> None:
+    now = NOW + BEFORE.partition("\n## ")[2]
+    paths = {
+        path.strip()
+        for span in re.findall(r"`([^`\n]+)`", now)
+        for path in span.split("→")
+        if path.strip().split("/")[0] in ROOMS and "/" in path and "*" not in path
+    }
+    assert len(paths) > 30
+    assert [path for path in sorted(paths) if not _exists(SOURCE / path.removesuffix("/"))] == []
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.with_suffix(".py").is_file()
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[Walk]]:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    with pytest.MonkeyPatch.context() as patch:
+        return recorded_walks(tmp_path_factory.mktemp("walks"), patch)
+
+
+def test_walks_pass_the_files_that_the_page_says(walks: Mapping[str, set[Walk]]) -> None:
+    told = rows_of(NOW)
+    assert len(told) >= 12
+    start = ("run/launch", "run/jobs", "run/party")
+    assert {moment: walk for moment, walk in told.items() if (*start, *walk) not in walks[moment]} == {}
+
+
+def test_no_call_climbs_but_by_the_callbacks_that_the_page_names(walks: Mapping[str, set[Walk]]) -> None:
+    climbs = {
+        (caller, called)
+        for walk in set().union(*walks.values())
+        for caller, called in pairwise(walk)
+        if FLOORS.index(called.split("/")[0]) < FLOORS.index(caller.split("/")[0])
+    }
+    named = re.findall(r"^- `([\w/]+) → ([\w/]+)`: ", NOW, re.MULTILINE)
+    assert climbs == set(named)
