@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +16,8 @@ from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
 from veilgraph.nn.local.custom import CustomModel
+from veilgraph.nn.partitioned.group import MachineGroup
+from veilgraph.nn.partitioned.local import Machines
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
@@ -207,6 +209,10 @@ class Role(ABC):
             return None
         counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
         return self.session.streams.generator(purpose, *counters)
+
+    def sharing(self) -> Callable[[MachineGroup], Machines] | None:
+        """How a group of the party's machines computes its local part from then on; None where it has none to share."""
+        return None
 
     def infer_only(self) -> None:
         """Announces that no backward pass will follow, so that nothing is prepared for one."""

@@ -6,19 +6,15 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Final, cast
+from typing import Final
 
 import torch
 
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.rendezvous import lead, open_door
 from veilgraph.nn.partitioned.secret import new_secret, read_secret
-from veilgraph.paradigms.vertical.data_holder import DataHolder
-from veilgraph.paradigms.vertical.network import HolderNetwork
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings
@@ -62,11 +58,10 @@ def spread(role: Role, machines: Machines | None) -> Iterator[None]:
         return
     session = role.session
     check_spread(session.settings)
-    if not isinstance(role, DataHolder):
+    if (share := role.sharing()) is None:
         raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
-    local, model = cast(HolderNetwork, role.modules()["holder"]).local, vertical(session.settings).model
     with _group(machines, session.link.party, session.settings.timeout_s) as group:
-        several = distribute(local, role.adjacency, model.local, model.dim, len(session.holders), group)
+        several = share(group)
         yield
         several.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.partitioned.group import MachineGroup
+from veilgraph.nn.partitioned.local import Machines, distribute
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
@@ -56,6 +58,12 @@ class DataHolder(Role):
         self._batches: BatchPass | None = None
         self._cut: HolderCut
         self._h0: Tensor
+
+    @override
+    def sharing(self) -> Callable[[MachineGroup], Machines]:
+        model, holders = vertical(self.session.settings).model, len(self.session.holders)
+        local = self._network.local
+        return lambda group: distribute(local, self.adjacency, model.local, model.dim, holders, group)
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
