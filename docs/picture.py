@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 PICTURE: Final = ROOT / "docs" / "architecture.svg"
 _PACKAGE: Final = "veilgraph"
 
-_WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 350, 56, 60, 26, 20
+_WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 350, 56, 60, 26, 40
 _LETTERS: Final = 58
 """Of a line in a box."""
 _STYLE: Final = """
@@ -101,13 +101,13 @@ def draw() -> str:
 
 
 def _way(start: tuple[int, int], end: tuple[int, int], floors: int) -> str:
-    """From a box down to another: straight to the next floor, else around the corner at the other's column."""
+    """From a box down to another: straight to the next floor, else between the columns and in from the left."""
     (x1, y1), (x2, y2) = start, end
     middle = _WIDTH // 2
-    if floors == 1 or x1 == x2:
+    if floors == 1:
         shift = middle // 2 * ((x2 > x1) - (x2 < x1))
         return f"M{x1 + middle + shift},{y1 + _HEIGHT} L{x2 + middle - shift},{y2}"
-    return f"M{x1 + (_WIDTH if x2 > x1 else 0)},{y1 + _HEIGHT // 2} H{x2 + middle} V{y2}"
+    return f"M{x1 + middle},{y1 + _HEIGHT} v{_DOWN // 2} H{x2 - _ACROSS // 2} V{y2 + _HEIGHT // 2} H{x2}"
 
 
 def _box(room: str, x: int, y: int) -> str:
