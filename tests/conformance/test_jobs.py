@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,11 @@ from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, save
 from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import SERVER
 from veilgraph.graph.embedded import synthetic_data
-from veilgraph.link.sockets import SocketLink, socket_mesh
 from veilgraph.mpc import ring
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run import jobs
 from veilgraph.run.jobs import load_result, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
@@ -117,37 +114,21 @@ def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:
     assert torch.equal(load_result(other.path).predictions.probabilities, one.predictions.probabilities)
 
 
-def run_over_sockets(programs: Mapping[PartyId, Callable[[Link], None]], timeout_s: float, tick: object) -> None:
-    """Stands in for ``run_threads``: over the sockets that join processes."""
-    mesh = socket_mesh(list(programs))
-
-    def run(party: PartyId) -> None:
-        with closing(SocketLink(party, mesh[party], timeout_s)) as link:
-            programs[party](link)
-
-    with ThreadPoolExecutor(len(programs)) as pool:
-        for ended in [pool.submit(run, party) for party in programs]:
-            ended.result()
-
-
 @pytest.mark.parametrize("variant", HORIZONTAL.values(), ids=HORIZONTAL.keys())
-def test_horizontal_jobs_over_memory_and_over_sockets(
-    tmp_path: Path, variant: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_horizontal_jobs_over_memory_and_over_sockets(tmp_path: Path, variant: Settings) -> None:
     settings = horizontal_job(3, variant, {"train": {"epochs": 3}})
     assert (horizontal(settings).horizontal.message, horizontal(settings).horizontal.aggregate) == ("linear", "max")
     assert horizontal(settings).horizontal.edges == "may-overlap"
     one, again = train(settings, tmp_path / "one"), train(settings, tmp_path / "again")
-    monkeypatch.setattr(jobs, "run_threads", run_over_sockets)
-    other = train(settings, tmp_path / "other")
+    other = train(settings, tmp_path / "other", link="sockets")
     for run in (again, other):
         assert_same(one, run)
         assert run.summary["sent_bytes"] == one.summary["sent_bytes"]
         assert model_bytes(run.path) == model_bytes(one.path), "nothing in a model is of the session"
-    assert torch.equal(predict(other.path).probabilities, one.predictions.probabilities)
+    assert torch.equal(predict(other.path, link="sockets").probabilities, one.predictions.probabilities)
 
 
-def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path) -> None:
     """What is learnt hangs on what was released and on nothing else; all go on from one release."""
     settings = local_job(3, PRIVATE_LABELS, {"data": BY_NODE})
     first = train(settings, tmp_path / "first")
@@ -158,20 +139,16 @@ def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path, monkeypatch: p
         for done in ("summary.json", "metrics.jsonl", "parties/A/model.safetensors"):
             (run / done).unlink()
         shutil.rmtree(run / "parties" / "A" / "checkpoints")
-        with monkeypatch.context() as patch:
-            if name == "sockets":
-                patch.setattr(jobs, "run_threads", run_over_sockets)
-            runs.append(resume(run))
+        runs.append(resume(run, link=name))
     for again in runs:
         assert_same_local(first, again)
         assert model_bytes(again.path) == model_bytes(first.path)
         assert again.summary["sent_bytes"] == runs[0].summary["sent_bytes"]
         ledgers = [(run.path / "parties" / "B" / "ledger.jsonl").read_bytes() for run in (first, again)]
         assert ledgers[0] == ledgers[1]
-    monkeypatch.setattr(jobs, "run_threads", run_over_sockets)
-    over = train(settings, tmp_path / "over")
+    over = train(settings, tmp_path / "over", link="sockets")
     assert over.summary["sent_bytes"] == first.summary["sent_bytes"]
-    assert torch.equal(predict(over.path).probabilities, over.predictions.probabilities)
+    assert torch.equal(predict(over.path, link="sockets").probabilities, over.predictions.probabilities)
 
 
 def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_lost_connection(
         wait_for(lambda: lines_of(run) >= epochs, 30, f"{epochs} epochs")
         time.sleep(source.uniform(0, 0.01))
 
-    def run_over_sockets(programs: Programs, timeout_s: float, tick: Callable[[], None]) -> None:
+    def run_over_sockets(programs: Programs, *_: object) -> None:
         errors.update(cut_while_running(programs, one, other, ready))
         raise PeerFailed("the test's own")
 

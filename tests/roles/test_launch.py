@@ -148,7 +148,7 @@ FAILS = "import os, sys; os.write(int(sys.argv[1]), {!r}); sys.exit(3)"
 SLEEPS = "import time; time.sleep({})"
 WAITS_FOR_END = """
 import os, socket, sys
-ends = dict(end.rsplit('=', 1) for end in sys.argv[2:])
+ends = dict(end.rsplit('=', 1) for end in sys.argv[3:])
 end = socket.socket(fileno=int(ends[{!r}]))
 end.recv(1)
 os.write(int(sys.argv[1]), {!r})
@@ -176,7 +176,7 @@ def test_processes_that_end_well() -> None:
 def test_each_process_gets_its_own_ends_only() -> None:
     talk = """
 import os, socket, sys
-ends = dict(end.rsplit('=', 1) for end in sys.argv[2:])
+ends = dict(end.rsplit('=', 1) for end in sys.argv[3:])
 for peer, number in ends.items():
     socket.socket(fileno=os.dup(int(number))).sendall(ME.encode())
 for peer, number in ends.items():

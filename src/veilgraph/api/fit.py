@@ -40,6 +40,7 @@ def fit(
     ids: GivenIds | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
+    link: str | None = None,
     private_seeds: bool = False,
     record_views: bool = False,
     view_passes: int | None = None,
@@ -59,6 +60,7 @@ def fit(
         ids: horizontal, with graphs: holder → an id for each of its rows, where they are not ``Data.n_id`` already.
         custom: for ``model.local.model: custom``, makes the user's local model for a width.
         processes: run every party in a process of its own; the result is the same.
+        link: what joins them, one of ours or of an installed package; default: memory, and sockets between processes.
         private_seeds: every party draws its weights from a seed of its own. Without, all learn from the job's seed: the
             run can be repeated, but whoever has the job can compute every party's initial weights, and from them and
             the first h^0 another's features.
@@ -81,6 +83,7 @@ def fit(
         custom=custom,
         ids=found,
         processes=processes,
+        link=link,
         private_seeds=private_seeds,
         record_views=record_views,
         view_passes=view_passes,

@@ -83,6 +83,15 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
 ]
 Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
+LinkName = Annotated[
+    str | None,
+    typer.Option(
+        "--link",
+        metavar="NAME",
+        help="What joins the parties: memory, sockets, or one of an installed package. Default: memory, and sockets "
+        "between processes.",
+    ),
+]
 
 
 def command(

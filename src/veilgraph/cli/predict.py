@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import Processes, command, messages
+from veilgraph.cli.app import LinkName, Processes, command, messages
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
@@ -26,6 +26,7 @@ def predict_command(
     ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
     processes: Processes = False,
+    link: LinkName = None,
 ) -> None:
     """Predict classes and their probabilities with a trained run, through the same joint protocol.
 
@@ -39,7 +40,7 @@ def predict_command(
     from veilgraph.run.jobs import predict  # noqa: PLC0415
 
     with messages().status("predicting"):
-        predictions = predict(run, chosen, ids=wanted, processes=processes)
+        predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)
     text = predictions.csv()
     if out is None:
         typer.echo(text, nl=False)

@@ -11,6 +11,7 @@ import typer
 
 from veilgraph.cli.app import (
     INTERRUPTED,
+    LinkName,
     Out,
     Overrides,
     Processes,
@@ -43,6 +44,7 @@ def train_command(
     out: Out = None,
     overrides: Overrides = None,
     processes: Processes = False,
+    link: LinkName = None,
     private_seeds: Annotated[
         bool,
         typer.Option(
@@ -88,6 +90,7 @@ def train_command(
             settings,
             path,
             processes=processes or bool(counts),
+            link=link,
             private_seeds=private_seeds,
             record_views=record_views,
             view_passes=view_passes,
@@ -110,6 +113,7 @@ def resume_command(
         ),
     ] = False,
     processes: Processes = False,
+    link: LinkName = None,
     machines: MachinesOption = None,
 ) -> None:
     """Go on with a run, with its own job and seeds, to the result that it would have had.
@@ -122,7 +126,14 @@ def resume_command(
 
     settings = RunDirectory.open(run).settings
     with _resumable(run), _progress(settings) as progress:
-        result = resume(run, restart=restart, processes=processes or bool(counts), machines=counts, progress=progress)
+        result = resume(
+            run,
+            restart=restart,
+            processes=processes or bool(counts),
+            link=link,
+            machines=counts,
+            progress=progress,
+        )
     show_result(result)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, LinkError, PeerFailed, ProtocolError
-from veilgraph.core.types import PartyId, Tag
+from veilgraph.core.types import Link, PartyId, Tag
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, sendable
+from veilgraph.link.factory import LinkFactory, Network
 from veilgraph.link.mailbox import Mailbox
 
 
-class MemoryHub:
+class MemoryHub(Network):
     """Connects all parties of a job.
 
     Args:
@@ -32,12 +34,13 @@ class MemoryHub:
         if len(set(names)) < len(names):
             raise ConfigError(f"parties {', '.join(names)}: every party needs a name of its own")
         self._mailboxes = {name: Mailbox(name, [other for other in names if other != name]) for name in names}
-        self._links = {name: MemoryLink(self, name, timeout_s) for name in names}
+        super().__init__({name: MemoryLink(self, name, timeout_s) for name in names})
         self._gone: dict[PartyId, PeerFailed] = {}
         self._lock = threading.Lock()
         self._max_message_bytes = max_message_bytes
 
-    def link(self, party: PartyId) -> MemoryLink:
+    @override
+    def link(self, party: PartyId) -> Link:
         """The end of ``party``, the same at every call.
 
         Raises:
@@ -46,6 +49,7 @@ class MemoryHub:
         self._check_known(party)
         return self._links[party]
 
+    @override
     def fail(self, party: PartyId, error: BaseException) -> None:
         """Ends the job for everyone because ``party`` failed.
 
@@ -136,3 +140,16 @@ class MemoryLink:
     def close(self) -> None:
         """Leaves the hub: the others' further receives from this party raise ``PeerFailed``."""
         self._hub.leave(self._party)
+
+
+class MemoryFactory(LinkFactory):
+    """Of parties that are threads."""
+
+    @override
+    def network(
+        self, parties: Sequence[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> Network:
+        return MemoryHub(parties, timeout_s, max_message_bytes)
+
+
+MEMORY = MemoryFactory()

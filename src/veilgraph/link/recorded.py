@@ -13,6 +13,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.message import Message
+from veilgraph.link.wrapper import Wrapper
 
 Direction = Literal["sent", "received"]
 
@@ -32,7 +33,7 @@ class TrafficEntry:
     bytes: int
 
 
-class RecordedLink:
+class RecordedLink(Wrapper):
     """A ``Link`` that counts messages and bytes as they are sent and as they are received.
 
     Args:
@@ -44,15 +45,11 @@ class RecordedLink:
     def __init__(
         self, link: Link, keep_transcript: bool = False, keep: Callable[[Message], None] | None = None
     ) -> None:
-        self._link, self._keep = link, keep
+        super().__init__(link)
+        self._keep = keep
         self._lock = threading.Lock()
         self._counts: dict[tuple[Direction, PartyId, Kind], tuple[int, int]] = {}
         self._transcript: list[Message] | None = [] if keep_transcript else None
-
-    @property
-    def party(self) -> PartyId:
-        """Name of the party on this end."""
-        return self._link.party
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Sends over the wrapped link; counted once it succeeded. Errors as the wrapped link's."""
@@ -76,14 +73,6 @@ class RecordedLink:
             message = Message(self.party, self.party, tag, make())
             with self._lock:
                 self._keep(message)
-
-    def expect(self, unread_bytes: int) -> None:
-        """As the wrapped link."""
-        self._link.expect(unread_bytes)
-
-    def close(self) -> None:
-        """Closes the wrapped link; what was recorded stays."""
-        self._link.close()
 
     def traffic(self) -> list[TrafficEntry]:
         """The counts so far, sorted by direction, peer and kind."""

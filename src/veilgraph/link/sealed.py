@@ -28,6 +28,7 @@ from veilgraph.link.channel import FRAME_BYTES, MAX_HELLO_BYTES, Channel, FrameK
 from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, encode
 from veilgraph.link.identity import Identity
 from veilgraph.link.pieces import Assembly, Outgoing, frame_sizes
+from veilgraph.link.wrapper import Wrapper
 
 SEGMENT_BYTES: Final = 1 << 30
 """Data sealed by one call; AES-GCM of ``cryptography`` takes less than 2 GiB."""
@@ -38,7 +39,7 @@ _REFUSAL: Final = b"refused: "
 _HELLO_ROUND, _CONFIRMATION_ROUND = range(2)
 
 
-class SealedLink:
+class SealedLink(Wrapper):
     """A ``Link`` whose messages with its peers only they can read or change.
 
     The handshake is made by ``establish``, or by the first send or receive with anyone: so every party makes it before
@@ -67,7 +68,7 @@ class SealedLink:
     ) -> None:
         if len({link.party, *peers}) < 1 + len(peers):
             raise ConfigError(f"peers {', '.join(peers)} of {link.party}: name every other party once")
-        self._link = link
+        super().__init__(link)
         self._channels = {peer: Channel(identity, link.party, peer, session, secrets=secrets) for peer in peers}
         self._max_message_bytes = max_message_bytes
         self._establishing = threading.Lock()
@@ -76,11 +77,6 @@ class SealedLink:
         self._rounds_sent = dict.fromkeys(peers, 0)
         self._opened = {peer: _Numbers() for peer in peers}
         self._opening = threading.Lock()
-
-    @property
-    def party(self) -> PartyId:
-        """Name of the party on this end."""
-        return self._link.party
 
     def establish(self) -> None:
         """Agrees on keys with every peer, once; later calls do nothing, or fail as the first did.
@@ -124,14 +120,6 @@ class SealedLink:
             return self._open(sender, tag, frame)
         except ProtocolError as error:
             raise ProtocolError(f"{self.party} cannot open {tag} from {sender}: {error}") from error
-
-    def expect(self, unread_bytes: int) -> None:
-        """As the wrapped link."""
-        self._link.expect(unread_bytes)
-
-    def close(self) -> None:
-        """Closes the wrapped link."""
-        self._link.close()
 
     def _seal(self, channel: Channel, tag: Tag, tensor: Tensor) -> Tensor:
         message = Outgoing(channel, *encode(tag, tensor, self._max_message_bytes), SEGMENT_BYTES)

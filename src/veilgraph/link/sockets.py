@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from typing import Final
 
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
-from veilgraph.core.types import PartyId, Tag
+from veilgraph.core.types import Link, PartyId, Tag
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
+from veilgraph.link.factory import Invitation, LinkFactory, Network
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.stream import read_message
 
@@ -154,6 +156,33 @@ class SocketLink:
         finally:
             _drop(connection)
             self._mailbox.fail(peer, failure)
+
+
+class SocketFactory(LinkFactory):
+    """Of parties that are processes, or threads: every two have a pair of connected sockets."""
+
+    @override
+    def network(
+        self, parties: Sequence[PartyId], timeout_s: float, max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> Network:
+        mesh = socket_mesh(parties)
+        return Network({name: SocketLink(name, ends, timeout_s, max_message_bytes) for name, ends in mesh.items()})
+
+    @override
+    def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, Invitation]:
+        return {
+            party: Invitation([f"{peer}={end.fileno()}" for peer, end in ends.items()], list(ends.values()))
+            for party, ends in socket_mesh(parties).items()
+        }
+
+    @override
+    def join(self, party: PartyId, arguments: Sequence[str], timeout_s: float) -> Link:
+        ends = dict(each.rsplit("=", 1) for each in arguments)
+        sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
+        return SocketLink(party, sockets, timeout_s)
+
+
+SOCKETS = SocketFactory()
 
 
 def _fill(connection: socket.socket, peer: PartyId, view: memoryview) -> None:

@@ -7,9 +7,10 @@ from torch import Tensor
 from veilgraph.core.trace import Trace
 from veilgraph.core.types import Link, PartyId, Tag
 from veilgraph.link.codec import encoded_size
+from veilgraph.link.wrapper import Wrapper
 
 
-class TracedLink:
+class TracedLink(Wrapper):
     """A ``Link`` whose sends and receives are spans of a trace: tags, peers, bytes on the wire, times, and no values.
 
     Args:
@@ -18,12 +19,8 @@ class TracedLink:
     """
 
     def __init__(self, link: Link, trace: Trace) -> None:
-        self._link, self._trace = link, trace
-
-    @property
-    def party(self) -> PartyId:
-        """Name of the party on this end."""
-        return self._link.party
+        super().__init__(link)
+        self._trace = trace
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Sends over the wrapped link: a span and an arrow's tail. Errors as the wrapped link's."""
@@ -40,14 +37,6 @@ class TracedLink:
             facts["bytes"] = encoded_size(tensor)
             self._trace.flow_ends(_arrow(sender, self.party, tag))
             return tensor
-
-    def expect(self, unread_bytes: int) -> None:
-        """As the wrapped link."""
-        self._link.expect(unread_bytes)
-
-    def close(self) -> None:
-        """Closes the wrapped link; the trace stays."""
-        self._link.close()
 
 
 def _arrow(sender: PartyId, receiver: PartyId, tag: Tag) -> str:

@@ -17,6 +17,7 @@ from veilgraph.core.randomness import private_seed
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
@@ -60,6 +61,7 @@ def train(
     custom: CustomModel | None = None,
     ids: GivenIds | None = None,
     processes: bool = False,
+    link: str | None = None,
     private_seeds: bool = False,
     record_views: bool = False,
     view_passes: int | None = None,
@@ -79,6 +81,7 @@ def train(
         ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
             ``Data`` may have them as ``Data.n_id`` in its place.
         processes: run every party in a process of its own.
+        link: what joins them, of ``veilgraph.link.factory.LINKS``; default: memory, and sockets between processes.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
             can compute every party's initial weights, and from them and the first h^0 another's features.
@@ -97,6 +100,7 @@ def train(
     """
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
+    wire = _wire(link, processes=processes)
     inputs = gather_inputs(settings, parties, ids, out)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
@@ -109,7 +113,7 @@ def train(
             run.party(party).record_views(passes_kept(settings) if view_passes is None else view_passes or None)
         if profile:
             run.party(party).keep_trace()
-    return _train(run, settings, "train", custom, processes=processes, machines=machines, progress=progress)
+    return _train(run, settings, "train", custom, wire, processes=processes, machines=machines, progress=progress)
 
 
 def resume(
@@ -118,6 +122,7 @@ def resume(
     restart: bool = False,
     custom: CustomModel | None = None,
     processes: bool = False,
+    link: str | None = None,
     machines: Mapping[PartyId, int] = _ONE_EACH,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
@@ -131,6 +136,7 @@ def resume(
             what the others have trained. What is replaced is kept until there is something newer at every party.
         custom: as in ``train``.
         processes: as in ``train``.
+        link: as in ``train``.
         machines: as in ``train``.
         progress: as in ``train``.
 
@@ -145,7 +151,8 @@ def resume(
     _check_custom(settings, custom, processes=processes)
     _check_machines(settings, machines, processes=processes)
     work: SimulatedWork = "restart" if restart else "resume"
-    return _train(run, settings, work, custom, processes=processes, machines=machines, progress=progress)
+    wire = _wire(link, processes=processes)
+    return _train(run, settings, work, custom, wire, processes=processes, machines=machines, progress=progress)
 
 
 def predict(
@@ -155,6 +162,7 @@ def predict(
     ids: Sequence[str] | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
+    link: str | None = None,
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
@@ -170,6 +178,7 @@ def predict(
             machine any holder's node of a horizontal run.
         custom: as in ``train``.
         processes: run every party in a process of its own.
+        link: as in ``train``.
 
     Raises:
         RunError: the run is not complete.
@@ -185,7 +194,8 @@ def predict(
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(run.summary["nodes"]))
-        _run(run, settings, "predict", custom, processes=processes, tick=lambda: None)
+        wire = _wire(link, processes=processes)
+        _run(run, settings, "predict", custom, wire, processes=processes, tick=lambda: None)
     everything = _predictions(run)
     if ids is not None:
         return _all_predictions(run).of_ids(ids)
@@ -226,7 +236,7 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
     run = RunDirectory.create(out, settings)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
-    _run(run, settings, "align", None, processes=processes, tick=lambda: None)
+    _run(run, settings, "align", None, _wire(None, processes=processes), processes=processes, tick=lambda: None)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
@@ -237,12 +247,14 @@ def _train(
     settings: JobSettings,
     work: SimulatedWork,
     custom: CustomModel | None,
+    wire: str,
     *,
     processes: bool,
     machines: Mapping[PartyId, int],
     progress: Progress,
 ) -> TrainResult:
-    _run(run, settings, work, custom, processes=processes, tick=lambda: progress(run.metrics()), machines=machines)
+    tick = lambda: progress(run.metrics())  # noqa: E731
+    _run(run, settings, work, custom, wire, processes=processes, tick=tick, machines=machines)
     progress(run.metrics())
     parties = (*settings.data.names, SERVER)
     _merge_traces(run, parties)
@@ -264,36 +276,34 @@ def _run(
     settings: JobSettings,
     work: SimulatedWork,
     custom: CustomModel | None,
+    wire: str,
     *,
     processes: bool,
     tick: Callable[[], None],
     machines: Mapping[PartyId, int] = _ONE_EACH,
 ) -> None:
     parties = (*settings.data.names, SERVER)
-    with run.lock():
-        _launch(run, settings, work, custom, parties, processes=processes, tick=tick, machines=machines)
-
-
-def _launch(
-    run: RunDirectory,
-    settings: JobSettings,
-    work: SimulatedWork,
-    custom: CustomModel | None,
-    parties: Sequence[PartyId],
-    *,
-    processes: bool,
-    tick: Callable[[], None],
-    machines: Mapping[PartyId, int],
-) -> None:
-    if processes:
-        command = ["-m", "veilgraph.run.worker", str(run.path), work]
-        run_processes({party: [*command, party, str(machines.get(party, 1))] for party in parties}, tick)
-        return
 
     def program(party: PartyId) -> Callable[[Link], None]:
         return lambda link: run_simulated(run, party, work, link, custom, machines.get(party))
 
-    run_threads({party: program(party) for party in parties}, settings.timeout_s, tick)
+    with run.lock():
+        if processes:
+            command = ["-m", "veilgraph.run.worker", str(run.path), work]
+            run_processes({party: [*command, party, str(machines.get(party, 1))] for party in parties}, tick, wire)
+        else:
+            run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, wire)
+
+
+def _wire(link: str | None, *, processes: bool) -> str:
+    """What joins the parties.
+
+    Raises:
+        ConfigError: there is no such link.
+    """
+    wire = (IN_PROCESSES if processes else IN_THREADS) if link is None else link
+    LINKS.check("link", wire)
+    return wire
 
 
 def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processes: bool) -> None:

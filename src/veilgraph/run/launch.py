@@ -1,4 +1,4 @@
-"""Runs the parties of a job on this machine. Only this file chooses the wire."""
+"""Runs the parties of a job on this machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ import torch
 
 from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
 from veilgraph.core.types import Link, PartyId
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.sockets import socket_mesh
+from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
 
 Result = TypeVar("Result")
@@ -42,21 +41,23 @@ _MALLOC_OPTIONS: Final = {
 
 
 def run_threads(
-    programs: Mapping[PartyId, Callable[[Link], Result]], timeout_s: float, tick: Tick
+    programs: Mapping[PartyId, Callable[[Link], Result]], timeout_s: float, tick: Tick, wire: str = IN_THREADS
 ) -> dict[PartyId, Result]:
-    """Runs every party's program in a thread of its own over the in-memory link.
+    """Runs every party's program in a thread of its own.
 
     Args:
         programs: party → what it does with its link.
         timeout_s: longest wait for a message.
         tick: called now and then in the calling thread, for progress.
+        wire: what joins them, of ``LINKS``.
 
     Raises:
+        ConfigError: there is no such wire.
         VeilgraphError: the first cause when a party failed; the others then stop with ``PeerFailed``. A party that
             does not stop within the grace period is left behind.
     """
     keep_freed_memory()
-    hub = MemoryHub(list(programs), timeout_s)
+    network = LINKS.find("link", wire).network(list(programs), timeout_s)
     threads_before = torch.get_num_threads()
     share_cores(len(programs))
     results: dict[PartyId, Result] = {}
@@ -64,10 +65,10 @@ def run_threads(
 
     def run(party: PartyId) -> None:
         try:
-            results[party] = programs[party](hub.link(party))
+            results[party] = programs[party](network.link(party))
         except BaseException as error:  # noqa: BLE001  (raised again by the launcher)
             failures[party] = error
-            hub.fail(party, error)
+            network.fail(party, error)
 
     threads = [threading.Thread(target=run, args=(party,), name=f"party {party}", daemon=True) for party in programs]
     try:
@@ -76,7 +77,7 @@ def run_threads(
         _wait(lambda: any(thread.is_alive() for thread in threads), lambda: bool(failures), tick)
     except BaseException as error:
         for party in programs:
-            hub.fail(party, error)
+            network.fail(party, error)
         _wait(lambda: any(thread.is_alive() for thread in threads), lambda: True, lambda: None)
         raise
     finally:
@@ -86,35 +87,41 @@ def run_threads(
     return {party: results[party] for party in programs}
 
 
-def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick) -> None:
-    """Runs every party in an operating-system process of its own over local socket pairs.
+def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick, wire: str = IN_PROCESSES) -> None:
+    """Runs every party in an operating-system process of its own.
 
     Each process gets its command and, appended, the descriptor of a file for the error that it fails with
-    (``report_failure``) and ``peer=file descriptor`` for each other party. It inherits no other descriptor but a
-    standard input that ends with this process.
+    (``report_failure``), the wire and its invitation. It inherits no other descriptor but a standard input that ends
+    with this process.
+
+    Args:
+        commands: party → what it runs.
+        tick: called now and then, for progress.
+        wire: what joins them, of ``LINKS``.
 
     Raises:
+        ConfigError: there is no such wire, or it joins no processes.
         VeilgraphError: the first cause when a party failed. A party that does not stop within the grace period is
             ended.
     """
-    mesh = socket_mesh(list(commands))
+    invited = LINKS.find("link", wire).invitations(list(commands))
     processes: dict[PartyId, subprocess.Popen[bytes]] = {}
     with ExitStack() as stack:
         outputs = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
         reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
         stack.callback(_end, processes)
         for party, command in commands.items():
-            ends = {peer: end.fileno() for peer, end in mesh[party].items()}
+            arguments, inherited = invited[party].arguments, invited[party].inherited
             report = reports[party].fileno()
             processes[party] = subprocess.Popen(
-                [sys.executable, *command, str(report), *(f"{peer}={number}" for peer, number in ends.items())],
-                pass_fds=[report, *ends.values()],
+                [sys.executable, *command, str(report), wire, *arguments],
+                pass_fds=[report, *(each.fileno() for each in inherited)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=outputs[party],
             )
-            for end in mesh[party].values():
-                end.close()
+            for each in inherited:
+                each.close()
         _wait(
             lambda: any(process.poll() is None for process in processes.values()),
             lambda: any(process.poll() for process in processes.values()),

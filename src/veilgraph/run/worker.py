@@ -1,18 +1,17 @@
-"""Entry point of one party's process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES REPORT PEER=FD ...``.
+"""Entry point of one party's process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES REPORT WIRE ...``.
 
 MACHINES is how many processes share the party's local part, 1 for this one alone. REPORT is the descriptor of the file
-for the error that it fails with.
+for the error that it fails with; WIRE what joins the parties, with the arguments of its invitation.
 Started by ``run.launch.run_processes``; a user has no need to call it.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.link.sockets import SocketLink
+from veilgraph.link.factory import LINKS
 from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 from veilgraph.run.party import SimulatedWork, run_simulated
 from veilgraph.run.run_directory import RunDirectory
@@ -22,15 +21,13 @@ _WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "r
 
 def main(arguments: list[str]) -> int:
     """Runs the party and returns the exit code."""
-    path, work, party, machines, report, *peers = arguments
+    path, work, party, machines, report, wire, *invitation = arguments
     end_with_launcher()
     keep_freed_memory()
     try:
         run = RunDirectory.open(Path(path))
-        ends = dict(peer.rsplit("=", 1) for peer in peers)
-        share_cores(len(peers) + 1)
-        sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
-        link = SocketLink(party, sockets, run.settings.timeout_s)
+        share_cores(len(run.settings.data.names) + 1)
+        link = LINKS[wire].join(party, invitation, run.settings.timeout_s)
         run_simulated(run, party, _WORKS[work], link, machines=int(machines) if int(machines) > 1 else None)
     except VeilgraphError as error:
         return report_failure(error, int(report))
