@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -33,9 +32,6 @@ from veilgraph.run.jobs import train
 
 TABLE: tuple[Row[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))
 """Of all paradigms, what several share once."""
-PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
-OF_THEIR_OWN = {Kind.BLINDED_IDS, Kind.ID_TOKENS, Kind.COMMON_IDS, Kind.SEAL}
-"""Kinds of alignment and sealing, which are documented by themselves."""
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "default": (2, {}),
@@ -78,29 +74,6 @@ def test_every_kind_has_a_row(kind: Kind) -> None:
     assert any(row.kind is kind for row in TABLE)
 
 
-def sides(words: str) -> tuple[str, ...]:
-    """Who is meant by a side of protocol.md's arrows: each, server, or some holder."""
-    return {"each": ("holder", "server"), "server": ("server",)}.get(words, ("holder",))
-
-
-def side(words: str) -> str:
-    return SERVER if words == SERVER else "holder"
-
-
-def test_rows_and_the_protocol_name_the_same_messages() -> None:
-    text = PROTOCOL.read_text(encoding="utf-8")
-    documented = {
-        (Kind[name], f"{sender} to {receiver}")
-        for name, senders, receivers in re.findall(r"(?m)^\| ([A-Z_]+) \| \d+ \| ([\w ]+) → ([\w ]+) \|", text)
-        for sender in sides(senders)
-        for receiver in sides(receivers)
-        if not sender == receiver == "server"
-    }
-    rows = {(row.kind, f"{side(row.ends.sender)} to {side(row.ends.receiver)}") for row in TABLE}
-    assert documented <= rows
-    assert {kind for kind, _ in rows - documented} <= OF_THEIR_OWN
-
-
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind.name} {row.what}")
 def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert row.what
@@ -109,6 +82,13 @@ def test_rows_are_whole_and_say_where_nothing_protects(row: Any) -> None:
     assert ("in the clear" in row.what) <= (row.protection == "none" or row.kind is Kind.PERTURBED_LABELS)
     assert row.is_bounded == ("noisy" in row.what or row.protection == "noise")
     assert not (row.is_bounded and "Not protected" in row.why)
+
+
+@pytest.mark.parametrize("name", PARADIGMS)
+def test_every_message_has_a_form(name: str) -> None:
+    rows = PARADIGMS[name].rows
+    formed = {(row.kind, row.ends.sender, row.ends.receiver) for row in rows if row.forms}
+    assert {(row.kind, row.ends.sender, row.ends.receiver) for row in rows} == formed
 
 
 # Whole jobs

@@ -29,12 +29,14 @@ class Told(Generic[J_contra]):
         statement: who learns what, in one sentence.
         cause: the settings that make a job's messages reveal it; empty where a party's own tables do.
         whose: the parties of whose data it tells others something.
+        jobs: in which it is revealed, for the documentation, where its rows' facts do not say so.
     """
 
     name: str
     statement: str
     cause: Callable[[J_contra], str]
     whose: Callable[[J_contra], Sequence[PartyId]] = _publishing
+    jobs: str = ""
 
 
 # fmt: off

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Literal
+from typing import Final, Generic, Literal, NamedTuple
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
@@ -33,10 +33,16 @@ class Fact(Generic[J_contra]):
     Attributes:
         words: the option, for the documentation.
         holds: whether it is.
+        opposite: what is true of all other jobs, where that has a name.
     """
 
     words: str
     holds: Callable[[J_contra], bool]
+    opposite: Fact[J_contra] | None = None
+
+    def otherwise(self, words: str) -> Fact[J_contra]:
+        """The opposite."""
+        return Fact(words, lambda job: not self.holds(job), self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +63,20 @@ class Ends(Generic[J_contra]):
         """Whether these two parties are meant."""
         roles = (sender == SERVER, receiver == SERVER) == (self.sender == SERVER, self.receiver == SERVER)
         return roles and (self.among is None or self.among(job, sender, receiver))
+
+
+class Form(NamedTuple):
+    """What messages look like on the wire, for the documentation: its notation is that of docs/protocol.md.
+
+    Attributes:
+        tag: step and round.
+        shape: type and shape.
+        part: of a session in which they are sent.
+    """
+
+    tag: str
+    shape: str
+    part: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +109,7 @@ class Row(Generic[J_contra]):
         paid: whether the sender's ledger pays for it.
         rounds: of the tags of the messages that carry it; all by default.
         exposed: what of it the audit attacks by itself; what several messages make together its ``Source`` finds.
+        forms: of the messages; none where the row says more of those of another.
     """
 
     kind: Kind
@@ -101,6 +122,7 @@ class Row(Generic[J_contra]):
     paid: bool = False
     rounds: range = ANY
     exposed: Exposed | None = None
+    forms: tuple[Form, ...] = ()
 
     @property
     def is_bounded(self) -> bool:
@@ -119,7 +141,7 @@ LABELLED_TO_HOLDER: Final = Ends[JobSettings]("label holder", "holder", lambda j
 LABELLED_TO_SERVER: Final = Ends[JobSettings]("label holder", SERVER, lambda job, sender, _: _has_labels(job, sender))
 
 TWO_HOLDERS: Final = Fact[JobSettings]("two holders", lambda job: len(job.data.names) == 2)
-MORE_HOLDERS: Final = Fact[JobSettings]("three holders or more", lambda job: len(job.data.names) > 2)
+MORE_HOLDERS: Final = TWO_HOLDERS.otherwise("three holders or more")
 JUDGED: Final = Fact[JobSettings](
     "not `select_by: last`", lambda job: not job.learns_alone and job.train.select_by != "last"
 )
@@ -152,15 +174,22 @@ _RANKED: Final = (
     "Every party allows it: the order follows from messages that the sender was meant to get, not from its own data; "
     "whether it is right, the receiver alone knows."
 )
+_AUDIT: Final = "an [audit](audit.md#across-organisations)"
 
 # One row, few lines: a table is read across.
 # fmt: off
 COMMON_ROWS: Final[tuple[Row[JobSettings], ...]] = (
-    *(Row(Kind.HELLO, ends, "facts of the job", "public", _HELLO) for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
-    *(Row(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL)
+    *(Row(Kind.HELLO, ends, "facts of the job", "public", _HELLO,
+          forms=(Form("0, 0 … 8", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
-    *(Row(Kind.AUDIT_QUESTION, ends, "random pairs of nodes", "random", _ASKED) for ends in (TO_HOLDER, TO_SERVER)),
-    *(Row(Kind.AUDIT_ANSWER, ends, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED)
+    *(Row(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL,
+          forms=(Form("0, 0 … 1", "uint8 [bytes]", "handshake of a `SealedLink`, which no command uses"),))
+      for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
+    *(Row(Kind.AUDIT_QUESTION, ends, "random pairs of nodes", "random", _ASKED,
+          forms=(Form("0, 0 … 1", "uint8 [bytes of JSON]; int64 [pairs, 2]", _AUDIT),))
+      for ends in (TO_HOLDER, TO_SERVER)),
+    *(Row(Kind.AUDIT_ANSWER, ends, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED,
+          forms=(Form("answer, 0 … 2", "uint8 [bytes of JSON]; int64 [targets, 2]; float32 [targets]", _AUDIT),))
       for ends in (TO_HOLDER, FROM_SERVER)),
 )
 """What every job has: agreement, sealing, audits across organisations."""
@@ -168,12 +197,14 @@ COMMON_ROWS: Final[tuple[Row[JobSettings], ...]] = (
 ALIGNMENT_ROWS: Final[tuple[Row[JobSettings], ...]] = (
     Row(Kind.BLINDED_IDS, TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
-        "ids a holder has."),
+        "ids a holder has.", forms=(Form("piece, holders passed", "uint8 [≤ 8,192, 33]", "alignment"),)),
     Row(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
         "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
-        "holder has and how many they have in common."),
+        "holder has and how many they have in common.",
+        forms=(Form("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
     Row(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
-        "The purpose of alignment: the receiver learns which of its own ids all other holders have."),
+        "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
+        forms=(Form("0, 0", "uint8 [N, 16]", "alignment"),)),
 )
 """Where rows of all holders are the same nodes."""
 # fmt: on
@@ -182,14 +213,27 @@ ALIGNMENT_ROWS: Final[tuple[Row[JobSettings], ...]] = (
 def judgement(ends: Ends[JobSettings]) -> Row[JobSettings]:
     """What the label holder tells of the validation scores."""
     why = "In the clear: tells whether the validation scores rose, not by how much."
-    return Row(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(JUDGED,))
+    form = Form("epoch, 0", "bool [2]: best so far, stop", "every evaluation but the last inference")
+    return Row(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(JUDGED,), forms=(form,))
 
 
-def released_features(told: Told[J_contra]) -> Row[J_contra]:
+def released_features(told: Told[J_contra], *when: Fact[J_contra]) -> Row[J_contra]:
     """Features that nodes perturbed by themselves, as a paradigm reveals them."""
     ends = Ends[JobSettings](
         "holder", "holder", lambda job, sender, receiver: sender in job.releasing and receiver in job.learning
     )
     what = "every node's features, perturbed by itself, a single time"
     exposed = Exposed("releases", "features that {sender}'s nodes perturbed")
-    return Row(Kind.PERTURBED_FEATURES, ends, what, "noise", PERTURBED, (told,), paid=True, exposed=exposed)
+    form = Form("0, 0", "int64 [N, m], uint8 [N, F_i] or float32 [N, F_i]", "[release](#a-local-job)")
+    return Row(
+        Kind.PERTURBED_FEATURES,
+        ends,
+        what,
+        "noise",
+        PERTURBED,
+        (told,),
+        when,
+        paid=True,
+        exposed=exposed,
+        forms=(form,),
+    )

@@ -27,8 +27,10 @@ from veilgraph.protocol.rows import (
     TO_HOLDER,
     TO_SERVER,
     TWO_HOLDERS,
+    Ends,
     Exposed,
     Fact,
+    Form,
     Row,
     judgement,
 )
@@ -52,7 +54,8 @@ def _standardised(job: HorizontalJob) -> str:
 # fmt: off
 COLUMNS: Final = Told[HorizontalJob](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
-    "and variance over them, and each of two holders works out the other's exactly.", _standardised)
+    "and variance over them, and each of two holders works out the other's exactly.", _standardised,
+    jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
 NODES: Final = Told[HorizontalJob](
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
     _paradigm)
@@ -91,9 +94,9 @@ SUMMANDS: Final = Told[HorizontalJob](
 # In which jobs
 
 SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.horizontal.combine == "secure-max")
-CLEAR: Final = Fact[HorizontalJob]("`combine: max`", lambda job: not SECURE_MAX.holds(job))
-POOLING: Final = Fact[HorizontalJob]("`aggregate: max`, `min`", lambda job: job.horizontal.pools)
-ADDED: Final = Fact[HorizontalJob]("`aggregate: mean`, `sum`", lambda job: not job.horizontal.pools)
+CLEAR: Final = SECURE_MAX.otherwise("`combine: max`")
+POOLING: Final = Fact[HorizontalJob]("`aggregate: max/min`", lambda job: job.horizontal.pools)
+ADDED: Final = POOLING.otherwise("`aggregate: mean/sum`")
 MEAN: Final = Fact[HorizontalJob]("`aggregate: mean`", lambda job: job.horizontal.aggregate == "mean")
 DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: job.horizontal.edges == "deduplicate")
 NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.horizontal.message == "none")
@@ -101,6 +104,9 @@ FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fix
 MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.horizontal.layers > 1)
 MORE_LEARNING: Final = Fact[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.horizontal)) > 1
+)
+FIRST_TO_HOLDER: Final = Ends[HorizontalJob](
+    "first holder", "holder", lambda job, sender, _: sender == job.data.names[0]
 )
 
 # What is sent
@@ -116,15 +122,19 @@ _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
+_EMBEDDINGS: Final = (Form("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
+_RETURNED: Final = (Form("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
 _LAYERS: Final = Exposed("embedding", "{sender}'s embedding of layer {round}")
 _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global embedding of layer {round}")
 
 
-def _summed(kind: Kind, what: str, told: Told[HorizontalJob], *single: Told[HorizontalJob]) -> list[Row[HorizontalJob]]:
+def _summed(
+    kind: Kind, what: str, told: Told[HorizontalJob], *single: Told[HorizontalJob], forms: tuple[Form, ...]
+) -> list[Row[HorizontalJob]]:
     """The rows of a sum that holders open among themselves: of two, each has the other's."""
     return [
-        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS,)),
-        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, *single), (TWO_HOLDERS,)),
+        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS,), forms=forms),
+        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, *single), (TWO_HOLDERS,), forms=forms),
     ]
 
 
@@ -134,66 +144,79 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
     *COMMON_ROWS,
     judgement(LABELLED_TO_SERVER),
     Row(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
-        "Made of random numbers; its secret half stays at the sender."),
+        "Made of random numbers; its secret half stays at the sender.",
+        forms=(Form("0, 0", "uint8 [32]", "set-up"), Form("0, 1", "uint8 [32]", "collection with sums"))),
     # What the server gets in a pass, and gives back
     Row(Kind.MASKED, TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", OPENED,
-        (MAXIMA,), (SECURE_MAX,), rounds=EMBEDDINGS),
+        (MAXIMA,), (SECURE_MAX,), rounds=EMBEDDINGS,
+        forms=(Form("s, l", "ring [⌈ρ·N·s_l/8⌉]", "every pass; fixed first layer: s = 0"),)),
     Row(Kind.MASKED, TO_SERVER, "of raw features in the first layer", "mask", _RAW, (RAW,), (SECURE_MAX, NO_MESSAGE),
         rounds=EMBEDDINGS),
     Row(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
         rounds=EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
-        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS, exposed=_LAYERS),
+        (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
-        (SUMS, SINGLE), (ADDED,), rounds=EMBEDDINGS, exposed=_LAYERS),
+        (SUMS, SINGLE), (CLEAR, ADDED), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
         rounds=EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
         rounds=EMBEDDINGS),
     Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
-        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES),
+        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES, forms=(Form("0, 0", "real [N_p, 1]", "set-up"),)),
     Row(Kind.COMBINED, FROM_SERVER, "global embeddings of the receiver's nodes in the clear, of every layer", "none",
         "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
-        "its nodes, as it has all weights but the server's.", (GLOBAL,)),
+        "its nodes, as it has all weights but the server's.", (GLOBAL,),
+        forms=(Form("s, l", "real [N_p, o_l]", "every pass"),)),
     Row(Kind.GRADIENT, TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
         "none", "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
-        (TRAINED,), exposed=_GRADIENTS),
+        (TRAINED,), exposed=_GRADIENTS, forms=(Form("s, l", "real [N_p, o_l]", "training"),)),
     Row(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
     Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
-        "none", _LABELS, (TRAINED,), (CLEAR, POOLING)),
+        "none", _LABELS, (TRAINED,), (CLEAR, POOLING), forms=_RETURNED),
     Row(Kind.GRADIENT, FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", "none", _LABELS,
-        (TRAINED,), (SECURE_MAX,)),
+        (TRAINED,), (SECURE_MAX,), forms=_RETURNED),
     Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear", "none", _LABELS,
-        (TRAINED,), (ADDED,)),
+        (TRAINED,), (CLEAR, ADDED), forms=_RETURNED),
     Row(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
-        "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LEARNING,)),
+        "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS, MORE_LEARNING)),
     # Lists of nodes and edges
-    Row(Kind.NODE_KEY, TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
-        "No data went in; nobody but the holders may know the key."),
-    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,)),
-    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,)),
+    Row(Kind.NODE_KEY, FIRST_TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
+        "No data went in; nobody but the holders may know the key.", forms=(Form("0, 0", "uint8 [72]", "set-up"),)),
+    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,),
+        forms=(Form("0, 0", "uint8 [N_p, 16]", "set-up"),)),
+    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,),
+        forms=(Form("0, 1", "uint8 [E_p, 16]", "set-up"),)),
     Row(Kind.NODE_PLACES, FROM_SERVER, "number of all nodes, and a random place among them for each of the receiver's",
-        "public", "The order is random and new; it tells the receiver nothing but the number.", when=(SECURE_MAX,)),
+        "public", "The order is random and new; it tells the receiver nothing but the number.", when=(SECURE_MAX,),
+        forms=(Form("0, 0", "int64 [N_p + 1]", "set-up"),)),
     Row(Kind.NODE_PLACES, FROM_SERVER, "which of the receiver's edges count", "none",
-        "Those that do not are an earlier holder's too.", (EDGES,), (DEDUPLICATED,)),
+        "Those that do not are an earlier holder's too.", (EDGES,), (DEDUPLICATED,),
+        forms=(Form("0, 1", "bool [E_p]", "set-up"),)),
     # The secure maximum
     Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
-        "Made of random numbers; nobody but the server and the receiver may know it.", when=(SECURE_MAX,)),
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=(SECURE_MAX,),
+        forms=(Form("0, 1", "uint8 [32]", "set-up"),)),
     Row(Kind.BIT_CORRELATION, FROM_SERVER, "products of masks of bits under a fresh mask", "random",
-        "Computed from random numbers alone.", when=(SECURE_MAX,)),
+        "Computed from random numbers alone.", when=(SECURE_MAX,),
+        forms=(Form("s, exchange", "int64 [groups, planes, count, ⌈n_b/64⌉]", "every pass, ahead"),)),
     Row(Kind.MASKED_BITS, TO_HOLDER, "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
-        when=(SECURE_MAX,)),
+        when=(SECURE_MAX,), forms=(Form("s, exchange", "int64 [planes, count, ⌈n_b/64⌉]", "every pass"),)),
     Row(Kind.WIN_SHARE, TO_HOLDER, "shares of where the receiver attains the maximum", "share",
         "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
-        (GLOBAL,), (SECURE_MAX,)),
+        (GLOBAL,), (SECURE_MAX,), forms=(Form("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
     # What holders open among themselves
-    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS, SUMMANDS),
-    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, SUMMANDS),
+    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS, SUMMANDS,
+             forms=(Form("s, 0", "ring [W + 1]", "training"),)),
+    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, SUMMANDS,
+             forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [3 + 3C²]", "every evaluation"))),
     # Columns
     Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
-        "No key: the receiver, which should have the same, reads no name but can test one that it guesses."),
-    *_summed(Kind.COLUMN_SUMS, "masked number of rows, sums of columns and of their squares", COLUMNS),
+        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
+        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
+    *_summed(Kind.COLUMN_SUMS, "masked number of rows, sums of columns and of their squares", COLUMNS,
+             forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
 )
 # fmt: on

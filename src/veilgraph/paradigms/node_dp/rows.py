@@ -7,7 +7,7 @@ from typing import Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
 from veilgraph.protocol.revelations import PERTURBED_FEATURES, Told
-from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, PERTURBED, Ends, Row, released_features
+from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, PERTURBED, Ends, Fact, Form, Row, released_features
 
 
 def _features(job: NodeDpJob) -> str:
@@ -36,6 +36,7 @@ LABELS_RELEASED: Final = Ends[NodeDpJob](
     "learner",
     lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
 )
+PRIVATE: Final = Fact[NodeDpJob]("`local.labels`", lambda job: job.local.labels is not None)
 ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
@@ -47,6 +48,8 @@ ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
         "noise",
         PERTURBED,
         (LABELS,),
+        (PRIVATE,),
         paid=True,
+        forms=(Form("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
     ),
 )

@@ -34,6 +34,7 @@ from veilgraph.protocol.rows import (
     TWO_HOLDERS,
     Ends,
     Fact,
+    Form,
     Protection,
     Row,
     judgement,
@@ -117,17 +118,18 @@ EDGES: Final = Told[VerticalJob](
 NOISED: Final = Fact[VerticalJob](
     "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
 )
-BARE: Final = Fact[VerticalJob]("no noise", lambda job: not NOISED.holds(job))
-EVERY_STEP: Final = Fact[VerticalJob]("not `schedule: once`", lambda job: not job.learns_alone)
+BARE: Final = NOISED.otherwise("no noise")
 ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.learns_alone)
+EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 COLLABORATIVE: Final = Fact[VerticalJob](
     "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
 )
 SECURE_SUM: Final = Fact[VerticalJob](
     "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
 )
+OWN_NOISE: Final = Fact[VerticalJob]("`initial.method: perturbed`", lambda job: job.feature_release is not None)
 MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.is_masked)
-UNMASKED: Final = Fact[VerticalJob]("not masked", lambda job: not job.is_masked)
+UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = Fact[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
 MORE_ROUNDS: Final = Fact[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
 NO_LAYERS: Final = Fact[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
@@ -156,6 +158,9 @@ _NOISED_SUM: Final = (
 )
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
 _UNCHANGED: Final = "No layer of the server has changed it."
+_EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
+_H0_GRADIENTS: Final = (Form("e, 0", "ring [N, d]", "training"),)
+_RETURNED: Final = (Form("s, r", "real [N, d]", "training"),)
 
 
 def _either(
@@ -166,12 +171,13 @@ def _either(
     reveals: tuple[Told[VerticalJob], ...],
     *when: Fact[VerticalJob],
     rounds: range = ANY,
+    forms: tuple[Form, ...] = (),
 ) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
-        Row(kind, ends, *bare, reveals, (*when, BARE), rounds=rounds),
-        Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds),
+        Row(kind, ends, *bare, reveals, (*when, BARE), rounds=rounds, forms=forms),
+        Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds, forms=forms),
     )
 
 
@@ -184,70 +190,89 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     judgement(LABELLED_TO_SERVER),
     # Initial embeddings
     Row(Kind.KEY, PAIRED, "a fresh public key", "random",
-        "Made of random numbers; its secret half stays at the sender."),
+        "Made of random numbers; its secret half stays at the sender.",
+        forms=(Form("0, 0", "uint8 [32]", "set-up; `once`: between publishing holders"),)),
     Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random",
-        "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,)),
+        "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,),
+        forms=(Form("0, 0", "uint8 [32]", "set-up"),)),
     Row(Kind.CORRELATION, FROM_SERVER, "products of masks under a fresh mask", "random",
-        "Computed from random numbers alone.", when=(COLLABORATIVE,)),
+        "Computed from random numbers alone.", when=(COLLABORATIVE,),
+        forms=(Form("e, 0", "ring [N, d]", "every h⁰"), Form("e, 1", "ring [F_i, d], i the receiver", "training"))),
     Row(Kind.READY, TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
-        "One byte, always the same; a large graph's rows are multiplied in blocks.", when=(COLLABORATIVE,)),
-    Row(Kind.STATIC_DIFFERENCE, TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,)),
+        "One byte, always the same; a large graph's rows are multiplied in blocks.", when=(COLLABORATIVE,),
+        forms=(Form("e, block", "uint8 [1]", "every h⁰ of a graph of more than two blocks"),)),
+    Row(Kind.STATIC_DIFFERENCE, TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,),
+        forms=(Form("0, 0", "ring [N, F_i], i the sender", "set-up"),)),
     Row(Kind.MASKED_OPERAND, TO_HOLDER, "shares of weights and, in training, gradients of h0, minus one-time masks",
-        "mask", _DEALT, when=(COLLABORATIVE,)),
+        "mask", _DEALT, when=(COLLABORATIVE,),
+        forms=(Form("e, 0", "ring [F_i, d], i the receiver", "every h⁰"), Form("e, 1", "ring [N, d]", "training"))),
     Row(Kind.SHARE, TO_HOLDER, "additive shares of h0", "share",
         "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
-        (H0,), (COLLABORATIVE,)),
-    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS)),
+        (H0,), (COLLABORATIVE,), forms=_EVERY_H0),
+    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS),
+        forms=_EVERY_H0),
     Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "mask", OPENED, (H0_GRADIENTS,),
-        (SECURE_SUM, MORE_HOLDERS)),
-    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS)),
+        (SECURE_SUM, MORE_HOLDERS), forms=_H0_GRADIENTS),
+    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS),
+        forms=_EVERY_H0),
     Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
-        (SECURE_SUM, TWO_HOLDERS)),
-    released_features(Told[VerticalJob](*PERTURBED_FEATURES, _perturbed)),
+        (SECURE_SUM, TWO_HOLDERS), forms=_H0_GRADIENTS),
+    released_features(Told[VerticalJob](*PERTURBED_FEATURES, _perturbed), OWN_NOISE),
     # COMBINE
     *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
-             ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS),
+             ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS,
+             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
-             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS),
-    Row(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES),
+             ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
+             forms=(Form("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
+    Row(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES,
+        forms=(Form("0, 0", "ring [N, 1]", "set-up"),)),
     Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node, exactly.",
-        (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES),
+        (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES,
+        forms=(Form("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
     *_either(Kind.MASKED_GRADIENT, TO_SERVER, ("masked gradients of earlier rounds", "mask", OPENED),
-             ("masked noisy gradients of earlier rounds", "mask", _NOISED_SUM), (COMBINED,), MORE_ROUNDS, MASKED),
+             ("masked noisy gradients of earlier rounds", "mask", _NOISED_SUM), (COMBINED,), MORE_ROUNDS, MASKED,
+             forms=(Form("s, r < R", "ring [N, d]", "training"),)),
     # The output
     *_either(Kind.COMBINED, TO_LABELLED,
              ("output z_L in the clear", "none",
               "The label holder needs it for loss and predictions; it tells of all holders' features and edges."),
-             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP),
+             ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP,
+             forms=(Form("s, R", "real [N, w]", "every pass"),)),
     *_either(Kind.COMBINED, TO_LABELLED, ("which is the combined embedding itself", "none", _UNCHANGED),
              ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
              NO_LAYERS),
     *_either(Kind.COMBINED, FROM_SERVER,
              ("combined embeddings of earlier rounds in the clear", "none",
               "Not protected: the receiver can infer other holders' edges from them."),
-             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS),
+             ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS,
+             forms=(Form("s, r < R", "real [N, d]", "every pass"),)),
     *_either(Kind.COMBINED, TO_LABELLED,
              ("the combined release, without noise, in the clear", "none",
               "The label holder trains on it; it tells of the senders' features and edges."),
-             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE),
+             ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE,
+             forms=(Form("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
     # Gradients
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
-             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP),
+             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP,
+             forms=(Form("s, 0", "real [N, w]", "training"),)),
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
     *_either(Kind.GRADIENT, TO_SERVER,
              ("gradients of earlier rounds in the clear", "none",
               "Not protected: the server has the sender's own gradients of the combined embeddings."),
-             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED),
+             ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED,
+             forms=(Form("s, r < R", "real [N, d]", "training"),)),
     *_either(Kind.GRADIENT, TO_LABELLED,
              ("gradient of what the receiver published, in the clear", "none",
               "It comes from the receiver's own labels."),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP, forms=_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
+             forms=_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
 )
