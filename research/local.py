@@ -14,7 +14,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
-from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, ReleasedLabels
+from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
@@ -32,7 +32,7 @@ def train_local_private(
     train: TrainSettings,
     graph: PartyGraph,
     features: AffineFeatures,
-    labels: ReleasedLabels | None = None,
+    labels: NoisyLabels | None = None,
     *,
     seed: int,
     dtype: torch.dtype = torch.float32,
@@ -138,11 +138,11 @@ def _released_features(job: JobSettings) -> tuple[PartyGraph, AffineFeatures]:
     return learner, AffineFeatures.joined(blocks, precision(job))
 
 
-def _released_labels(graph: PartyGraph, private: PrivateLabelSettings) -> ReleasedLabels:
+def _released_labels(graph: PartyGraph, private: PrivateLabelSettings) -> NoisyLabels:
     """Of training and validation nodes; test nodes keep the true ones, to be judged by."""
     true, train, val, classes = graph.labels, graph.train_mask, graph.val_mask, graph.num_classes
     if true is None or train is None or val is None or classes is None:
         raise DataError(f"party {graph.party!r}: labels or masks are missing; give the split and the labels")
     response, known, labels = LabelResponse(private.epsilon, classes), train | val, true.clone()
     labels[known] = response.release(true[known], system_secrets)
-    return ReleasedLabels(labels, response.transition(), private)
+    return NoisyLabels(labels, response.transition(), private)

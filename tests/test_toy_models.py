@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.toys.installed import install, run_with
 from veilgraph.core.errors import ConfigError
@@ -15,12 +16,12 @@ from veilgraph.protocol.job_file import parse_job
 POINTS = {"veilgraph.local_models": {"smooth": "Smooth"}, "veilgraph.combines": {"sum": "Sum"}}
 JOB: dict[str, Any] = {
     "data": {"dataset": "synthetic"},
-    "model": {"dim": 4, "local": {"model": "smooth", "step": 0.25}, "combine": {"strategy": "sum"}},
+    "model": {"dim": 4, "local": {"model": "smooth", "step": 0.25}, "combine": {"strategy": "sum", "times": 2}},
     "train": {"epochs": 2, "patience": None},
 }
 ONCE = {
     **JOB,
-    "model": {**JOB["model"], "initial": {"method": "individual"}},
+    "model": {**JOB["model"], "initial": {"method": "individual"}, "combine": {"strategy": "sum"}},
     "privacy": {"schedule": "once", "epsilon_total": 8, "unit": "edge", "degree_bound": 5},
 }
 SUITE = """
@@ -34,6 +35,10 @@ class TestSmooth(LocalModelConformance):
 
 class TestSum(CombineConformance):
     name = "sum"
+
+
+class TestSumOfHalves(CombineConformance):
+    name, said = "sum", {"times": 0.5}
 """
 SCRIPT = """
 import pytest
@@ -61,6 +66,8 @@ def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(t
     for name, job in {"job": JOB, "once": ONCE}.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
     run_with(tmp_path / "site", SCRIPT, tmp_path)
+    kept = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text(encoding="utf-8"))["model"]
+    assert (kept["local"]["step"], kept["combine"]["times"]) == (0.25, 2)
     here, apart = (losses(tmp_path / run) for run in ("run", "apart"))
     assert here == pytest.approx(apart, rel=1e-6)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
@@ -79,6 +86,7 @@ def losses(run: Path) -> list[float]:
         ({"local": {"model": "smooth"}}, "model.local.model='smooth': choose one of 'sage-mean'"),
         ({"combine": {"strategy": "sum"}}, "model.combine.strategy='sum': choose one of 'mean'"),
         ({"local": {"model": "gcn", "step": 0.25}}, "model.local.step is not a setting"),
+        ({"combine": {"strategy": "mean", "times": 2}}, "model.combine.times is not a setting"),
     ],
 )
 def test_without_the_package_its_jobs_are_refused_with_what_there_is(model: dict[str, object], says: str) -> None:
@@ -89,12 +97,16 @@ def test_without_the_package_its_jobs_are_refused_with_what_there_is(model: dict
 
 @pytest.mark.parametrize(
     ("model", "key"),
-    [({"local": {"model": "smooth", "heads": 2}}, "heads"), ({"local": {"model": "smooth", "step": 2}}, "step")],
+    [
+        ({"local": {"model": "smooth", "heads": 2}}, "local.heads"),
+        ({"local": {"model": "smooth", "step": 2}}, "local.step"),
+        ({"combine": {"strategy": "sum", "times": 0}}, "combine.times"),
+    ],
 )
-def test_it_has_its_own_settings_and_no_other_models(
+def test_they_have_their_own_settings_and_no_others(
     model: dict[str, object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "models", POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=f"model.local.{key}"):
+    with pytest.raises(ConfigError, match=f"model.{key}"):
         parse_job({"model": model})

@@ -16,7 +16,7 @@ from veilgraph.graph.random_split import split_randomly
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.paradigms.node_dp.twin import (
     LocalPrivateNetwork,
-    ReleasedLabels,
+    NoisyLabels,
 )
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
@@ -44,14 +44,14 @@ def one_of_many(columns: int = 50, seed: int = 0) -> AffineFeatures:
     return AffineFeatures(values, 500.0, 0.5)
 
 
-def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None) -> ReleasedLabels:
+def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None) -> NoisyLabels:
     """Randomised response on GRAPH's labels, three classes."""
     labels = true_labels()
     generator = torch.Generator().manual_seed(seed)
     moved = (labels + torch.randint(1, 3, labels.shape, generator=generator)) % 3
     kept = torch.rand(labels.shape, generator=generator) < keep
     transition = torch.full((3, 3), (1 - keep) / 2, dtype=torch.float64).fill_diagonal_(keep)
-    return ReleasedLabels(torch.where(kept, labels, moved), transition, DenoiseSettings.model_validate(settings or {}))
+    return NoisyLabels(torch.where(kept, labels, moved), transition, DenoiseSettings.model_validate(settings or {}))
 
 
 def majority() -> float:

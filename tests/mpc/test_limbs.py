@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from veilgraph.core.errors import ConfigError
 from veilgraph.mpc import limbs as limbs_module
 from veilgraph.mpc import ring
-from veilgraph.mpc.limbs import FLOAT64, INT8, LimbOperand, Limbs, device_of, limb_matmul, limbs_of
+from veilgraph.mpc.limbs import FLOAT64, INT8, LimbOperand, Limbs, device_of, limbs_of
 
 MIN, MAX = -(2**63), 2**63 - 1
 CPU = torch.device("cpu")
@@ -44,10 +44,9 @@ def test_limbs_give_the_product_of_the_ring(device, limbs, rows, inner, columns,
     generator = torch.Generator().manual_seed(seed % 2**32)
     left, right = uniform(generator, rows, inner), uniform(generator, inner, columns)
     limbs = limbs if piece is None else replace(limbs, inner=piece)
-    product = limb_matmul(left.to(device), right.to(device), limbs)
-    assert product.device.type == device.type
+    product = LimbOperand(left, device, limbs).times(right)
     assert product.is_contiguous()
-    assert torch.equal(product.cpu(), ring.matmul(left, right))
+    assert torch.equal(product, ring.matmul(left, right))
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
@@ -59,8 +58,8 @@ def test_a_long_inner_dimension_stays_exact(device, limbs, inner, fill):
         left, right = uniform(generator, 3, inner), uniform(generator, inner, 2)
     else:
         left, right = (of_large_limbs(generator, limbs, shape, fill) for shape in ((3, inner), (inner, 2)))
-    product = limb_matmul(left.to(device), right.to(device), limbs)
-    assert torch.equal(product.cpu(), ring.matmul(left, right))
+    product = LimbOperand(left, device, limbs).times(right)
+    assert torch.equal(product, ring.matmul(left, right))
 
 
 def of_large_limbs(generator, limbs, shape, fill):

@@ -76,6 +76,13 @@ class TestCustomModel(LocalModelConformance):
         return lambda dim: Conv(dim, dim, 0.5)
 
 
+def test_a_job_of_a_first_model_spells_out_the_settings_of_all_of_them():
+    """Its hash is of them: one key less would be another job."""
+    keys = {"model", "hops", "activation", "normalize", "dropout", "teleport", "heads", "fanout", "start"}
+    for name in ("sage-mean", "sage-lstm", "sage-pool", "gcn", "gat", "gin", "appnp", "custom"):
+        assert local_settings({"model": name, "teleport": 0.3}).model_dump().keys() == keys | {"learning_rate"}
+
+
 def test_every_model_is_held_to_the_suite():
     named = [each.name for each in LocalModelConformance.__subclasses__()]
     assert set(named) >= set(LOCAL_MODELS.own)

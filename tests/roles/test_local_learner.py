@@ -24,8 +24,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork
-from veilgraph.paradigms.node_dp.twin import ReleasedLabels as TwinLabels
+from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.feature_release import released_features
@@ -75,7 +74,7 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
             assert part.val_mask is not None
             known, released = part.train_mask | part.val_mask, part.labels.clone()
             released[known] = publisher.labels(part.labels[known])
-            labels = TwinLabels(released, LabelResponse(private.epsilon, CLASSES).transition(), private)
+            labels = NoisyLabels(released, LabelResponse(private.epsilon, CLASSES).transition(), private)
             learner = replace(
                 learner,
                 labels=part.labels,

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.nn.combine.parts import Unchanged
+from veilgraph.nn.combine.parts import Scale
 from veilgraph.nn.combine.strategy import Combine, CombineSettings
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
@@ -45,13 +45,20 @@ class Smooth(HopModel[SmoothSettings]):
         return SmoothHop(settings.step)
 
 
-class Sum(Combine[CombineSettings]):
+class SumSettings(CombineSettings):
+    """How much of each embedding is added."""
+
+    times: float = Field(1.0, gt=0, description="what it is multiplied by")
+
+
+class Sum(Combine[SumSettings]):
+    settings = SumSettings
     words: ClassVar[str] = "adds up what the holders publish (toy)"
 
     @override
     def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
-        return Unchanged()
+        return Scale(torch.tensor(self.given.times, dtype=adjacency.dtype))
 
     @override
-    def divisor(self, holders: int) -> int:
-        return 1
+    def divisor(self, holders: int) -> int | None:
+        return 1 if self.given.times == 1 else None

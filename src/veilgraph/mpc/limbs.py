@@ -73,21 +73,6 @@ def limbs_of(device: torch.device) -> Limbs:
     return INT8 if is_nvidia and torch.cuda.get_device_capability(device) >= _INT8_CAPABILITY else FLOAT64
 
 
-def limb_matmul(left: Tensor, right: Tensor, limbs: Limbs | None = None) -> Tensor:
-    """left·right mod 2^64.
-
-    Args:
-        left: int64 [n, k].
-        right: int64 [k, d], on the same device.
-        limbs: default: the faster ones of the device. On a CPU without AVX512-VNNI int8 is very slow.
-
-    Returns:
-        int64 [n, d] on that device.
-    """
-    limbs = limbs or limbs_of(left.device)
-    return _times(_side_by_side(left, limbs), right, limbs, left.shape[0])
-
-
 class LimbOperand:
     """A dense static int64 matrix A [N, F] whose limbs lie on a device: a ``ring.StaticOperand``.
 

@@ -21,7 +21,7 @@ class HeadSettings(Settings):
     dropout: Probability = 0.0
 
 
-class Head(nn.Module):
+class OutputHead(nn.Module):
     """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's edges
     between common nodes.
 
@@ -45,7 +45,7 @@ class Head(nn.Module):
 
 def build_head(
     in_dim: int, classes: int, settings: HeadSettings, *, streams: LearningStreams, dtype: torch.dtype
-) -> Head:
+) -> OutputHead:
     """The output layer with initial weights from the stream "head"."""
     with streams.global_generator("head"):
-        return Head(in_dim, classes, settings).to(dtype)
+        return OutputHead(in_dim, classes, settings).to(dtype)

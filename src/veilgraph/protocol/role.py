@@ -17,7 +17,7 @@ from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import Machines
+from veilgraph.nn.partitioned.local import Leader
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
@@ -210,7 +210,7 @@ class Role(ABC):
         counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
         return self.session.streams.generator(purpose, *counters)
 
-    def sharing(self) -> Callable[[MachineGroup], Machines] | None:
+    def sharing(self) -> Callable[[MachineGroup], Leader] | None:
         """How a group of the party's machines computes its local part from then on; None where it has none to share."""
         return None
 

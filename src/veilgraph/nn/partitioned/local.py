@@ -16,30 +16,32 @@ from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.nn.partitioned.blocks import Partition, balanced, cut
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.partitioned.passes import Passes, Plan, flat, not_partitioned, shaped
-from veilgraph.nn.partitioned.worker import PLAN, Command
+from veilgraph.nn.partitioned.passes import BlockPasses, Recipe, flat, not_partitioned, shaped
+from veilgraph.nn.partitioned.worker import RECIPE, Command
 from veilgraph.nn.propagate import Adjacency
 
 
-class Machines:
+class Leader:
     """The leader's view of its group, once every machine has its block of the graph.
 
     Args:
         group: of this party, at the leader.
-        plan: of the model.
+        recipe: of the model.
         adjacency: of the whole graph.
         partition: which machine has which nodes.
     """
 
-    def __init__(self, group: MachineGroup, plan: Plan, adjacency: Adjacency, partition: Partition = balanced) -> None:
-        self._group, self._plan = group, plan
+    def __init__(
+        self, group: MachineGroup, recipe: Recipe, adjacency: Adjacency, partition: Partition = balanced
+    ) -> None:
+        self._group, self._recipe = group, recipe
         self.adjacency = adjacency
         self._bounds: np.ndarray = partition(np.diff(adjacency.incoming.indptr).astype(np.int64), group.count)
         blocks = cut(adjacency, self._bounds)
         own = next(blocks)
         for machine, block in enumerate(blocks, 1):
-            group.send_named(machine, {PLAN: plan.to_tensor(), **block.tensors()})
-        self._passes = Passes(HaloAdjacency(own, plan.dtype, group), plan.models())
+            group.send_named(machine, {RECIPE: recipe.to_tensor(), **block.tensors()})
+        self._passes = BlockPasses(HaloAdjacency(own, recipe.dtype, group), recipe.models())
 
     def forward(
         self,
@@ -62,10 +64,10 @@ class Machines:
         Returns:
             Tensor[N, d], t.
         """
-        group, plan = self._group, self._plan
-        masks = 0 if generator is None else plan.masks
+        group, recipe = self._group, self._recipe
+        masks = 0 if generator is None else recipe.masks
         group.command(Command.FORWARD, round_, learns, len(rows), masks)
-        vector = flat(weights, plan.dtype)
+        vector = flat(weights, recipe.dtype)
         if len(vector):
             group.broadcast(vector)
         own = [group.deal(matrix, self._bounds) for matrix in rows]
@@ -98,7 +100,7 @@ class Machines:
 
     def rows(self, h: Tensor, initial: Tensor) -> list[Tensor]:
         """What of a round's input the model uses, nothing twice."""
-        return [h, initial] if self._plan.uses_initial and initial is not h else [h]
+        return [h, initial] if self._recipe.uses_initial and initial is not h else [h]
 
     def _masked(self, h: Tensor, generator: torch.Generator) -> Tensor:
         """Draws the mask of all rows, as one machine would, and deals it: own rows, Tensor[n, d] uint8.
@@ -106,7 +108,7 @@ class Machines:
         Drawn here and not at each machine: what torch draws may depend on the processor and on how much is drawn at
         a time.
         """
-        mask = draw_mask(h, self._plan.settings.dropout, generator).to(torch.uint8)
+        mask = draw_mask(h, self._recipe.settings.dropout, generator).to(torch.uint8)
         return self._group.deal(mask, self._bounds).clone()
 
 
@@ -121,7 +123,7 @@ class PartitionedLocal(nn.Module):
         machines: of the party.
     """
 
-    def __init__(self, model: HopModel[Any], round_: int, machines: Machines) -> None:
+    def __init__(self, model: HopModel[Any], round_: int, machines: Leader) -> None:
         super().__init__()
         self.hops = model.hops
         self._alone = (model,)  # in a tuple, so that its weights are not registered twice
@@ -150,7 +152,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401 - torch's context
-        machines: Machines,
+        machines: Leader,
         round_: int,
         generator: torch.Generator | None,
         count: int,
@@ -174,7 +176,7 @@ def distribute(
     holders: int,
     group: MachineGroup,
     partition: Partition = balanced,
-) -> Machines:
+) -> Leader:
     """Has a holder's local models compute on all machines of its group from now on.
 
     Args:
@@ -196,8 +198,8 @@ def distribute(
     if reason := not_partitioned(settings):
         raise ConfigError(reason)
     precision = "float64" if adjacency.dtype == torch.float64 else "float32"
-    plan = Plan(settings, dim, holders, len(local), precision)
-    machines = Machines(group, plan, adjacency, partition)
+    recipe = Recipe(settings, dim, holders, len(local), precision)
+    machines = Leader(group, recipe, adjacency, partition)
     for index, model in enumerate(local):
         local[index] = PartitionedLocal(cast(HopModel[Any], model), index + 1, machines)
     return machines

@@ -20,7 +20,7 @@ _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Recipe:
     """What a machine has to know of the model, without its weights.
 
     Attributes:
@@ -68,7 +68,7 @@ class Plan:
         return torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
 
     @classmethod
-    def of_tensor(cls, tensor: Tensor) -> Plan:
+    def of_tensor(cls, tensor: Tensor) -> Recipe:
         """The inverse of ``to_tensor``."""
         facts = json.loads(tensor.numpy().tobytes())
         return cls(**{**facts, "settings": local_settings(facts["settings"])})
@@ -93,7 +93,7 @@ class _Pending:
     result: Tensor
 
 
-class Passes:
+class BlockPasses:
     """This machine's part of every pass. All machines of the group call the same methods in the same order.
 
     Args:

@@ -11,10 +11,10 @@ from veilgraph.nn.dropout import Masks
 from veilgraph.nn.partitioned.blocks import Block
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.partitioned.passes import Passes, Plan, shaped
+from veilgraph.nn.partitioned.passes import BlockPasses, Recipe, shaped
 
-PLAN = "plan"
-"""Name of the plan among the tensors of a block."""
+RECIPE = "recipe"
+"""Name of the recipe among the tensors of a block."""
 
 
 class Command(IntEnum):
@@ -35,19 +35,19 @@ def serve(group: MachineGroup) -> None:
         LinkError: another machine is gone.
     """
     setup = group.receive_named()
-    plan = Plan.of_tensor(setup.pop(PLAN))
+    recipe = Recipe.of_tensor(setup.pop(RECIPE))
     block = Block.of_tensors(setup)
-    passes = Passes(HaloAdjacency(block, plan.dtype, group), plan.models())
-    shape = (block.incoming.shape[0], plan.dim)
+    passes = BlockPasses(HaloAdjacency(block, recipe.dtype, group), recipe.models())
+    shape = (block.incoming.shape[0], recipe.dim)
     while True:
         command, round_, *words = group.command()
         if command == Command.CLOSE:
             return
         if command == Command.FORWARD:
             learns, rows, masks = words[:3]
-            _forward(group, passes, round_, (shape, plan.dtype), (bool(learns), rows, masks))
+            _forward(group, passes, round_, (shape, recipe.dtype), (bool(learns), rows, masks))
         else:
-            gradients, weights = passes.backward(round_, group.take(shape, plan.dtype))
+            gradients, weights = passes.backward(round_, group.take(shape, recipe.dtype))
             for gradient in gradients:
                 group.hand_in(gradient)
             if len(weights):
@@ -56,7 +56,7 @@ def serve(group: MachineGroup) -> None:
 
 def _forward(
     group: MachineGroup,
-    passes: Passes,
+    passes: BlockPasses,
     round_: int,
     of: tuple[tuple[int, int], torch.dtype],
     asked: tuple[bool, int, int],

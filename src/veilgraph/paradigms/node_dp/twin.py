@@ -24,7 +24,7 @@ from veilgraph.protocol.scores import Objective, Scores
 
 
 @dataclass(frozen=True, eq=False)
-class ReleasedLabels:
+class NoisyLabels:
     """Labels as a server has them after randomised response.
 
     Attributes:
@@ -68,7 +68,7 @@ class LocalPrivateNetwork:
         train: TrainSettings,
         graph: PartyGraph,
         features: AffineFeatures,
-        labels: ReleasedLabels | None = None,
+        labels: NoisyLabels | None = None,
         *,
         seed: int,
         dtype: torch.dtype = torch.float32,
@@ -122,7 +122,7 @@ class LocalPrivateNetwork:
 
 
 def _denoised(
-    settings: KPropSettings, train: TrainSettings, graph: PartyGraph, labels: ReleasedLabels, dtype: torch.dtype
+    settings: KPropSettings, train: TrainSettings, graph: PartyGraph, labels: NoisyLabels, dtype: torch.dtype
 ) -> tuple[PartyGraph, LabelDenoising]:
     """The graph with the labels that may be looked at, and the loss on the released ones."""
     if train.class_weights != "none":

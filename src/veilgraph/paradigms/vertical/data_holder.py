@@ -15,7 +15,7 @@ from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import Machines, distribute
+from veilgraph.nn.partitioned.local import Leader, distribute
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
@@ -60,7 +60,7 @@ class DataHolder(Role):
         self._h0: Tensor
 
     @override
-    def sharing(self) -> Callable[[MachineGroup], Machines]:
+    def sharing(self) -> Callable[[MachineGroup], Leader]:
         model, holders = vertical(self.session.settings).model, len(self.session.holders)
         local = self._network.local
         return lambda group: distribute(local, self.adjacency, model.local, model.dim, holders, group)

@@ -8,7 +8,7 @@ from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.head import Head, build_head
+from veilgraph.nn.head import OutputHead, build_head
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.network import deep_width
@@ -32,7 +32,7 @@ class LabelHolder(DataHolder, Judge):
         self._common_adjacency = self.adjacency if common is graph else Adjacency.from_graph(common, session.dtype)
         model = vertical(session.settings).model
         self._width = deep_width(model, len(session.holders))
-        self._head: Head = build_head(
+        self._head: OutputHead = build_head(
             self._width, self._objective.classes, model.head, streams=session.streams, dtype=session.dtype
         ).to(session.device)
 
