@@ -20,7 +20,6 @@ from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.sensitivity import (
     for_unit,
-    frobenius_sensitivity,
     row_sensitivity,
     rows_changed_by_edge,
     rows_changed_by_node,
@@ -59,6 +58,11 @@ def published(hop: Hop, edges: Edges, x: Tensor, hops: int, clip: float, bound: 
 def changed(before: Tensor, after: Tensor) -> int:
     """Rows that are not the same to the last bit."""
     return int((before != after).any(dim=1).sum())
+
+
+def frobenius_sensitivity(clip: float, rows: int) -> float:
+    """How far the published matrix moves at most where so many rows change: 2C·√rows."""
+    return row_sensitivity(clip, "replacement") * math.sqrt(rows)
 
 
 def check(before: Tensor, after: Tensor, rows: int, clip: float) -> None:
@@ -237,5 +241,3 @@ def test_counts_are_whole_numbers():
         rows_changed_by_node(3, 2, -1)
     with pytest.raises(ConfigError, match="hops=-1"):
         rows_changed_by_node(3, -1, 5)
-    with pytest.raises(ConfigError, match="rows=-1"):
-        frobenius_sensitivity(1.0, -1)

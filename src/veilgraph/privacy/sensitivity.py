@@ -101,16 +101,6 @@ def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) ->
     return min(num_nodes, 1 + bound * _reach(bound, hops - 1, num_nodes))
 
 
-def frobenius_sensitivity(clip: float, rows: int) -> float:
-    """How far the published matrix moves in the Frobenius norm if at most ``rows`` rows change: 2C·√rows.
-
-    Raises:
-        ConfigError: an argument is out of range.
-    """
-    _check_whole("rows", rows)
-    return row_sensitivity(clip, "replacement") * math.sqrt(rows)
-
-
 def for_unit(event: Event, unit: Literal["edge", "node"], rows: int) -> Event:
     """What a release whose noise was chosen for single rows says about an edge or a node.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
@@ -191,6 +192,21 @@ class JobSettings(Settings):
         content["data"].pop("root")
         content["data"]["parties"] = list(self.data.names)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+J = TypeVar("J", bound=JobSettings)
+
+
+def job_of(kind: type[J], job: JobSettings) -> J:
+    """A job as what it is.
+
+    Raises:
+        ConfigError: it is of another paradigm.
+    """
+    if not isinstance(job, kind):
+        wanted = kind.model_fields["paradigm"].default
+        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm {wanted}; give one of these")
+    return job
 
 
 def write_job(settings: JobSettings, path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper, MemoryKeeper
@@ -238,6 +239,20 @@ class Role(ABC):
 
     def close(self) -> None:  # noqa: B027  (only some roles have background work)
         """Ends background work."""
+
+
+class IdleRole(Role, ABC):
+    """A party that has nothing to compute in a pass."""
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None: ...
+
+    @override
+    def backward(self, step: int) -> None: ...
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {}
 
 
 def build_optimizer(

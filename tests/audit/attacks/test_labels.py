@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from veilgraph.audit.attacks.label_attacks import COMPLETIONS
-from veilgraph.audit.attacks.label_gradients import UNASSIGNED, cluster_labels, matched, membership_scores
+from veilgraph.audit.attacks.label_gradients import matched, membership_scores
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
@@ -88,12 +88,6 @@ class TestLinearHead:
 
     def test_exactly_the_training_nodes_have_a_gradient(self):
         assert measure(membership_scores(training_steps(labels_of(3), 2)), np.arange(NODES) < NODES // 2).auc == 1
-
-    def test_clusters_are_classes_and_need_no_label(self):
-        labels = labels_of(4)
-        assignment = cluster_labels(training_steps(labels, 3), 4, seed=0)
-        assert (assignment[NODES // 2 :] == UNASSIGNED).all()
-        assert (matched(assignment, labels)[: NODES // 2] == labels[: NODES // 2]).mean() > 0.99
 
     def test_a_rarer_class_has_longer_gradients_once_its_frequency_is_learned(self):
         labels = (np.arange(NODES) % 10 == 0).astype(np.int64)
@@ -244,7 +238,6 @@ def test_what_cannot_be_attacked(change, error, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cluster_labels(np.zeros((1, 6, 2)), 2, seed=0), "gradients of 0 nodes are not zero, and classes=2"),
         (lambda: matched(np.arange(3), np.arange(4)), "must both be"),
         (lambda: matched(np.array([-2]), np.array([0])), "assignment must be integers of at least -1"),
         (lambda: flattened(np.ones((3, 2)), np.arange(3), np.arange(3)), r"labels must lie in 0\.\.1"),

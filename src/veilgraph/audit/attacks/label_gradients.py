@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 
-from veilgraph.audit.attacks.classifiers import Floats, fitted
+from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.core.errors import ConfigError, DataError
 
 Labels = NDArray[np.int64]
@@ -66,37 +65,6 @@ def membership_scores(gradients: NDArray[Any]) -> Floats:
         DataError: see ``mean_rows``.
     """
     return np.asarray(np.linalg.norm(mean_rows(gradients), axis=1))
-
-
-def cluster_labels(gradients: NDArray[Any], classes: int, *, seed: int) -> Labels:
-    """Groups nodes by the direction of their mean gradient (k-means), knowing the number of classes and no label.
-
-    Args:
-        gradients: as in ``mean_rows``; where noise hides who takes part, of the attacked nodes only.
-        classes: C, at least 2.
-        seed: of the first centres.
-
-    Returns:
-        [N] int64, clusters 0 to C − 1; ``UNASSIGNED`` where the gradient is zero.
-
-    Raises:
-        ConfigError: ``classes`` is out of range.
-        DataError: see ``mean_rows``; or fewer nodes than classes have a gradient.
-
-    Source: Liu et al. 2024, "Similarity-based Label Inference Attack against Training and Inference of Split Learning".
-    """
-    check_classes(classes)
-    rows = directions(mean_rows(gradients))
-    seen = rows.any(axis=1)
-    if np.count_nonzero(seen) < classes:
-        raise DataError(
-            f"gradients of {np.count_nonzero(seen)} nodes are not zero, and classes={classes}; give the steps of a "
-            "training pass"
-        )
-    model = fitted(KMeans(classes, n_init=_RESTARTS, random_state=seed), rows[seen], np.zeros(np.count_nonzero(seen)))
-    assignment = np.full(len(rows), UNASSIGNED, dtype=np.int64)
-    assignment[seen] = model.labels_
-    return assignment
 
 
 def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:

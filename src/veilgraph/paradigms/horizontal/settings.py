@@ -9,12 +9,11 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, job_of
 
 PROPOSITION: Final = (
     "with max pooling every element of φ(h, m) must not fall where an element of m rises (SAPGNN, Proposition in "
@@ -136,11 +135,5 @@ class HorizontalJob(JobSettings):
 
 
 def horizontal(job: JobSettings) -> HorizontalJob:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
-    if not isinstance(job, HorizontalJob):
-        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm horizontal; give one of these")
-    return job
+    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    return job_of(HorizontalJob, job)

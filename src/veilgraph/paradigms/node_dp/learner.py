@@ -19,11 +19,11 @@ from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.label_release import ReleasedLabels
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import IdleRole, Session
 from veilgraph.protocol.scores import Objective, Scores
 
 
-class Bystander(Role):
+class Bystander(IdleRole):
     """A party that takes no part in learning: the server, and the holders that released."""
 
     trains = False
@@ -31,16 +31,6 @@ class Bystander(Role):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         return alone([], self.session.nonce())
-
-    @override
-    def forward(self, step: int, epoch: int | None) -> None: ...
-
-    @override
-    def backward(self, step: int) -> None: ...
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {}
 
 
 class LocalLearner(Judge):

@@ -9,13 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, job_of
 
 
 class KPropSettings(Settings):
@@ -122,11 +121,5 @@ class NodeDpJob(JobSettings):
 
 
 def node_dp(job: JobSettings) -> NodeDpJob:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
-    if not isinstance(job, NodeDpJob):
-        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm local; give one of these")
-    return job
+    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    return job_of(NodeDpJob, job)

@@ -35,7 +35,7 @@ from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import IdleRole, Session
 from veilgraph.protocol.scores import Objective
 from veilgraph.protocol.stated import agree_within
 
@@ -43,7 +43,7 @@ _ROUND: Final = 1
 _ROWS: Final = "released"
 
 
-class OnceRole(Role, ABC):
+class OnceRole(IdleRole, ABC):
     """A party of such a job.
 
     Attributes:
@@ -102,16 +102,6 @@ class OnceRole(Role, ABC):
 
     def _given(self) -> Mapping[str, Tensor]:
         """What the party was given of the release."""
-        return {}
-
-    @override
-    def forward(self, step: int, epoch: int | None) -> None: ...
-
-    @override
-    def backward(self, step: int) -> None: ...
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
         return {}
 
 

@@ -6,14 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.local.custom import CustomLocal
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, job_of
 
 
 class VerticalJob(JobSettings):
@@ -166,11 +165,5 @@ class VerticalJob(JobSettings):
 
 
 def vertical(job: JobSettings) -> VerticalJob:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
-    if not isinstance(job, VerticalJob):
-        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm vertical; give one of these")
-    return job
+    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    return job_of(VerticalJob, job)
