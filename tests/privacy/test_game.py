@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from tests.privacy.chance import fixed
-from tests.privacy.lower_bound import epsilon_lower_bound
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
@@ -29,6 +28,7 @@ from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.ledger import Ledger, Protected
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 CLIP, DELTA, FAILURE = 2.0, 0.02, 1e-6
 TRIALS, MATRICES, ROWS = 60_000, 2000, 4

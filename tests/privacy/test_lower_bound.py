@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.privacy.lower_bound import epsilon_lower_bound
+from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 
 def share_limit(positives, trials, tail, upper):

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from fractions import Fraction
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.privacy.chance import fixed
-from veilgraph.core.errors import ConfigError, RangeOverflow
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import system_secrets
 from veilgraph.privacy import noise
 from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER
@@ -22,9 +21,6 @@ from veilgraph.privacy.mechanism import clip_to_grid
 from veilgraph.privacy.settings import MECHANISMS
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
-CONFIDENCE = 0.999
-GAMES = 500_000
-THRESHOLDS = np.linspace(0.5, 9.0, 35)  # over the clip; chosen before the games are played
 entries = st.floats(-1e150, 1e150) | st.floats(-3, 3) | st.sampled_from([0.0, -0.0, 5e-324, -1e-300])
 
 
@@ -85,15 +81,6 @@ def test_a_row_does_not_depend_on_the_others():
     assert torch.equal(clip_to_grid(x, 1.0, 2, 2.0**-20)[0], clip_to_grid(other, 1.0, 2, 2.0**-20)[0])
 
 
-@every_mechanism
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e151])
-def test_numbers_without_a_norm_are_refused(name, bad):
-    x = torch.zeros(4, 3, dtype=torch.float64)
-    x[2, 1] = bad
-    with pytest.raises(RangeOverflow, match="NaN, infinite or above 1e"):
-        MECHANISMS[name](1.0, 1.0).release(x, system_secrets)
-
-
 def test_only_matrices_have_rows():
     with pytest.raises(ValueError, match="rows and columns"):
         Gaussian(1.0, 1.0).release(torch.zeros(2, 3, 4), system_secrets)
@@ -114,59 +101,12 @@ def test_parameters_are_checked(name):
         MECHANISMS[name](1e-100, 1e-3)
 
 
-@every_mechanism
-def test_frozen(name):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(MECHANISMS[name](1.0, 1.0), "clip", 2.0)  # noqa: B010
-
-
 def test_events():
     for name in ("gaussian", "james-stein", "james-stein-plus"):
         assert MECHANISMS[name](3.0, 5.0).event() == GaussianEvent(5.0)
         assert MECHANISMS[name](3.0, 5.0).event("replacement", "node") == GaussianEvent(5.0, "replacement", "node")
     assert MECHANISMS["laplace"](3.0, 5.0).event() == LaplaceEvent(5.0)
     assert MECHANISMS["laplace"](3.0, 5.0).event("replacement", "edge") == LaplaceEvent(5.0, "replacement", "edge")
-
-
-@every_mechanism
-@settings(max_examples=25)
-@given(x=matrices(3))
-def test_release_is_finite_and_pure(name, x):
-    before = x.clone()
-    mechanism = MECHANISMS[name](0.7, 1.3)
-    released = mechanism.release(x, fixed("pure"))
-    assert torch.equal(x, before)
-    assert released.shape == x.shape
-    assert released.dtype == torch.float64
-    assert bool(released.isfinite().all())
-    assert torch.equal(released, mechanism.release(x, fixed("pure")))
-    if name != "james-stein-plus":  # which may release zeros
-        assert not torch.equal(released, mechanism.release(x, system_secrets))
-
-
-@every_mechanism
-@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (5, 3)])
-def test_rows_of_zeros_are_legal_and_noised(name, shape):
-    released = MECHANISMS[name](1.0, 1.0).release(torch.zeros(shape), system_secrets)
-    assert released.shape == shape
-    assert bool(released.isfinite().all())
-    if name in ("gaussian", "laplace"):
-        assert bool((released != 0).any(dim=1).all())
-
-
-@every_mechanism
-def test_gradients_do_not_pass(name):
-    released = MECHANISMS[name](1.0, 1.0).release(torch.ones(2, 3, requires_grad=True), system_secrets)
-    assert not released.requires_grad
-
-
-@every_mechanism
-def test_almost_no_noise_gives_the_clipped_rows(name):
-    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(3))
-    order = 1 if name == "laplace" else 2
-    released = MECHANISMS[name](2.0, SMALLEST_MULTIPLIER).release(x, fixed("little"))
-    clipped = x.double() * torch.clamp_max(2.0 / torch.linalg.vector_norm(x.double(), order, dim=1, keepdim=True), 1)
-    torch.testing.assert_close(released, clipped, rtol=0, atol=1e-7)
 
 
 # The floating-point attack

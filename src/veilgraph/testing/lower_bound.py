@@ -1,6 +1,7 @@
 """What a distinguisher's successes prove: a lower bound on ε, to hold against a claim.
 
-By hand: the exact interval of ``scipy.stats.binomtest`` is 1e-5 off where it is near 0, and takes 25 times as long."""
+By hand: the exact interval of ``scipy.stats.binomtest`` is 1e-5 off where it is near 0, and takes 25 times as long.
+"""
 
 from __future__ import annotations
 

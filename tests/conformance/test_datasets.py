@@ -1,0 +1,21 @@
+"""Our data sets that need no files, held to what all of them promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from veilgraph.testing.dataset import DataSetConformance
+
+
+class TestDigits(DataSetConformance):
+    name = "digits"
+
+
+class TestSynthetic(DataSetConformance):
+    name = "synthetic"
+
+
+class TestBlockModel(DataSetConformance):
+    name = "block-model"
+    said: ClassVar[Mapping[str, Any]] = {"block_model": {"nodes": 300, "classes": 3, "features": 12}}

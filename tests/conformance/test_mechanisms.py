@@ -1,0 +1,49 @@
+"""Our mechanisms, held to what all of them promise."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from veilgraph.privacy.local.settings import FEATURE_MECHANISMS
+from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.testing.mechanism import FeatureMechanismConformance, MechanismConformance
+
+
+class TestGaussian(MechanismConformance):
+    name = "gaussian"
+
+
+class TestLaplace(MechanismConformance):
+    name = "laplace"
+
+
+class TestJamesStein(MechanismConformance):
+    name = "james-stein"
+
+
+class TestJamesSteinPlus(MechanismConformance):
+    name = "james-stein-plus"
+
+
+class TestMultiBit(FeatureMechanismConformance):
+    name = "multi-bit"
+
+
+class TestOneBit(FeatureMechanismConformance):
+    name = "one-bit"
+
+
+class TestLocalGaussian(FeatureMechanismConformance):
+    name = "gaussian"
+    said: ClassVar[dict[str, Any]] = {"delta": 1e-5}
+
+
+class TestLocalLaplace(FeatureMechanismConformance):
+    name = "laplace"
+
+
+def test_all_of_ours_are_here() -> None:
+    here = [each for each in globals().values() if isinstance(each, type)]
+    assert {each.name for each in here if hasattr(each, "columns") and hasattr(each, "name")} == set(MECHANISMS.own)
+    local = {each.name for each in here if hasattr(each, "said") and hasattr(each, "name")}
+    assert local == set(FEATURE_MECHANISMS.own)

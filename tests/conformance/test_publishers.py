@@ -1,0 +1,34 @@
+"""Our publishers, held to what all of them promise."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tests.privacy.planned import job, planned
+from veilgraph.core.randomness import system_secrets
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.testing.publisher import PublisherConformance
+
+
+class TestOpen(PublisherConformance):
+    def make(self, ledger: Ledger) -> Publisher:
+        return OPEN
+
+
+class TestNoised(PublisherConformance):
+    def make(self, ledger: Ledger) -> Publisher:
+        plan = planned(job(20, mechanism="james-stein-plus", noise_multiplier=1), "A")
+        return NoisedPublisher(plan, ledger, system_secrets)
+
+
+class TestOfValues(PublisherConformance):
+    def make(self, ledger: Ledger) -> Publisher:
+        return LocalPublisher(MultiBit(6.0, -10.0, 10.0, 6), None, ledger, system_secrets)
+
+    def pass_through(self, publisher: Publisher, step: int) -> Tensor:
+        assert publisher.values is not None
+        return publisher.values.features(self.rows())
