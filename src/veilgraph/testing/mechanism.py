@@ -22,6 +22,7 @@ from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.settings import MECHANISMS, Neighbours
+from veilgraph.testing.generators import untouched
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 DELTA: Final = 1e-5
@@ -57,12 +58,9 @@ def check_source(release: Any, x: Tensor) -> None:  # noqa: ANN401 - (x, source)
         asked.append(size)
         return system_secrets(size)
 
-    kept = torch.get_rng_state(), np.random.get_state()[1].copy()
-    first = release(x, source).to_dense()
-    assert torch.equal(torch.get_rng_state(), kept[0])
-    assert np.array_equal(np.random.get_state()[1], kept[1])
+    with untouched():
+        first = release(x, source).to_dense()
     assert sum(asked) >= SEED_BYTES, "its randomness has fewer bits than a key"
-    torch.set_rng_state(kept[0])
     assert not torch.equal(first, release(x, system_secrets).to_dense()), "it comes out the same twice"
     same = [release(x, fixed_source("same")).to_dense() for _ in range(2)]
     assert torch.equal(*same), "something beside the source has a part in it"
@@ -79,8 +77,8 @@ def check_worlds(one: Tensor, other: Tensor, event: Event) -> None:
     claimed, spread = per_step(event, DELTA), float(other.std())
     scores = [np.sort((side - other.mean()).numpy()) / spread for side in (one, other)]
     for threshold in _THRESHOLDS:
-        above = [len(side) - int(np.searchsorted(side, threshold)) for side in scores]
-        proven = epsilon_lower_bound(*above, len(one), DELTA, _CONFIDENCE)
+        here, there = (len(side) - int(np.searchsorted(side, threshold)) for side in scores)
+        proven = epsilon_lower_bound(here, there, len(one), DELTA, _CONFIDENCE)
         assert proven <= claimed, f"ε is at least {proven:.3g}, and the event says {claimed:.3g}"
 
 

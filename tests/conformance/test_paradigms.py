@@ -1,0 +1,67 @@
+"""Our paradigms, held to what all of them promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from veilgraph.graph.datasets import load_parts
+from veilgraph.paradigms.horizontal.settings import horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.testing.paradigm import ParadigmConformance
+
+SHORT: Mapping[str, Any] = {"epochs": 3, "patience": None, "checkpoint_every": 1, "select_by": "last"}
+
+
+class TestVertical(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {"data": {"dataset": "synthetic"}, "model": {"dim": 4}, "train": SHORT}
+    processes = False  # tests/conformance/test_jobs.py has them
+
+
+class TestVerticalWithNoise(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {
+        **TestVertical.job,
+        "model": {"dim": 4, "initial": {"method": "individual"}},
+        "privacy": {"schedule": "every-step", "noise_multiplier": 5.0, "delta": 1e-5},
+    }
+    is_repeatable = processes = False
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        return None  # its noise is its own: tests/reference/test_private_twin.py
+
+
+class TestHorizontal(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {
+        "paradigm": "horizontal",
+        "data": {"dataset": "synthetic"},
+        "horizontal": {"dim": 4, "server": {"dropout": 0.0}},
+        "train": SHORT,
+    }
+    processes = False
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        settings = horizontal(run.settings)
+        parts = load_parts(settings.data, settings.seed)
+        network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float32)
+        for epoch in range(1, settings.train.epochs + 1):
+            network.train_step(epoch)
+        (own,) = (part for part in parts if part.graph.party == settings.data.label_party)
+        ids = torch.unique(torch.cat([part.ids for part in parts]))
+        return network.infer()[torch.searchsorted(ids, own.ids)].softmax(dim=1)
+
+
+class TestNodeDp(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {
+        "paradigm": "local",
+        "data": {"dataset": "synthetic", "holders": 2},
+        "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}},
+        "train": SHORT,
+    }
+    is_repeatable = processes = False
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        return None  # what nodes release is random: tests/reference/test_perturbed.py
