@@ -109,6 +109,16 @@ def test_events():
     assert MECHANISMS["laplace"](3.0, 5.0).event("replacement", "edge") == LaplaceEvent(5.0, "replacement", "edge")
 
 
+@every_mechanism
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (5, 3)])
+def test_rows_of_zeros_are_legal_and_noised(name, shape):
+    released = MECHANISMS[name](1.0, 1.0).release(torch.zeros(shape), system_secrets)
+    assert released.shape == shape
+    assert bool(released.isfinite().all())
+    if MECHANISMS[name].is_plain:
+        assert bool((released != 0).any(dim=1).all())
+
+
 # The floating-point attack
 
 
