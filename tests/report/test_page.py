@@ -165,7 +165,7 @@ def test_an_unfinished_run_says_how_far_it_is(copy: Copy) -> None:
 def test_other_paradigms_are_put_into_words(runs: dict[str, Path]) -> None:
     text = page_of(runs["horizontal"]).text
     assert "have the same columns of different nodes" in text
-    assert "With two holders each can subtract its own from a sum" in text
+    assert "Each of two holders can subtract its own part from the sums of weight gradients" in text
     text = page_of(runs["local"]).text
     assert "by multi-bit with ε = 1.5, before anybody sees them" in text
     assert "total ε 3.5" in text
@@ -175,11 +175,11 @@ def test_other_paradigms_are_put_into_words(runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {"initial": {"method": "secure-sum"}}}, "With two holders each can subtract its own part"),
+        ({"model": {"initial": {"method": "secure-sum"}}}, "Each of two holders can subtract its own part from h0"),
         ({"model": {"initial": {"method": "individual"}}}, "from its own columns alone, and shows nothing of it"),
         (
             {"model": {"combine": {"strategy": "concat"}}},
-            "That is not masked: the server sees every holder's embedding",
+            "The server sees every holder's embedding of every node by itself",
         ),
         ({"model": {"rounds": 3}}, "That happens in 3 rounds"),
         ({"model": {"local": {"hops": 0}}}, "No edges are used."),

@@ -29,8 +29,7 @@ def describe(settings: VerticalJob) -> list[str]:
     sentences.append(_combined(settings))
     if model.rounds > 1:
         sentences.append(
-            f"That happens in {model.rounds} rounds: after all but the last, every holder is sent the combined "
-            "embeddings, from which others' edges can be inferred."
+            f"That happens in {model.rounds} rounds: after all but the last, every holder is sent what was combined."
         )
     if not once:
         sentences.append(
@@ -53,14 +52,12 @@ def _batches(settings: VerticalJob) -> list[str]:
 
 
 def _first_layer(settings: VerticalJob) -> str:
-    two = len(settings.data.names) == 2
-    subtract = " With two holders each can subtract its own part, and then has the other's exactly." if two else ""
     sentences: Mapping[str, str] = {
         "collaborative": "The first layer is computed on secret shares: no party ever sees another's features, and its "
         "weights exist nowhere in one place. Every holder learns the result for every common node, h⁰, and anew "
         "whenever they change.",
         "secure-sum": "In the first layer each holder multiplies its columns by weights of its own, and only the sum "
-        f"over the holders, h⁰, is opened, to every holder.{subtract}",
+        "over the holders, h⁰, is opened, to every holder.",
         "individual": "Each holder computes its first layer from its own columns alone, and shows nothing of it.",
         "perturbed": "Every node perturbs its own features once before anybody sees them; the first layer is computed "
         "from such values alone.",
@@ -72,11 +69,9 @@ def _combined(settings: VerticalJob) -> str:
     how = settings.model.combine.kind.words
     if len(settings.publishing) == 1:
         return f"The server passes on what {settings.publishing[0]} published: there is nothing to combine it with."
-    if settings.is_masked:
-        return (
-            f"The server {how}. That is masked: the server opens the sum and never sees the embeddings of one holder."
-        )
-    return f"The server {how}. That is not masked: the server sees every holder's embedding of every node by itself."
+    return (
+        f"The server {how}. That is {'masked: the server opens the sum alone' if settings.is_masked else 'not masked'}."
+    )
 
 
 def _noise(settings: VerticalJob) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from veilgraph.core.types import SERVER
 from veilgraph.core.words import counted
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.found import Found, HolderFacts
 
@@ -25,9 +26,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Job:
-    """The section: sentences, the parties' table, and the job file as it is."""
+    """The section: sentences, what all messages together tell, the parties' table, and the job file as it is."""
 
     sentences: tuple[str, ...]
+    reveals: tuple[str, ...]
     contributions: tuple[Contribution, ...]
     source: str
 
@@ -39,7 +41,8 @@ def job(found: Found) -> Job:
     contributions = tuple(_contribution(found, holder) for holder in settings.data.names)
     server = Contribution(SERVER, paradigm.server_part(settings), "none", "none", "none", "none")
     source = (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace")
-    return Job((*paradigm.describe(settings), _schedule(settings)), (*contributions, server), source)
+    sentences, reveals = (*paradigm.describe(settings), _schedule(settings)), tuple(revelations(settings).values())
+    return Job(sentences, reveals, (*contributions, server), source)
 
 
 def _contribution(found: Found, holder: str) -> Contribution:
