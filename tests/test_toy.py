@@ -1,68 +1,79 @@
-"""A package of somebody else's, with a paradigm and what the audit makes of it: found by entry points alone."""
+"""Packages of somebody else's with a part of every kind: they train, audit and report, found by entry points alone."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import veilgraph
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command_line
+from tests.toys.installed import install, run_with
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
 
-MODULE = """
-from typing import Literal
+POINTS = {
+    "paradigm": {
+        "veilgraph.paradigms": {"toy": "TOY", "vertical": "TOY"},
+        "veilgraph.jobs": {"toy": "ToyJob"},
+        "veilgraph.evidence": {"toy": "SOURCE"},
+    },
+    "mechanism": {"veilgraph.mechanisms": {"logistic": "Logistic"}, "veilgraph.events": {"logistic": "LogisticEvent"}},
+    "attack": {"veilgraph.attacks": {"link-cosine": "COSINES"}},
+    "link": {"veilgraph.links": {"bytes": "BYTES"}},
+    "dataset": {"veilgraph.datasets": {"ring": "RING"}},
+}
+JOB = {
+    "name": "toy",
+    "paradigm": "toy",
+    "data": {"dataset": "ring"},
+    "model": {"dim": 4},
+    "train": {"epochs": 2, "patience": None, "select_by": "last"},
+    "limits": {"link-cosine": 1.0},
+}
+NOISY = {
+    **JOB,
+    "model": {"dim": 4, "initial": {"method": "individual"}},
+    "privacy": {"schedule": "every-step", "mechanism": "logistic", "epsilon_total": 60.0, "delta": 1e-5},
+}
+SUITE = """
+from veilgraph.link.factory import LINKS
+from veilgraph.testing.attack import AttackConformance
+from veilgraph.testing.dataset import DataSetConformance
+from veilgraph.testing.link import LinkConformance
+from veilgraph.testing.mechanism import MechanismConformance
+from veilgraph.testing.paradigm import ParadigmConformance
 
-from veilgraph.audit.sources.vertical import VerticalSource
-from veilgraph.core.types import Kind
-from veilgraph.paradigms.vertical.paradigm import Vertical
-from veilgraph.paradigms.vertical.rows import ROWS
-from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.revelations import Told
-from veilgraph.protocol.rows import TO_SERVER, Exposed, Row
 
-HUMMED = Told(
-    "toy-hum",
-    "The server hears that a toy hums.",
-    lambda job: f"model.dim={job.model.dim}",
-    lambda job: [job.data.label_party],
-)
-HUM = Exposed("embedding", "what {sender} hums in round {round}")
+class TestLogistic(MechanismConformance):
+    name = "logistic"
 
 
-class ToyJob(VerticalJob):
-    paradigm: Literal["toy"] = "toy"
+class TestCosines(AttackConformance):
+    name, sort = "link-cosine", "embedding"
 
 
-class Toy(Vertical):
-    title = "toy: a paradigm of another package"
-    rows = (*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM))
-
-    def describe(self, job):
-        return ["Somebody else says how this works.", *super().describe(job)]
+class TestBytes(LinkConformance):
+    factory = LINKS["bytes"]
 
 
-TOY = Toy()
-SOURCE = VerticalSource()
-"""
-POINTS = """
-[veilgraph.paradigms]
-toy = toy_paradigm:TOY
-vertical = toy_paradigm:TOY
+class TestRing(DataSetConformance):
+    name = "ring"
 
-[veilgraph.jobs]
-toy = toy_paradigm:ToyJob
 
-[veilgraph.evidence]
-toy = toy_paradigm:SOURCE
+class TestToy(ParadigmConformance):
+    job = {
+        "paradigm": "toy",
+        "data": {"dataset": "ring"},
+        "model": {"dim": 4},
+        "train": {"epochs": 3, "patience": None, "checkpoint_every": 1, "select_by": "last"},
+    }
+    processes = False
 """
 SCRIPT = r"""
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -85,45 +96,48 @@ with pytest.raises(ValueError, match="may_reveal.1\n.*no paradigm that is instal
     LimitSettings(may_reveal=("toy-hum", "toy-humm"))
 for command in (
     ["check", "job.yaml"],
-    ["train", "job.yaml", "--out", "run", "--record-views"],
-    ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
+    ["train", "job.yaml", "--out", "run", "--record-views", "--link", "bytes"],
+    ["predict", "run", "--link", "bytes"],
+    ["audit", "run", "--attack", "link-cosine", "--attack", "uniformity", "--adversary", "server"],
     ["report", "run"],
+    ["budget", "noisy.yaml"],
+    ["train", "noisy.yaml", "--out", "noisy", "--record-views"],
+    ["audit", "noisy", "--attack", "link-cosine", "--attack", "noise-level", "--adversary", "server"],
+    ["report", "noisy"],
 ):
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
+done = CliRunner().invoke(app, ["train", "job.yaml", "--out", "apart", "--processes", "--link", "bytes"])
+assert done.exit_code == 1, done.output
+assert "link: BytesFactory joins no processes; choose one of sockets" in done.output
+assert not Path("apart").exists()
+assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Where the package is installed."""
-    folder = tmp_path / "site"
-    installed = folder / "toy_paradigm-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (folder / "toy_paradigm.py").write_text(MODULE, encoding="utf-8")
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-paradigm\nVersion: 1.0\n", encoding="utf-8")
-    (installed / "entry_points.txt").write_text(POINTS, encoding="utf-8")
-    return folder
+    """Where the packages are installed."""
+    for module, points in POINTS.items():
+        install(tmp_path / "site", module, points)
+    return tmp_path / "site"
 
 
-def test_a_paradigm_of_another_package_trains_audits_and_reports(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(
-        "name: toy\nparadigm: toy\ndata: {dataset: synthetic}\nmodel: {dim: 4}\ntrain: {epochs: 2, patience: null}\n",
-        encoding="utf-8",
-    )
-    path = os.pathsep.join([str(site), str(Path(veilgraph.__file__).parents[1])])
-    command = [sys.executable, "-c", SCRIPT]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_parts_of_other_packages_train_audit_report_and_pass_the_suites(site: Path, tmp_path: Path) -> None:
+    for name, job in {"job": JOB, "noisy": NOISY}.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
+    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
+    run_with(site, SCRIPT, tmp_path)
     found = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
     assert found["paradigm"] == "toy"
-    attacked = {each["evidence"] for each in found["findings"] if each["attack"] == "link-similarity"}
-    assert attacked == {"what A hums in round 1", "what B hums in round 1", "the sum of all embeddings of round 1"}
+    attacked = {each["evidence"]: each["passed"] for each in found["findings"] if each["attack"] == "link-cosine"}
+    hummed = ["what A hums in round 1", "what B hums in round 1", "the sum of all embeddings of round 1"]
+    assert attacked == dict.fromkeys(hummed, True), "the job's limit is held to it"
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "toy: a paradigm of another package" in page
     assert "Somebody else says how this works." in page
     assert "The server hears that a toy hums." in page
+    assert "link-cosine" in page
     (sent,) = {
         (line["what"], tuple(line["reveals"]))
         for line in map(json.loads, (tmp_path / "run/parties/A/disclosures.jsonl").read_text("utf-8").splitlines())
@@ -132,14 +146,80 @@ def test_a_paradigm_of_another_package_trains_audits_and_reports(site: Path, tmp
     assert sent == ("masked embeddings; a hum", ("embedding-sums", "toy-hum"))
 
 
-def test_a_package_that_cannot_be_loaded_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (site / "toy_paradigm.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+def test_a_mechanism_of_another_package_pays_with_its_own_event(site: Path, tmp_path: Path) -> None:
+    """Its ledger is read again, and its calibration, which is found from the event, stays within the budget."""
+    (tmp_path / "noisy.yaml").write_text(json.dumps(NOISY), encoding="utf-8")
+    script = """
+from pathlib import Path
+from veilgraph.protocol.job_file import read_job
+from veilgraph.run.jobs import train
+train(read_job(Path("noisy.yaml")), Path("run"))
+"""
+    run_with(site, script, tmp_path)
+    lines = (tmp_path / "run/parties/B/ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    entries = [json.loads(line) for line in lines]
+    assert {entry["event"]["kind"] for entry in entries} == {"logistic"}
+    assert 55 < entries[-1]["total"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("module", "group", "job", "key"),
+    [
+        ("paradigm", "jobs", {"paradigm": "toy"}, "ToyJob"),
+        ("mechanism", "mechanisms", {**NOISY, "paradigm": "vertical"}, "Logistic"),
+    ],
+)
+def test_a_package_that_cannot_be_loaded_is_named(
+    module: str, group: str, job: dict[str, object], key: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site / f"toy_{module}.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(site))
-    with pytest.raises(ConfigError, match=r"veilgraph\.jobs: 'toy' .* toy_paradigm:ToyJob, which cannot be loaded"):
-        parse_job({"paradigm": "toy"})
+    with pytest.raises(ConfigError, match=rf"veilgraph\.{group}: .* toy_{module}:{key}, which cannot be loaded"):
+        order_of(job)
 
 
-def test_without_the_package_its_jobs_are_refused_with_what_there_is(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text("paradigm: toy\n", encoding="utf-8")
-    assert "paradigm='toy': choose one of 'vertical', 'horizontal', 'local'" in one_error(command_line("check", job))
+def order_of(job: dict[str, object]) -> int | None:
+    """A mechanism is loaded when it is first asked for something."""
+    privacy = parse_job(job).privacy
+    return None if privacy is None else privacy.order
+
+
+def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "dataset", {"veilgraph.attacks": {"ring": "RING"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from veilgraph.protocol.audit_settings import ATTACKS  # noqa: PLC0415
+
+    with pytest.raises(ConfigError, match=r"veilgraph\.attacks: 'ring' .* toy_dataset:RING, which is no Attack"):
+        ATTACKS["ring"]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'local'"),
+        ({"data": {"dataset": "ring"}}, "data.dataset='ring': choose one of 'digits', 'synthetic'"),
+        (
+            {"privacy": {"mechanism": "logistic", "epsilon_total": 1}},
+            "privacy.mechanism='logistic': choose one of 'gaussian', 'james-stein', 'james-stein-plus', 'laplace'",
+        ),
+        ({"limits": {"link-cosine": 0.9}}, "='link-cosine': choose one of 'link-similarity', 'link-supervised'"),
+        (
+            {"paradigm": "local", "local": {"features": {"epsilon": 1, "mechanism": "logistic"}}},
+            "local.features.mechanism='logistic': choose one of 'multi-bit', 'one-bit', 'gaussian', 'laplace'",
+        ),
+    ],
+)
+def test_without_the_packages_their_jobs_are_refused_with_what_there_is(
+    job: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job), encoding="utf-8")
+    assert said in one_error(command_line("check", path))
+
+
+def test_a_link_that_is_not_there_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("data: {dataset: synthetic}\n", encoding="utf-8")
+    said = one_error(command_line("train", path, "--out", tmp_path / "run", "--link", "bytes"))
+    assert "link='bytes': choose one of 'memory', 'sockets'" in said
+    assert not (tmp_path / "run").exists()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,30 @@ def rows_of(text: str) -> dict[str, Walk]:
 
 def test_the_picture_is_that_of_the_imports() -> None:
     assert PICTURE.read_text(encoding="utf-8") == draw(), "make docs"
+
+
+def found(path: str) -> Any:
+    """What a path such as ``core.registry.Registry`` in the page is."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"veilgraph.{module}"), name)
+
+
+def test_the_table_of_seams_is_true() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (class|object) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 10
+    tables = {}
+    for seam, is_a, table, groups, suite, toy in rows:
+        assert found(seam).__doc__
+        for name in re.findall(r"`(\w+)\.(\w+)`", suite):
+            assert found(f"testing.{'.'.join(name)}").__doc__
+        assert all((SOURCE.parents[1] / "tests" / "toys" / name).is_file() for name in re.findall(r"`(.*?)`", toy))
+        if "`" not in table:
+            continue
+        registry = tables[seam] = found(table.strip("`"))
+        assert groups.partition("`, `")[0].strip("`") == registry.group
+        part = next(iter(registry.values()))
+        assert isinstance(part, found(seam)) if is_a == "object" else issubclass(part, found(seam))
+    assert len({each.group for each in tables.values()}) == len(tables) == 9
 
 
 def test_the_picture_leaves_out_no_room_and_no_import_that_does_not_follow_from_others() -> None:

@@ -299,10 +299,12 @@ def _wire(link: str | None, *, processes: bool) -> str:
     """What joins the parties.
 
     Raises:
-        ConfigError: there is no such link.
+        ConfigError: there is no such link, or it joins no processes.
     """
     wire = (IN_PROCESSES if processes else IN_THREADS) if link is None else link
     LINKS.check("link", wire)
+    if processes:
+        LINKS[wire].invitations(())
     return wire
 
 
