@@ -43,6 +43,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, OwnRelease, depends_on
 from veilgraph.report.budget import worth
+from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.samples.organisations import export_dataset
@@ -223,13 +224,22 @@ def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path) -> None:
             assert paid(run, OTHER) == Counter(embeddings=2)
 
 
+def cut(*_: Any) -> None:
+    raise CutError
+
+
+def test_a_release_is_kept_once_checkpoints_of_earlier_ones_are_gone_back_over(tmp_path: Path) -> None:
+    """Kept before, a session that is cut off between would let the next go on from what was trained on another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "begin", cut)
+        with pytest.raises(CutError):
+            train(once_job(tmp_path / "data"), tmp_path / "run")
+    assert list((tmp_path / "run").glob("parties/*/release.safetensors")) == []
+
+
 @pytest.mark.parametrize("moment", ["before it keeps", "before it pays", "before it sends"])
 def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> None:
     settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
-
-    def cut(*_: Any) -> None:
-        raise CutError
-
     with pytest.MonkeyPatch.context() as patch:
         if moment == "before it keeps":
             patch.setattr(OwnRelease, "put", cut)
