@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from veilgraph.core.types import PartyId, Tag
-from veilgraph.link.codec import encoded_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,8 +20,3 @@ class Message:
     receiver: PartyId
     tag: Tag
     tensor: Tensor
-
-    @property
-    def size_bytes(self) -> int:
-        """Size on the wire: codec header and data."""
-        return encoded_size(self.tensor)

@@ -45,23 +45,11 @@ What the counts assume:
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event, sensitivity_in_clips
-from veilgraph.privacy.settings import Neighbours, Unit
-
-
-def row_sensitivity(clip: float, neighbours: Neighbours) -> float:
-    """How far one row moves in the norm it was clipped in: C under zero-out, 2C under replacement.
-
-    Raises:
-        ConfigError: ``clip`` is not finite and positive.
-    """
-    if not (math.isfinite(clip) and clip > 0):
-        raise ConfigError(f"clip={clip!r} must be a finite number > 0: the largest length of a published row")
-    return clip * sensitivity_in_clips(neighbours)
+from veilgraph.privacy.event import Event
+from veilgraph.privacy.settings import Unit
 
 
 def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *, source_degrees: bool = False) -> int:
