@@ -74,9 +74,10 @@ nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every ro
 goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/goldens, or BASE=main: that commit's, made here
 	@$(BIN)/python -m tests.goldens $(if $(BASE),--base $(BASE))
 
-docs: $(INSTALLED) ## write again what is made of the code: the picture of the rooms, the tables of what is sent
+docs: $(INSTALLED) ## write again what is made of the code: the picture of the rooms, tables of what is sent and of settings
 	@$(BIN)/python -m docs.picture
 	@$(BIN)/python -m docs.tables
+	@$(BIN)/python -m docs.settings
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }

@@ -34,7 +34,7 @@ def job(nodes: int, data: Path | None = None) -> JobSettings:
         "block_model": {"nodes": nodes, "features": FEATURES, "mean_degree": MEAN_DEGREE},
     }
     if data is not None:
-        where = {"parties": {name: str(data / f"{name}.safetensors") for name in "AB"}, "label_holder": "A"}
+        where = {"graphs": {name: str(data / f"{name}.safetensors") for name in "AB"}, "label_holder": "A"}
     return parse_job(
         {
             "name": "scale",

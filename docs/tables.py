@@ -61,7 +61,7 @@ def sent() -> Iterator[str]:
 
 def revelations() -> Iterator[str]:
     """The names that a party accepts, and the jobs in which each is revealed."""
-    accepted = LimitSettings().may_reveal
+    accepted = LimitSettings().leakage
     lines = [
         (f"`{name}`{' *' if name in accepted else ''}", statement, "; ".join(_jobs(name)))
         for name, statement in all_revelations().items()

@@ -121,12 +121,12 @@ class Cell:
     def engine(self) -> Engine:
         """What computes the cell; what is one exchange is always made by the parties.
 
-        That is ``privacy.schedule: once``, and paradigm local.
+        That is ``privacy.schedule: once``, and paradigm node-dp.
         """
         if self.kind != "federated":
             return "plaintext"
         privacy = self.settings.privacy
-        is_one_exchange = self.settings.paradigm == "local" or (privacy is not None and privacy.once)
+        is_one_exchange = self.settings.paradigm == "node-dp" or (privacy is not None and privacy.once)
         return "federated" if is_one_exchange else self.asked_engine
 
     @property
@@ -211,7 +211,7 @@ def _federated(job: JobSettings, progress: Progress) -> Record:
 def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
     if job.paradigm == "horizontal":
         return train_horizontal(job, kind, progress)
-    if job.paradigm == "local":
+    if job.paradigm == "node-dp":
         return train_local(job, kind, progress)
     graphs = load_parties(job.data, job.seed)
     if kind == "pooled":

@@ -43,7 +43,7 @@ def train_horizontal(job: JobSettings, kind: str, progress: Progress) -> Record:
 
 
 def _together(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
-    network = LayeredNetwork(horizontal(job).horizontal, job.train, parts, seed=job.seed, dtype=precision(job))
+    network = LayeredNetwork(horizontal(job).model, job.train, parts, seed=job.seed, dtype=precision(job))
     return fit(network, progress).summary
 
 
@@ -72,9 +72,7 @@ def separate(
 
 def _separate(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
     """Means over the holders; of the best epochs the last."""
-    results = separate(
-        horizontal(job).horizontal, job.train, parts, seed=job.seed, dtype=precision(job), progress=progress
-    )
+    results = separate(horizontal(job).model, job.train, parts, seed=job.seed, dtype=precision(job), progress=progress)
     summaries = [result.summary for result in results]
     means = {name: fmean(summary[name] for summary in summaries) for name in _AVERAGED}
     return {**means, "best_epoch": max(summary["best_epoch"] for summary in summaries)}

@@ -1,4 +1,4 @@
-"""The plaintext trainings of a job of paradigm local: GCN+RAW, GCN+RND and GCN+OHD; LPGNN judged by true labels."""
+"""The plaintext trainings of a job of paradigm node-dp: GCN+RAW, GCN+RND and GCN+OHD; LPGNN judged by true labels."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     job itself never has where labels are private. ``believed`` does that without correcting or denoising labels.
 
     Args:
-        job: of paradigm local; ``local.network.hops: 0`` makes it a GCN of two layers.
+        job: of paradigm node-dp; ``model.hops: 0`` makes it a GCN of two layers.
         kind: a name in ``FEATURES``, or ``released`` or ``believed``.
         progress: called after every epoch.
 
@@ -96,13 +96,13 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     """
     if kind not in (*FEATURES, *_RELEASED):
         choices = ", ".join((*FEATURES, *_RELEASED))
-        raise ConfigError(f"kind {kind!r} is not of paradigm='local'; choose from federated, {choices}")
-    private, labels = node_dp(job).local.labels, None
+        raise ConfigError(f"kind {kind!r} is not of paradigm='node-dp'; choose from federated, {choices}")
+    private, labels = node_dp(job).release.labels, None
     if kind == "believed" and private is None:
-        raise ConfigError("kind 'believed' takes released labels for the true ones; give local.labels")
+        raise ConfigError("kind 'believed' takes released labels for the true ones; give release.labels")
     if kind in FEATURES:
         if private is not None:
-            raise ConfigError(f"local.labels with kind {kind!r}, which learns from labels as they are; leave it out")
+            raise ConfigError(f"release.labels with kind {kind!r}, which learns from labels as they are; leave it out")
         graph = load_whole(job.data, job.data.label_party, job.seed)
         features = FEATURES[kind](graph, job.seed)
     else:
@@ -112,7 +112,7 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     if kind == "believed" and labels is not None:
         graph, labels = replace(graph, labels=labels.labels), None
     return train_local_private(
-        node_dp(job).local.network,
+        node_dp(job).model,
         job.train,
         graph,
         features,
@@ -126,9 +126,9 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
 def _released_features(job: JobSettings) -> tuple[PartyGraph, AffineFeatures]:
     """The learner's graph, with all labels, and the features that it has: its own, and what the others release."""
     graphs = {graph.party: graph for graph in load_for_learner(job.data, job.data.label_party, job.seed)}
-    release = node_dp(job).local.features
+    release = node_dp(job).release.features
     if release is None:
-        raise ConfigError("local.features: missing; it says how nodes release theirs")
+        raise ConfigError("release.features: missing; it says how nodes release theirs")
     learner = graphs[job.data.label_party]
     blocks = [AffineFeatures(learner.features)]
     for holder in job.releasing:

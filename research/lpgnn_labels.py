@@ -11,7 +11,7 @@ from research.table import Table
 LABEL_EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
 """ε of one node's label, on top of that of its features."""
 
-_FEATURES: Final[Mapping[str, object]] = {"local.features.epsilon": 1.0}
+_FEATURES: Final[Mapping[str, object]] = {"release.features.epsilon": 1.0}
 _COLUMNS: Final[Mapping[str, tuple[Kind, Mapping[str, object]]]] = {
     "believed": ("believed", {"denoise_steps": 0}),
     "corrected": ("released", {"denoise_steps": 0}),
@@ -29,7 +29,7 @@ def _entries(dataset: str) -> list[Entry]:
             changes = {
                 **_FEATURES,
                 "data.stratify": False,
-                "local.labels": {"holder": "B", "epsilon": epsilon, **settings},
+                "release.labels": {"holder": "B", "epsilon": epsilon, **settings},
             }
             found.append(Entry(f"{dataset}, ε of labels = {epsilon}", column, dataset, job, kind, changes, None))
     return found

@@ -128,9 +128,9 @@ def estimate_errors(
 
 def release_settings(job: JobSettings, mechanism: str, epsilon: float) -> FeatureReleaseSettings:
     """A release of the job's features by that mechanism, in the job's declared range; δ is ``DELTA`` where one is."""
-    released = node_dp(job).local.features
+    released = node_dp(job).release.features
     if released is None:
-        raise ConfigError(f"{job.name}: local.features is missing; give the range of the features")
+        raise ConfigError(f"{job.name}: release.features is missing; give the range of the features")
     return FeatureReleaseSettings.model_validate(
         {
             "mechanism": mechanism,
@@ -190,7 +190,7 @@ def _page(figures: Mapping[tuple[str, str], Mapping[float, Sequence[float]]], se
     lines.append("|---|" + "---:|" * len(EPSILONS))
     for place, errors in figures.items():
         lines.append(f"| {', '.join(place)} | {' | '.join(_figure(errors[epsilon]) for epsilon in EPSILONS)} |")
-    ranges = {dataset: node_dp(shipped_job(f"{dataset}-local")).local.features for dataset, _ in figures}
+    ranges = {dataset: node_dp(shipped_job(f"{dataset}-local")).release.features for dataset, _ in figures}
     declared = ", ".join(f"{dataset} [{of.low:g}, {of.high:g}]" for dataset, of in ranges.items() if of is not None)
     spread = "one release" if seeds == 1 else f"mean ± sample standard deviation over {seeds} releases"
     lines += [

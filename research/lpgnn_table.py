@@ -20,7 +20,7 @@ _FIGURES: Final[Mapping[str, tuple[float, tuple[float, ...], float, float]]] = {
 }
 """Data set → the slides' GCN+RAW, LPGNN at ``EPSILONS``, GCN+RND, GCN+OHD."""
 
-_GCN: Final[Mapping[str, object]] = {"local.network.hops": 0, "local.network.dim": 32, "local.network.dropout": 0.5}
+_GCN: Final[Mapping[str, object]] = {"model.hops": 0, "model.dim": 32, "model.dropout": 0.5}
 _RAW: Final[Mapping[str, Mapping[str, object]]] = {
     "cora": {"train.weight_decay": 0.02},
     "citeseer": {"train.weight_decay": 0.005, "train.learning_rate": 0.002},
@@ -39,7 +39,7 @@ def _table() -> Table:
 
         entries.append(entry("GCN+RAW", "raw", {**_GCN, **_RAW.get(dataset, {})}, raw))
         for epsilon, figure in zip(EPSILONS, private, strict=True):
-            changes = {"local.features.epsilon": epsilon}
+            changes = {"release.features.epsilon": epsilon}
             entries.append(entry(f"LPGNN ε = {epsilon}", "federated", changes, figure))
         entries.append(entry("GCN+RND", "random", _GCN, random))
         entries.append(entry("GCN+OHD", "degrees", _GCN, degrees))

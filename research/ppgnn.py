@@ -39,8 +39,8 @@ def ppgnn(
 ) -> PlainResult:
     """Trains PPGNN on a horizontal split.
 
-    Its holders must be aligned on all nodes, so the split has ``data.parts.knows: all``. The paper does not say who has
-    the labels; here it is ``data.label_party`` alone, as in VFGNN, which loses nothing, as all have the same.
+    Its holders must be aligned on all nodes, so the split has ``data.partition.knows: all``. The paper does not say who
+    has the labels; here it is ``data.label_party`` alone, as in VFGNN, which loses nothing, as all have the same.
 
     Args:
         settings: the horizontal job.
@@ -53,12 +53,12 @@ def ppgnn(
     """
     first = parts[0].ids
     if any(not torch.equal(part.ids, first) for part in parts):
-        raise DataError("data.parts: PPGNN's holders must all know the same nodes; set knows to all")
+        raise DataError("data.partition: PPGNN's holders must all know the same nodes; set knows to all")
     vertical = as_vertical(settings)
     dtype = precision(settings)
     graphs = [_first_layer(settings, part.graph, dtype) for part in parts]
     network = PlainNetwork(
-        vertical, graphs, settings.data.label_party, lambda dim: _LastLayer(horizontal(settings).horizontal, dim, dtype)
+        vertical, graphs, settings.data.label_party, lambda dim: _LastLayer(horizontal(settings).model, dim, dtype)
     )
     return fit(network, progress)
 
@@ -69,7 +69,7 @@ def as_vertical(settings: JobSettings) -> JobSettings:
     Raises:
         ConfigError: as ``ppgnn``.
     """
-    network = horizontal(settings).horizontal
+    network = horizontal(settings).model
     if (network.layers, network.message, network.update) != (2, "none", "sum") or not network.pools:
         raise ConfigError(
             f"horizontal: layers={network.layers}, message={network.message!r}, aggregate={network.aggregate!r}, "
@@ -77,11 +77,9 @@ def as_vertical(settings: JobSettings) -> JobSettings:
             "or min, and sum"
         )
     if network.server.batch_norm:
-        raise ConfigError("horizontal.server.batch_norm=true: PPGNN has none; set it to false")
+        raise ConfigError("model.server.batch_norm=true: PPGNN has none; set it to false")
     server = network.server
-    content = settings.model_dump(
-        mode="json", exclude={"horizontal": True, "paradigm": True, "model": True, "data": {"parts"}}
-    )
+    content = settings.model_dump(mode="json", exclude={"paradigm": True, "model": True, "data": {"partition"}})
     content["model"] = {
         "dim": network.dim,
         "initial": {"method": "individual", "activation": server.activation, "dropout": server.dropout},
@@ -111,9 +109,7 @@ class _LastLayer(nn.Module):
 
 def _first_layer(settings: JobSettings, graph: PartyGraph, dtype: torch.dtype) -> PartyGraph:
     """The graph with the first layer's t as its features, and labels at the label holder alone."""
-    layer = HolderLayer(
-        horizontal(settings).horizontal, layer_widths(horizontal(settings).horizontal, graph.num_features)[0]
-    )
+    layer = HolderLayer(horizontal(settings).model, layer_widths(horizontal(settings).model, graph.num_features)[0])
     pooled = layer(FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
     nobody: dict[str, None] = {} if graph.party == settings.data.label_party else dict.fromkeys(("labels", *MASKS))
     return replace(graph, features=compact(pooled), **nobody)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def _panel(axes: Axes, figures: Sequence[Figure], measure: Measure) -> None:
         run, values = figure.runs[0], figure.values(measure)
         data = run.settings["data"]
         if values is not None:
-            lines.setdefault((run.kind, data["parts"]["mixed"]), {})[data["holders"]] = values
+            lines.setdefault((run.kind, data["partition"]["mixed"]), {})[data["holders"]] = values
     for (kind, mixed), points in lines.items():
         name, style, marker = _MODELS[kind]
         axes.errorbar(

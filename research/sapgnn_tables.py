@@ -13,7 +13,7 @@ _DATASETS: Final = ("cora", "citeseer", "pubmed")
 _MODELS: Final[Mapping[str, Kind]] = {"SP": "separate", "PPGNN": "ppgnn", "SAPGNN": "federated"}
 _HOLDERS: Final = (2, 3, 4)
 _MIXED: Final = {0: 0.0, 25: 0.25, 50: 0.5}
-"""q in per cent → ``data.parts.mixed``."""
+"""q in per cent → ``data.partition.mixed``."""
 
 _CHANGES: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
     ("cora", "SP"): {"data.feature_scaling": "none"},
@@ -59,8 +59,8 @@ def _table_4() -> Table:
                 # One holder is the combined graph, however it is divided.
                 kind: Kind = "pooled" if holders == 1 else _MODELS[model]
                 changes: dict[str, object] = {
-                    "data.parts.by": "edges",
-                    "data.parts.knows": "all",
+                    "data.partition.by": "edges",
+                    "data.partition.knows": "all",
                     "data.holders": max(holders, 2),
                 }
                 if holders > 1 or model == "SAPGNN":
@@ -85,9 +85,9 @@ def _figure_4() -> Table:
             for percent, mixed in _MIXED.items():
                 for holders in _HOLDERS:
                     changes = {
-                        "data.parts.by": "labels",
-                        "data.parts.mixed": mixed,
-                        "data.parts.knows": knows,
+                        "data.partition.by": "labels",
+                        "data.partition.mixed": mixed,
+                        "data.partition.knows": knows,
                         "data.holders": holders,
                         **_CHANGES.get((dataset, model), {}),
                     }

@@ -61,8 +61,8 @@ BAD_JOBS: list[tuple[Settings, tuple[str, ...]]] = [
     ({"model": {"local": {"model": "gat", "heads": 3}}}, ("local.heads=3", "dim=8")),
     ({"model": {"local": {"model": "gcm"}}}, ("model.local.model='gcm'", "sage-mean")),
     ({"data": {"holders": 1}}, ("data.holders=1", "2")),
-    ({"data": {"parties": {"A": "a.safetensors"}}}, ("1 holder", "at least 2")),
-    ({"data": {"parties": {"A": "a", "server": "b"}}}, ("'server'", "rename")),
+    ({"data": {"dataset": None, "graphs": {"A": "a.safetensors"}}}, ("1 holder", "at least 2")),
+    ({"data": {"dataset": None, "graphs": {"A": "a", "server": "b"}}}, ("'server'", "rename")),
     ({"data": {"label_holder": "Z"}}, ("label_holder='Z'", "A, B")),
     ({"data": {"feature_proportions": [1, 2, 3]}}, ("feature_proportions", "3", "holders=2")),
     ({"data": {"feature_proportions": [1, -2]}}, ("feature_proportions", "-2")),
@@ -106,7 +106,7 @@ def test_a_holders_name_that_is_no_folder_name(tmp_path: Path, name: str) -> Non
     parties = small_parties(2)
     out = tmp_path / "deep" / "run"
     settings = small_job(2, {"train": {"epochs": 1}})
-    with pytest.raises(ConfigError, match=r"data\.parties"):
+    with pytest.raises(ConfigError, match=r"data\.graphs"):
         train(settings, out, parties=[parties[0], replace(parties[1], party=name)])
     assert not out.exists()
 
@@ -240,10 +240,10 @@ def test_data_files_that_are_missing(tmp_path: Path) -> None:
         train(settings, tmp_path / "run")
     paths = {"A": str(tmp_path / "a.safetensors"), "B": str(tmp_path / "b.safetensors")}
     with refused(DataError, "a.safetensors", "save_party", out=tmp_path / "run"):
-        train(small_job(2, {"data": {"parties": paths}}), tmp_path / "run")
+        train(small_job(2, {"data": {"dataset": None, "graphs": paths}}), tmp_path / "run")
     (tmp_path / "a.safetensors").write_bytes(b"not one")
     with refused(DataError, "a.safetensors", "save it anew", out=tmp_path / "run"):
-        train(small_job(2, {"data": {"parties": paths}}), tmp_path / "run")
+        train(small_job(2, {"data": {"dataset": None, "graphs": paths}}), tmp_path / "run")
 
 
 def test_three_parties_and_nothing_said_of_holders(tmp_path: Path) -> None:

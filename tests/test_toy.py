@@ -30,7 +30,7 @@ JOB = {
     "data": {"dataset": "ring"},
     "model": {"dim": 4},
     "train": {"epochs": 2, "patience": None, "select_by": "last"},
-    "limits": {"link-cosine": 1.0},
+    "audit_limits": {"link-cosine": 1.0},
 }
 NOISY = {
     **JOB,
@@ -83,17 +83,17 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
-assert list(PARADIGMS) == ["vertical", "horizontal", "local", "toy"]
+assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "toy"]
 assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
 job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")
-said = "limits.may_reveal=[initial-embeddings, embedding-sums, training-rows]: change the job, or add what your "
+said = "limits.leakage=[initial-embeddings, embedding-sums, training-rows]: change the job, or add what your "
 said += "organisation accepts of what else the job reveals: toy-hum (model.dim=64)"
-assert refusal(LimitSettings(may_reveal=accepted), job, "A") == said
+assert refusal(LimitSettings(leakage=accepted), job, "A") == said
 assert refusal(LimitSettings(), job, "B") is None, "it is about the label holder's data"
-assert refusal(LimitSettings(may_reveal=(*accepted, "toy-hum")), job, "A") is None
-with pytest.raises(ValueError, match="may_reveal.1\n.*no paradigm that is installed reveals .* training-rows.*toy-hum"):
-    LimitSettings(may_reveal=("toy-hum", "toy-humm"))
+assert refusal(LimitSettings(leakage=(*accepted, "toy-hum")), job, "A") is None
+with pytest.raises(ValueError, match="leakage.1\n.*no paradigm that is installed reveals .* training-rows.*toy-hum"):
+    LimitSettings(leakage=("toy-hum", "toy-humm"))
 for command in (
     ["check", "job.yaml"],
     ["train", "job.yaml", "--out", "run", "--record-views", "--link", "bytes"],
@@ -196,16 +196,16 @@ def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'local'"),
+        ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'node-dp'"),
         ({"data": {"dataset": "ring"}}, "data.dataset='ring': choose one of 'digits', 'synthetic'"),
         (
             {"privacy": {"mechanism": "logistic", "epsilon_total": 1}},
             "privacy.mechanism='logistic': choose one of 'gaussian', 'james-stein', 'james-stein-plus', 'laplace'",
         ),
-        ({"limits": {"link-cosine": 0.9}}, "='link-cosine': choose one of 'link-similarity', 'link-supervised'"),
+        ({"audit_limits": {"link-cosine": 0.9}}, "='link-cosine': choose one of 'link-similarity', 'link-supervised'"),
         (
-            {"paradigm": "local", "local": {"features": {"epsilon": 1, "mechanism": "logistic"}}},
-            "local.features.mechanism='logistic': choose one of 'multi-bit', 'one-bit', 'gaussian', 'laplace'",
+            {"paradigm": "node-dp", "release": {"features": {"epsilon": 1, "mechanism": "logistic"}}},
+            "release.features.mechanism='logistic': choose one of 'multi-bit', 'one-bit', 'gaussian', 'laplace'",
         ),
     ],
 )

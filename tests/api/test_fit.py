@@ -76,7 +76,7 @@ def test_without_a_place_a_run_is_kept_under_its_name_and_time(tmp_path: Path, m
 
 
 def test_a_run_that_was_cut_off_goes_on(run: vg.Run, tmp_path: Path) -> None:
-    half = vg.fit(SETTINGS, out=tmp_path / "run")
+    half = vg.fit(SETTINGS, out=tmp_path / "run", link="sockets")
     (half.path / "summary.json").unlink()
     with refused(RunError, key=half.path):
         _ = half.metrics
@@ -161,9 +161,9 @@ class Kept(torch.nn.Module):
 
 def test_a_paradigm_without_a_pooled_twin_says_so(tmp_path: Path) -> None:
     job = vg.Job(
-        paradigm="local",
+        paradigm="node-dp",
         data={"dataset": "synthetic"},
-        local={"features": {"epsilon": 8, "low": -9, "high": 9}},
+        release={"features": {"epsilon": 8, "low": -9, "high": 9}},
         train={"epochs": 1},
     )
     with refused(ConfigError, key="paradigm"):

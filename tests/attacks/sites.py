@@ -170,7 +170,7 @@ def job(name: str, **changes: Any) -> JobSettings:
     return parse_job(
         {
             "name": name,
-            "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
+            "data": {"holders": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
             "model": {"dim": 8},
             "train": {"epochs": 8, "checkpoint_every": 4, "patience": None},
             "timeout_s": 120,

@@ -48,7 +48,7 @@ from veilgraph.run.site import SiteWork, take_part
 
 Wrap = Callable[[Link], Link]
 
-DATA: dict[str, Any] = {"parties": ["A", "B"], "label_holder": "A"}
+DATA: dict[str, Any] = {"holders": ["A", "B"], "label_holder": "A"}
 NETWORK: dict[str, Any] = {"model": {"dim": 2}, "train": {"epochs": 1, "patience": None}, "timeout_s": 30}
 
 ASK: dict[str, Any] = {"approval": "ask", "approval_wait_s": 60}

@@ -44,7 +44,7 @@ DISCLOSURES, LEDGER, EVIDENCE = "disclosures.jsonl", "ledger.jsonl", "evidence.j
 JOB: dict[str, Any] = {
     "name": "job",
     "precision": "float64",
-    "data": {"parties": list(HOLDERS), "label_holder": "A"},
+    "data": {"holders": list(HOLDERS), "label_holder": "A"},
     "model": {"dim": 4, "initial": {"method": "individual"}},
     "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
     "privacy": {"schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
@@ -102,7 +102,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     folder, project = tmp_path_factory.mktemp("sites"), Project()
     for path in (table_job(folder / "data").data.parties or {}).values():
         assert path is not None
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"may_reveal": [], "max_epsilon": 8.0}}
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 8.0}}
         path.write_text(yaml.safe_dump(accepted))
     identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
     sites = Sites(folder / "now", folder / "data", project, identities)

@@ -64,9 +64,9 @@ def test_what_is_allowed_follows_the_job() -> None:
     batched = small_job(2, {"train": {"batch_size": 1}})
     assert VERTICAL.unread_bytes(vertical(batched), hellos(batched, 169_343, 64)) > one
     pooled = horizontal(parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}))
-    widths = layer_widths(pooled.horizontal, 64)
+    widths = layer_widths(pooled.model, 64)
     assert unread_bytes_by_rows(pooled, 1000, widths) < 2 << 30
-    secure = horizontal(parse_job({**pooled.model_dump(mode="json"), "horizontal": {"combine": "secure-max"}}))
+    secure = horizontal(parse_job({**pooled.model_dump(mode="json"), "model": {"combine": "secure-max"}}))
     assert unread_bytes_by_rows(secure, 1000, widths) == 4 * MAX_UNREAD_BYTES
 
 

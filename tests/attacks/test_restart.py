@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -223,7 +223,7 @@ def test_a_lost_release_erases_no_model_and_costs_nothing(tmp_path: Path, kind: 
 def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path) -> None:
     """Across organisations. What was submitted, ``resume`` included, is nobody's leave."""
     settings = table_job(tmp_path / "data")
-    parties = {name: cast(Path, path) for name, path in (settings.data.parties or {}).items()}
+    parties = dict(settings.data.parties or {})
     submitted = across(settings)
     runs = apart(tmp_path, parties, submitted)
     for path in sorted(runs[LIAR].rglob("*"), reverse=True):  # but for what the others have countersigned
@@ -250,7 +250,7 @@ def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path
 def across(settings: JobSettings) -> JobSettings:
     return parse_job(
         settings.model_dump(mode="json")
-        | {"name": "across", "data": {"parties": list(settings.data.names), "label_holder": "A"}}
+        | {"name": "across", "data": {"holders": list(settings.data.names), "label_holder": "A"}}
     )
 
 

@@ -26,7 +26,7 @@ def job_in(folder: Path, seed: int = 0, **changes: object) -> JobSettings:
     content: dict[str, object] = {
         "name": "audited",
         "seed": seed,
-        "data": {"parties": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+        "data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
         "model": {"dim": 8, "local": {"model": "sage-mean", "hops": 2}},
         "train": {"epochs": 4, "patience": None},
     }

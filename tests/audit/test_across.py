@@ -47,7 +47,7 @@ NAMES = ("A", "B", "C")
 PARTIES = (*NAMES, SERVER)
 JOB = {
     "name": "across",
-    "data": {"parties": list(NAMES), "label_holder": "A"},
+    "data": {"holders": list(NAMES), "label_holder": "A"},
     "model": {"dim": 32, "rounds": 2, "local": {"model": "gcn", "hops": 3}},
     "train": {"epochs": 6, "patience": None},
     "timeout_s": 120,
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sites")
     data = DataSettings(dataset="synthetic", holders=3)
     for file in export_dataset(data, folder / "tables", overlap=1.0, seed=1).values():
-        change(file, allow_audit=True, max_rounds=2, may_reveal=list(all_revelations()))
+        change(file, allow_audit=True, max_rounds=2, leakage=list(all_revelations()))
     apart(folder, files(folder), parse_job(JOB), server=True)
     return folder
 
@@ -235,7 +235,7 @@ def test_who_does_not_allow_it_is_not_audited_and_audits_nobody(sites: Path, who
 def test_no_site_keeps_a_view_unless_it_allows_audits(tmp_path: Path) -> None:
     data = DataSettings(dataset="synthetic", holders=3)
     for name, file in export_dataset(data, tmp_path / "tables", overlap=1.0, seed=1).items():
-        change(file, allow_audit=name == "B", max_rounds=2, may_reveal=list(all_revelations()))
+        change(file, allow_audit=name == "B", max_rounds=2, leakage=list(all_revelations()))
     apart(tmp_path, files(tmp_path), parse_job(JOB | {"train": {"epochs": 1, "patience": None}}))
     kept = {party for party in PARTIES if part(tmp_path, party).party(party).views()}
     assert kept == {"B"}
@@ -245,7 +245,8 @@ def test_a_limit_that_nothing_could_be_held_to_fails(sites: Path) -> None:
     """Who has no view of the training says so; what needs some of the truth is mounted nowhere."""
     for party in PARTIES:
         path = part(sites, party).path / "job.yaml"
-        path.write_text(path.read_text() + "limits:\n  link-similarity: 0.51\n  attribute: 0.9\n", encoding="utf-8")
+        limits = "audit_limits: {link-similarity: 0.51, attribute: 0.9}"
+        path.write_text(path.read_text().replace("audit_limits: {}", limits), encoding="utf-8")
     for view in (part(sites, "C").path / "parties" / "C" / "view").iterdir():
         view.unlink()
     found, _ = audited(sites)

@@ -188,7 +188,7 @@ def test_links_that_the_adversary_has_itself_are_not_asked_about(run: Path) -> N
 
 
 def test_limits_of_the_job_and_of_the_plan_gate(tmp_path: Path) -> None:
-    settings = job_in(tmp_path / "data", limits={"membership-gradient": 0.9, "label-gradient": 1.0})
+    settings = job_in(tmp_path / "data", audit_limits={"membership-gradient": 0.9, "label-gradient": 1.0})
     train(settings, tmp_path / "run", record_views=True)
     plan = AuditPlan(adversaries=(SERVER,), attacks=("membership-gradient", "label-gradient"))
     assert [finding.attack for finding in audit(tmp_path / "run", plan).failed] == ["membership-gradient"]

@@ -29,7 +29,7 @@ from veilgraph.run.run_directory import RunDirectory
 
 BASE: Settings = {"seed": 1, "data": {"dataset": "synthetic"}, "train": {"epochs": 2, "patience": None}}
 INDIVIDUAL: Settings = {"model": {"dim": 8, "initial": {"method": "individual"}, "local": {"hops": 1}}}
-HORIZONTAL: Settings = {"paradigm": "horizontal", "data": {"parts": {"overlap": 0.2}}, "horizontal": {"dim": 8}}
+HORIZONTAL: Settings = {"paradigm": "horizontal", "data": {"partition": {"overlap": 0.2}}, "model": {"dim": 8}}
 QUICK = ("uniformity", "membership-gradient")
 
 
@@ -63,7 +63,7 @@ def individual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgotten(tmp_path: Path) -> None:
-    run = trained(tmp_path, HORIZONTAL, {"horizontal": {"aggregate": "mean", "edges": "deduplicate"}})
+    run = trained(tmp_path, HORIZONTAL, {"model": {"aggregate": "mean", "edges": "deduplicate"}})
     result = audit(run, AuditPlan(attacks=QUICK))
     found = embeddings(run, SERVER)
     layers = {f"{holder}'s embedding of layer {layer}" for holder in "AB" for layer in (1, 2)}
@@ -79,7 +79,7 @@ def test_the_server_of_a_horizontal_job_is_audited_and_the_holders_are_not_forgo
 
 
 def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path) -> None:
-    run = trained(tmp_path, HORIZONTAL, {"data": {"holders": 3}, "horizontal": {"combine": "secure-max"}})
+    run = trained(tmp_path, HORIZONTAL, {"data": {"holders": 3}, "model": {"combine": "secure-max"}})
     result = audit(run, AuditPlan(attacks=QUICK))
     assert not result.failed
     assert any("bits" in each.evidence for each in result.findings)
@@ -92,7 +92,7 @@ def test_a_secure_maximum_of_three_says_nothing_but_what_it_opens(tmp_path: Path
 def test_private_labels_are_left_out_with_a_word(tmp_path: Path) -> None:
     local = {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}}
     by_node = {"split": [0.5, 0.25, 0.25], "stratify": False}
-    run = trained(tmp_path, {"paradigm": "local", "local": local, "data": by_node})
+    run = trained(tmp_path, {"paradigm": "node-dp", "release": local, "data": by_node})
     result = audit(run, AuditPlan(attacks=("attribute-release", "membership-shadow"), shadows=2))
     assert {(each.adversary, each.target) for each in result.findings} == {("A", "B"), ("client", "B")}
     assert "A: any attack on perturbed-labels" in words(result)
@@ -187,10 +187,10 @@ def test_names_and_limits_that_an_audit_cannot_have(individual: Path, tmp_path: 
     run = shutil.copytree(individual, tmp_path / "run")
     assert "link-similarity" in usage_error(veilgraph("audit", run, "--limit", "epsilon=0.9"))
     with pytest.raises(ConfigError, match=r"limits.*epsilon"):
-        parse_job({"limits": {"epsilon": 0.9}})
+        parse_job({"audit_limits": {"epsilon": 0.9}})
     text = (run / "job.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text)
-    content["data"] |= {"dataset": "digits", "parties": {"A": None, "client": None}}
+    content["data"] |= {"dataset": None, "graphs": None, "holders": ["A", "client"]}
     (run / "job.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     assert "'client'" in one_error(veilgraph("audit", run))
 

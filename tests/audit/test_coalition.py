@@ -34,7 +34,7 @@ def job_in(folder: Path, **model: Any) -> JobSettings:
     folder.mkdir(parents=True)
     for graph in split_vertically(synthetic_data(240, 18, 3, 0), names=list(NAMES), label_holder="A", seed=0):
         save_party(graph, folder / f"{graph.party}.safetensors")
-    data = {"parties": {name: str(folder / f"{name}.safetensors") for name in NAMES}, "label_holder": "A"}
+    data = {"graphs": {name: str(folder / f"{name}.safetensors") for name in NAMES}, "label_holder": "A"}
     network = {"dim": 8, "local": {"model": "sage-mean", "hops": 2}, **model}
     return parse_job({"data": data, "model": network, "train": {"epochs": 3, "patience": None}})
 

@@ -39,7 +39,7 @@ _HOP: Content = {"model": "sage-mean", "hops": 1, "normalize": True}
 _FIXED: Content = {**_INDIVIDUAL, "local": {"model": "appnp", "hops": 1, "normalize": True}}
 _NODE: Content = {"unit": "node", "degree_bound": 2}
 _LOCAL: Content = {
-    "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
+    "release": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
     "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
 }
 
@@ -59,8 +59,8 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "every step": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows")}),
     "every step, canaries in data": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 60, "data")}),
     "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
-    "horizontal": (3, {"paradigm": "horizontal", "horizontal": {"dim": 8, "combine": "secure-max"}}),
-    "local": (3, {"paradigm": "local", **_LOCAL}),
+    "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
+    "local": (3, {"paradigm": "node-dp", **_LOCAL}),
     "tables": (2, {}),
 }
 """Kinds of jobs, with how many holders."""
@@ -76,7 +76,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
         return parse_job(merge({**base, "data": data}, cast(Any, changes)))
     if kind == "tables":
         files = export_dataset(DataSettings(dataset="synthetic", holders=holders), folder, overlap=0.75, seed=seed)
-        paths = {name: str(path) for name, path in files.items()}
+        brought = {"parties": {name: str(path) for name, path in files.items()}}
     else:
         folder.mkdir(parents=True)
         graphs = split_vertically(
@@ -84,8 +84,8 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
         )
         for graph in graphs:
             save_party(graph, folder / f"{graph.party}.safetensors")
-        paths = {name: str(folder / f"{name}.safetensors") for name in names}
-    base = {**base, "data": {"parties": paths, "label_holder": "A"}, "model": {"dim": 8}}
+        brought = {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}}
+    base = {**base, "data": {**brought, "label_holder": "A"}, "model": {"dim": 8}}
     return parse_job(merge(base, cast(Any, changes)))
 
 

@@ -61,7 +61,7 @@ def job_in(folder: Path, holders: int, nodes: int, model: Mapping[str, Any], **p
         save_party(graph, folder / f"{graph.party}.safetensors")
     return parse_job(
         {
-            "data": {"parties": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
+            "data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
             "model": {"dim": 8, "server": {"layers": 0}, "combine": {"masked": False}, **model},
             "train": {"epochs": 3, "patience": None, "select_by": "last", "checkpoint_every": 1},
             "privacy": {"epsilon_total": 2.0, "delta": 1e-5, "canaries_in": "data", **privacy},

@@ -61,8 +61,8 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "once, of a node": (3, {"model": FIXED, "privacy": {"epsilon_total": 4.0, **NODE}}),
 }
 LOCAL: Content = {
-    "paradigm": "local",
-    "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
+    "paradigm": "node-dp",
+    "release": {"features": {"epsilon": 4.0, "low": -50, "high": 50}, "labels": {"epsilon": 2.0, "holder": "B"}},
     "data": {"dataset": "synthetic", "holders": 3, "split": [0.5, 0.25, 0.25], "stratify": False},
 }
 
@@ -81,13 +81,13 @@ def job_of(name: str, folder: Path) -> JobSettings:
     ):
         paths[graph.party] = str(folder / f"{graph.party}.safetensors")
         save_party(graph, Path(paths[graph.party]))
-    base = {**base, "model": {"dim": 8}, "data": {"parties": paths, "label_holder": "A"}}
+    base = {**base, "model": {"dim": 8}, "data": {"graphs": paths, "label_holder": "A"}}
     return parse_job(merge(cast(Any, base), cast(Any, changes)))
 
 
 def by_class(folder: Path, base: Content) -> JobSettings:
     """A horizontal job on tables that are sorted by class, as a database may give them."""
-    content = {**base, "paradigm": "horizontal", "data": {"dataset": "synthetic"}, "horizontal": {"dim": 8}}
+    content = {**base, "paradigm": "horizontal", "data": {"dataset": "synthetic"}, "model": {"dim": 8}}
     settings = parse_job(content)
     parties = export_parts(settings.data, folder, 0, job=settings)
     for file in parties.values():

@@ -28,7 +28,7 @@ from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 
 NODES, CANARIES, LEARNER = 700, 500, "A"
-LABELS: Settings = {"local": {"labels": {"holder": "B", "epsilon": 2.0}}, "train": {"epochs": 1, "patience": None}}
+LABELS: Settings = {"release": {"labels": {"holder": "B", "epsilon": 2.0}}, "train": {"epochs": 1, "patience": None}}
 EPSILON = 4.0
 
 
@@ -40,7 +40,7 @@ def job_in(folder: Path, **features: Any) -> JobSettings:
     paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
     for graph in graphs:
         save_party(graph, Path(paths[graph.party]))
-    return local_job(3, LABELS, {"data": {"parties": paths}}, **settings)
+    return local_job(3, LABELS, {"data": {"dataset": None, "graphs": paths}}, **settings)
 
 
 def bounds(run: Path, adversary: str = LEARNER) -> AuditResult:

@@ -19,8 +19,8 @@ EQ_23 = {"layers": 2, "dim": 8, "message": "none", "update": "sum", "server": {"
 
 
 def job(**changes: object) -> JobSettings:
-    data = {"dataset": "synthetic", "holders": 2, "parts": {"knows": "all"}}
-    content = {"paradigm": "horizontal", "data": data, "horizontal": EQ_23, "train": {"epochs": 6}}
+    data = {"dataset": "synthetic", "holders": 2, "partition": {"knows": "all"}}
+    content = {"paradigm": "horizontal", "data": data, "model": EQ_23, "train": {"epochs": 6}}
     return parse_job({**content, **changes})
 
 
@@ -82,7 +82,7 @@ def test_every_holders_edges_count() -> None:
 
 
 def test_labels_divide_too() -> None:
-    settings = job(data={"dataset": "synthetic", "holders": 3, "parts": {"by": "labels", "knows": "all"}})
+    settings = job(data={"dataset": "synthetic", "holders": 3, "partition": {"by": "labels", "knows": "all"}})
     assert 0 <= ppgnn(settings, load_parts(settings.data, 0)).summary["test_accuracy"] <= 1
 
 
@@ -95,7 +95,7 @@ def test_the_vertical_job_trains_alike() -> None:
 
 
 def test_holders_that_are_not_aligned_are_refused() -> None:
-    settings = job(data={"dataset": "synthetic", "holders": 2, "parts": {"knows": "own"}})
+    settings = job(data={"dataset": "synthetic", "holders": 2, "partition": {"knows": "own"}})
     with pytest.raises(DataError, match="must all know the same nodes; set knows to all"):
         ppgnn(settings, load_parts(settings.data, 0))
 
@@ -112,4 +112,4 @@ def test_holders_that_are_not_aligned_are_refused() -> None:
 )
 def test_other_networks_are_refused(changes, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        as_vertical(job(horizontal={**EQ_23, **changes}))
+        as_vertical(job(model={**EQ_23, **changes}))

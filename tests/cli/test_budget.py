@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
-from veilgraph.graph import datasets
 from veilgraph.report.budget import worth
 from veilgraph.report.page.assemble import page_html
 from veilgraph.run.jobs import load_result
@@ -38,7 +37,7 @@ def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets, "DATASETS", {})
+    monkeypatch.setattr("veilgraph.graph.datasets.DATASETS", {})
     result = veilgraph("budget", private, "--total", "2,8")
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
@@ -105,9 +104,9 @@ def test_without_privacy_nothing_is_said_of_it_after_training(run: Path) -> None
 
 LOCAL = """
 name: local
-paradigm: local
+paradigm: node-dp
 data: {dataset: synthetic, holders: 3, split: [0.5, 0.25, 0.25]}
-local: {features: {epsilon: 1.5, low: -10, high: 10}}
+release: {features: {epsilon: 1.5, low: -10, high: 10}}
 train: {epochs: 3, patience: null}
 """
 
@@ -124,8 +123,8 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "WHOLE", {})
-    result = veilgraph("budget", local, "--set", "local.labels={holder: C, epsilon: 2}")
+    monkeypatch.setattr("veilgraph.graph.datasets.DATASETS", {})
+    result = veilgraph("budget", local, "--set", "release.labels={holder: C, epsilon: 2}")
     assert result.exit_code == 0, result.output
     rows = cells(result.stdout)
     assert [row[0] for row in rows] == ["A (learns)", "B", "C", ""]
@@ -145,7 +144,7 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
     (trained,) = [row[1:] for row in cells(checked.stdout) if row[0] == "train labels"]
     assert abs(int(trained[0]) - 200) < 3, "half of each class"
     assert trained[1:] == ["–", "–"]
-    narrow = veilgraph("check", local, "--set", "local.features.high=0.5")
+    narrow = veilgraph("check", local, "--set", "release.features.high=0.5")
     assert "party 'B': x has the value" in one_error(narrow)
     run = tmp_path / "run"
     calls: list[list[str | Path]] = [["train", local, "--out", run], ["report", run]]

@@ -23,7 +23,7 @@ def test_from_tables_to_predictions(tables: Path, tmp_path: Path) -> None:
     assert "Party B" in checked.stdout
     assert "is a valid job" in checked.stdout
     run = tmp_path / "run"
-    short = ["--set", "train.epochs=3", "--set", "horizontal.dim=4"]
+    short = ["--set", "train.epochs=3", "--set", "model.dim=4"]
     read = veilgraph("data", "align", tables / "job.yaml", "--out", run, *short)
     assert read.exit_code == 0, read.output
     assert "nodes\n" in read.stdout

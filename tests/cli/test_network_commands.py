@@ -173,7 +173,7 @@ def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None
 
 def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text("data: {parties: [bank, shop]}\n", encoding="utf-8")
+    job.write_text("data: {holders: [bank, shop]}\n", encoding="utf-8")
     assert "is the kit of bank; give an administrator's" in one_error(
         veilgraph("net", "submit", job, "--kit", kits / "bank")
     )
@@ -182,7 +182,7 @@ def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_p
         veilgraph("net", "submit", job, "--kit", kits / "ops@example.org")
     )
     job.write_text("data: {dataset: digits}\n", encoding="utf-8")
-    assert "data.parties" in one_error(veilgraph("net", "submit", job, "--kit", kits / "ops@example.org"))
+    assert "data.holders" in one_error(veilgraph("net", "submit", job, "--kit", kits / "ops@example.org"))
     assert "--work" in usage_error(veilgraph("net", "submit", job, "--kit", kits / "bank", "--work", "dance"))
 
 
@@ -230,7 +230,7 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         )
     consent = Kit.open(kits / "shop").consent
     asked = JobRequest(
-        job="3f2a", work="predict", resume=True, settings=parse_job({"data": {"parties": ["bank", "shop"]}})
+        job="3f2a", work="predict", resume=True, settings=parse_job({"data": {"holders": ["bank", "shop"]}})
     )
     with waiting(consent, asked, "1") as shown:
         seen = veilgraph("net", "approve", "--kit", kits / "shop").stdout

@@ -117,8 +117,8 @@ def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:
 @pytest.mark.parametrize("variant", HORIZONTAL.values(), ids=HORIZONTAL.keys())
 def test_horizontal_jobs_over_memory_and_over_sockets(tmp_path: Path, variant: Settings) -> None:
     settings = horizontal_job(3, variant, {"train": {"epochs": 3}})
-    assert (horizontal(settings).horizontal.message, horizontal(settings).horizontal.aggregate) == ("linear", "max")
-    assert horizontal(settings).horizontal.edges == "may-overlap"
+    assert (horizontal(settings).model.message, horizontal(settings).model.aggregate) == ("linear", "max")
+    assert horizontal(settings).model.edges == "may-overlap"
     one, again = train(settings, tmp_path / "one"), train(settings, tmp_path / "again")
     other = train(settings, tmp_path / "other", link="sockets")
     for run in (again, other):

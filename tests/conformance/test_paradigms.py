@@ -38,7 +38,7 @@ class TestHorizontal(ParadigmConformance):
     job: ClassVar[Mapping[str, Any]] = {
         "paradigm": "horizontal",
         "data": {"dataset": "synthetic"},
-        "horizontal": {"dim": 4, "server": {"dropout": 0.0}},
+        "model": {"dim": 4, "server": {"dropout": 0.0}},
         "train": SHORT,
     }
     processes = False
@@ -46,7 +46,7 @@ class TestHorizontal(ParadigmConformance):
     def twin(self, run: RunDirectory) -> Tensor | None:
         settings = horizontal(run.settings)
         parts = load_parts(settings.data, settings.seed)
-        network = LayeredNetwork(settings.horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float32)
+        network = LayeredNetwork(settings.model, settings.train, parts, seed=settings.seed, dtype=torch.float32)
         for epoch in range(1, settings.train.epochs + 1):
             network.train_step(epoch)
         (own,) = (part for part in parts if part.graph.party == settings.data.label_party)
@@ -56,9 +56,9 @@ class TestHorizontal(ParadigmConformance):
 
 class TestNodeDp(ParadigmConformance):
     job: ClassVar[Mapping[str, Any]] = {
-        "paradigm": "local",
+        "paradigm": "node-dp",
         "data": {"dataset": "synthetic", "holders": 2},
-        "local": {"features": {"epsilon": 4.0, "low": -50, "high": 50}},
+        "release": {"features": {"epsilon": 4.0, "low": -50, "high": 50}},
         "train": SHORT,
     }
     is_repeatable = processes = False

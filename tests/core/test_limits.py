@@ -67,7 +67,7 @@ def test_nobody_gives_another_meaning_to_a_name_that_parties_accept(monkeypatch:
 
 
 def test_the_default_party_accepts_exactly_the_default_job() -> None:
-    assert set(revelations(job())) == DEFAULT == set(LimitSettings().may_reveal)
+    assert set(revelations(job())) == DEFAULT == set(LimitSettings().leakage)
     for party in ("A", "B", SERVER):
         assert refusal(LimitSettings(), job(), party) is None
 
@@ -84,12 +84,12 @@ def test_what_reveals_more_is_refused_until_it_is_accepted_by_name(name: str) ->
     refusals = [refusal(LimitSettings(), settings, holder) for holder in settings.data.names]
     for revelation in more:
         assert any(reason and revelation in reason for reason in refusals)
-    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=vertical(settings).model.rounds)
+    accepting = LimitSettings(leakage=tuple(found), max_rounds=vertical(settings).model.rounds)
     assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
 
 
 def test_a_party_is_asked_only_about_its_own_data() -> None:
-    nothing = LimitSettings(may_reveal=())
+    nothing = LimitSettings(leakage=())
     label_holder, other = (str(refusal(nothing, job(), holder)) for holder in "AB")
     assert "training-rows" in label_holder
     assert "training-rows" not in other
@@ -100,11 +100,11 @@ def test_a_party_is_asked_only_about_its_own_data() -> None:
 
 def test_a_reason_names_limit_value_cause_and_way_out() -> None:
     assert refusal(LimitSettings(), job(combine={"masked": False}), "B") == (
-        "limits.may_reveal=[initial-embeddings, embedding-sums, output-embeddings, training-rows]: change the job, or "
+        "limits.leakage=[initial-embeddings, embedding-sums, output-embeddings, training-rows]: change the job, or "
         "add what your organisation accepts of what else the job reveals: single-embeddings "
         "(model.combine.masked=false)"
     )
-    accepting = LimitSettings(may_reveal=tuple(revelations(job(rounds=3))), max_rounds=2)
+    accepting = LimitSettings(leakage=tuple(revelations(job(rounds=3))), max_rounds=2)
     assert refusal(accepting, job(rounds=3), SERVER) == refusal(accepting, job(rounds=3), "A")
     assert refusal(accepting, job(rounds=3), "A") == (
         "limits.max_rounds=2 and model.rounds=3: lower the rounds or raise the limit"
@@ -162,7 +162,7 @@ NEVER_NOISED = {
 
 
 def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> None:
-    nothing = LimitSettings(may_reveal=(), max_rounds=2, max_epsilon=8)
+    nothing = LimitSettings(leakage=(), max_rounds=2, max_epsilon=8)
     for settings in (
         private(EVERY_STEP, rounds=2, combine={"masked": False}, server={"layers": 0}, head={"logit_hops": 1}),
         private(ONCE),
@@ -205,9 +205,9 @@ def test_without_a_bound_of_its_own_a_party_is_asked_about_every_name() -> None:
 def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, single: str | None) -> None:
     expected = {"embedding-sums", "output-embeddings", "combined-as-output"}
     assert set(revelations(settings)) == (expected | {"single-embeddings"} if single else expected)
-    nothing = LimitSettings(may_reveal=())
+    nothing = LimitSettings(leakage=())
     assert refusal(nothing, settings, "A") is None
-    assert refusal(LimitSettings(may_reveal=(), max_epsilon=1e-9), settings, "A", epsilon=0.0) is None
+    assert refusal(LimitSettings(leakage=(), max_epsilon=1e-9), settings, "A", epsilon=0.0) is None
     reason = str(refusal(nothing, settings, "B"))
     assert "output-embeddings (privacy.schedule=once), combined-as-output (privacy.schedule=once)" in reason
     if single:
@@ -232,7 +232,7 @@ ALWAYS = {"training-rows", "node-lists", "global-embeddings", "weight-gradients"
 
 
 def horizontal(holders: int = 3, **settings: Any) -> JobSettings:
-    return parse_job({"paradigm": "horizontal", "data": {"holders": holders}, "horizontal": settings})
+    return parse_job({"paradigm": "horizontal", "data": {"holders": holders}, "model": settings})
 
 
 @pytest.mark.parametrize(
@@ -256,33 +256,33 @@ def horizontal(holders: int = 3, **settings: Any) -> JobSettings:
 def test_what_a_horizontal_job_reveals_concerns_every_holder(settings: JobSettings, more: set[str]) -> None:
     found = revelations(settings)
     assert set(found) == ALWAYS | more
-    nothing = LimitSettings(may_reveal=(), max_rounds=9)
+    nothing = LimitSettings(leakage=(), max_rounds=9)
     for holder in settings.data.names:
         assert all(name in str(refusal(nothing, settings, holder)) for name in list(found)[:3])
     assert len({refusal(nothing, settings, holder) for holder in settings.data.names}) == 1
-    accepting = LimitSettings(may_reveal=tuple(found), max_rounds=9)
+    accepting = LimitSettings(leakage=tuple(found), max_rounds=9)
     assert not any(refusal(accepting, settings, party) for party in (*settings.data.names, SERVER))
 
 
 def test_statistics_of_columns_are_revealed_by_scaled_tables_and_by_what_a_party_says_of_its_own() -> None:
-    data = {"parties": ["A", "B"], "feature_scaling": "standard"}
+    data = {"holders": ["A", "B"], "feature_scaling": "standard"}
     scaled = parse_job({"paradigm": "horizontal", "data": data})
     assert "column-statistics" in revelations(scaled)
-    for changes in ({"feature_scaling": "row"}, {"parties": {"A": "a.safetensors", "B": "b.safetensors"}}):
+    for changes in ({"feature_scaling": "row"}, {"holders": 2, "graphs": {"A": "a.safetensors", "B": "b.safetensors"}}):
         assert "column-statistics" not in revelations(parse_job({"paradigm": "horizontal", "data": data | changes}))
     plain = horizontal(2)
-    accepting = LimitSettings(may_reveal=tuple(revelations(plain)), max_rounds=2)
+    accepting = LimitSettings(leakage=tuple(revelations(plain)), max_rounds=2)
     assert refusal(accepting, plain, "B") is None
     reason = refusal(accepting, plain, "B", besides={"column-statistics": "missing=mean"})
     assert str(reason).endswith("what else the job reveals: column-statistics (missing=mean)")
 
 
 def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
-    accepting = LimitSettings(may_reveal=tuple(all_revelations()))
+    accepting = LimitSettings(leakage=tuple(all_revelations()))
     assert refusal(accepting, horizontal(layers=3), "B") == (
-        "limits.max_rounds=1 and horizontal.layers=3: lower the layers or raise the limit"
+        "limits.max_rounds=1 and model.layers=3: lower the layers or raise the limit"
     )
-    bounded = LimitSettings(may_reveal=tuple(all_revelations()), max_rounds=2, max_epsilon=8)
+    bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8)
     assert refusal(bounded, horizontal(), "B") == (
         "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy: "
         "take vertical, or remove the limit"
@@ -296,35 +296,35 @@ PERTURBED = {"perturbed-features", "perturbed-labels"}
 
 def local(holders: int = 3, *, private: str | None = None, **network: Any) -> JobSettings:
     labels = None if private is None else {"holder": private, "epsilon": 2.5}
-    settings = {"features": {"epsilon": 1.5}, "labels": labels, "network": network}
-    return parse_job({"paradigm": "local", "data": {"holders": holders}, "local": settings})
+    release = {"features": {"epsilon": 1.5}, "labels": labels}
+    return parse_job({"paradigm": "node-dp", "data": {"holders": holders}, "release": release, "model": network})
 
 
 def test_a_local_job_reveals_what_nodes_perturbed_of_who_releases() -> None:
     assert set(revelations(local())) == {"perturbed-features"}
     assert set(revelations(local(private="C"))) == PERTURBED
-    nothing = LimitSettings(may_reveal=())
+    nothing = LimitSettings(leakage=())
     for settings in (local(), local(private="C", hops=128)):
         assert refusal(nothing, settings, "A") is None, "nothing leaves who learns"
         assert refusal(nothing, settings, SERVER) is None
         assert str(refusal(nothing, settings, "B")).endswith(
-            "of what else the job reveals: perturbed-features (local.features.epsilon=1.5)"
+            "of what else the job reveals: perturbed-features (release.features.epsilon=1.5)"
         )
     assert str(refusal(nothing, local(private="C"), "C")).endswith(
-        "perturbed-features (local.features.epsilon=1.5), perturbed-labels (local.labels.epsilon=2.5)"
+        "perturbed-features (release.features.epsilon=1.5), perturbed-labels (release.labels.epsilon=2.5)"
     )
-    accepting = LimitSettings(may_reveal=("perturbed-features",))
+    accepting = LimitSettings(leakage=("perturbed-features",))
     assert refusal(accepting, local(private="C"), "B") is None
     assert "perturbed-labels" in str(refusal(accepting, local(private="C"), "C"))
 
 
 def test_a_bound_accepts_what_it_bounds_of_a_local_job() -> None:
-    limits = LimitSettings(may_reveal=(), max_epsilon=4)
+    limits = LimitSettings(leakage=(), max_epsilon=4)
     assert refusal(limits, local(private="C"), "C", epsilon=4.0) is None
     assert refusal(limits, local(private="C"), "C", epsilon=4.001) == (
         "limits.max_epsilon=4 and the job can cost C a total ε of 4.001: lower it or raise the limit; "
-        "limits.may_reveal=[]: change the job, or add what your organisation accepts of what else the job reveals: "
-        "perturbed-features (local.features.epsilon=1.5), perturbed-labels (local.labels.epsilon=2.5)"
+        "limits.leakage=[]: change the job, or add what your organisation accepts of what else the job reveals: "
+        "perturbed-features (release.features.epsilon=1.5), perturbed-labels (release.labels.epsilon=2.5)"
     )
 
 
@@ -360,11 +360,11 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
     )
     assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED
     for names in itertools.chain(itertools.combinations(all_revelations(), 3), [tuple(all_revelations())[::2], ()]):
-        reason = refusal(LimitSettings(may_reveal=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
+        reason = refusal(LimitSettings(leakage=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
         assert reason.isprintable()
-        for limit in ("max_rounds", "max_epsilon", "min_common_nodes", "may_reveal"):
+        for limit in ("max_rounds", "max_epsilon", "min_common_nodes", "leakage"):
             assert f"limits.{limit}=" in reason
 
 
@@ -376,7 +376,7 @@ def test_a_party_that_is_not_in_the_job() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"may_reveal": ["everything"]},
+        {"leakage": ["everything"]},
         {"max_rounds": 0},
         {"max_epsilon": 0},
         {"max_epsilon": float("inf")},
@@ -390,8 +390,8 @@ def test_wrong_limits(wrong: dict[str, Any]) -> None:
 
 
 def test_limits_are_read_from_text() -> None:
-    read = LimitSettings.model_validate({"may_reveal": ["training-rows"], "max_rounds": "2", "max_epsilon": "1.5"})
-    assert read == LimitSettings(may_reveal=("training-rows",), max_rounds=2, max_epsilon=1.5)
+    read = LimitSettings.model_validate({"leakage": ["training-rows"], "max_rounds": "2", "max_epsilon": "1.5"})
+    assert read == LimitSettings(leakage=("training-rows",), max_rounds=2, max_epsilon=1.5)
 
 
 def released(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:
@@ -419,15 +419,15 @@ EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
 def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
     limits: dict[str, Any], settings: JobSettings, reason: str | None
 ) -> None:
-    """A small ε at a δ near 1 bounds nothing, and stands for no name in ``may_reveal``."""
-    said = refusal(LimitSettings(may_reveal=(), max_epsilon=1, **limits), settings, "B", epsilon=1.0)
+    """A small ε at a δ near 1 bounds nothing, and stands for no name in ``leakage``."""
+    said = refusal(LimitSettings(leakage=(), max_epsilon=1, **limits), settings, "B", epsilon=1.0)
     if reason is None:
         assert said is None
     else:
         assert said is not None
         assert said.startswith(reason)
-        assert "limits.may_reveal=[]" in said
-    assert refusal(LimitSettings(may_reveal=tuple(all_revelations()), **limits), settings, "B", epsilon=1.0) is None, (
+        assert "limits.leakage=[]" in said
+    assert refusal(LimitSettings(leakage=tuple(all_revelations()), **limits), settings, "B", epsilon=1.0) is None, (
         "without max_epsilon nothing is asked"
     )
 
@@ -442,8 +442,8 @@ def test_a_delta_of_one_node_in_n_is_no_protection() -> None:
     assert delta_too_large(VerticalJob(), 10**9) == ""
     assert delta_too_large(released(None), 10**9) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 0.5}
-    local = parse_job({"paradigm": "local", "local": {"features": release}})
-    assert delta_too_large(local, 2).startswith("local.features.delta=0.5")
+    local = parse_job({"paradigm": "node-dp", "release": {"features": release}})
+    assert delta_too_large(local, 2).startswith("release.features.delta=0.5")
     perturbed = parse_job({"model": {"initial": {"method": "perturbed", "release": release}}})
     assert delta_too_large(perturbed, 2).startswith("model.initial.release.delta=0.5")
 
@@ -466,9 +466,9 @@ def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
 
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
     features = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-3}
-    local = parse_job({"paradigm": "local", "local": {"features": features}})
-    said = refusal(LimitSettings(may_reveal=tuple(all_revelations()), max_epsilon=1), local, "B", epsilon=1.0)
-    assert said == "limits.max_delta=0.0001 and local.features.delta=0.001: lower it or raise the limit"
+    local = parse_job({"paradigm": "node-dp", "release": {"features": features}})
+    said = refusal(LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1), local, "B", epsilon=1.0)
+    assert said == "limits.max_delta=0.0001 and release.features.delta=0.001: lower it or raise the limit"
 
 
 def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
@@ -479,5 +479,5 @@ def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
     )
     assert delta_in_doubt(released(None)) == delta_in_doubt(VerticalJob()) == ""
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-6}
-    local = parse_job({"paradigm": "local", "local": {"features": release}})
-    assert delta_in_doubt(local) == "local.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"
+    local = parse_job({"paradigm": "node-dp", "release": {"features": release}})
+    assert delta_in_doubt(local) == "release.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"

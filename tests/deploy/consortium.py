@@ -28,7 +28,7 @@ HOLDERS = ("A", "B", "C")
 
 
 JOB: dict[str, Any] = {
-    "data": {"parties": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
+    "data": {"holders": list(HOLDERS), "label_holder": "A", "feature_scaling": "standard"},
     "model": {"dim": 8},
     "train": {"epochs": 8, "checkpoint_every": 2, "patience": None},
     "timeout_s": 120,

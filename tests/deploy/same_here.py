@@ -35,8 +35,8 @@ def assert_same_here(network: LocalNetwork, settings: JobSettings, holders: Sequ
 
     stores = {party: run_of(party).party(party) for party in (*holders, SERVER)}
     content = settings.model_dump(mode="json")
-    parties = {party: str(stores[party].graph_path) for party in holders}
-    content["data"] = {"parties": parties, "label_holder": "A"}  # scaled already
+    graphs = {party: str(stores[party].graph_path) for party in holders}
+    content["data"] = {"graphs": graphs, "label_holder": "A"}  # scaled already
     here = RunDirectory.create(folder / "here", parse_job(content))
     for party, store in stores.items():
         here.party(party).save_seed(store.seed())

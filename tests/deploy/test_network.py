@@ -42,7 +42,7 @@ from veilgraph.deploy.control import _session, _write_job, logs, status, stop
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.graph.ids import unpack_ids
-from veilgraph.graph.settings import DataSettings, PartSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.link.identity import load_roots
 from veilgraph.protocol.consent_settings import count
 from veilgraph.protocol.job import JobSettings
@@ -220,16 +220,19 @@ def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium
 @nightly
 def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
     """Every organisation has the scores, and its own nodes' predictions."""
-    data = {"parties": list(HOLDERS), "feature_scaling": "standard"}
+    data = {"holders": list(HOLDERS), "feature_scaling": "standard"}
     changes = {"paradigm": "horizontal", "data": data, "train": JOB["train"], "timeout_s": 120}
     settings = parse_job({"name": "rows", **changes})
-    divided = DataSettings(dataset="synthetic", holders=3, parts=PartSettings(overlap=0.2))
+    divided = DataSettings(dataset="synthetic", holders=3, partition=PartitionSettings(overlap=0.2))
     files = export_parts(divided, tmp_path / "parts", 0, job=settings)
     with other_tables(consortium, files):
         consortium.submit(settings)
 
     here = RunDirectory.create(
-        tmp_path / "here", settings.model_copy(update={"data": settings.data.model_copy(update={"parties": files})})
+        tmp_path / "here",
+        settings.model_copy(
+            update={"data": settings.data.model_copy(update={"parties": files, "holders": len(files)})}
+        ),
     )
     for party in (*HOLDERS, SERVER):
         here.party(party).save_seed(consortium.run(party, "rows").party(party).seed())

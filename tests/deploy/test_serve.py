@@ -27,7 +27,7 @@ TOKEN = "0123456789abcdef" * 2 + "-._~+/="
 
 
 def make_run(path, *, ids=IDS, infer=True, parties=("bank", "shop"), reporter="bank", paradigm="vertical"):
-    data = {"parties": list(parties), "label_holder": reporter}
+    data = {"holders": list(parties), "label_holder": reporter}
     settings = parse_job({"name": "fraud", "paradigm": paradigm, "data": data})
     run = RunDirectory.create(path, settings)
     store = run.party("bank")  # whose part it is

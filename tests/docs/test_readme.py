@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 import yaml
 
+from veilgraph.cli import app
 from veilgraph.core.types import Kind
-from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job_file import parse_job
 
 ROOT = Path(__file__).parents[2]
@@ -20,25 +21,15 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
 
 
-def keys(settings, prefix=""):
-    for name, value in settings.items():
-        yield prefix + name
-        if isinstance(value, dict):
-            yield from keys(value, f"{prefix}{name}.")
-
-
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_yaml_blocks_are_jobs(block):
     parse_job(yaml.safe_load(block), "README.md")
 
 
-def test_the_first_job_names_every_setting_but_those_of_other_purposes():
-    named = set(keys(yaml.safe_load(blocks("yaml")[0])))
-    other = {"paradigm", "data.root", "data.parties", "data.block_model", "data.parts"}
-    other |= {"privacy", "limits"}
-    nested = ("data.parts.",)
-    left = {key for key in keys(VerticalJob().model_dump()) if not key.startswith(nested)} - named
-    assert left == other
+def test_it_is_read_in_a_few_minutes():
+    assert len(README.splitlines()) <= 265
+    first_screen = README.partition("| paradigm |")[0]
+    assert all(each in first_screen for each in ("make demo", "vg.fit", "run.audit"))
 
 
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):
@@ -52,6 +43,27 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     finally:
         torch.set_num_threads(threads)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "bank-and-shop", "custom"}
+
+
+def commands(page):
+    """The commands in a page's code, without their comments; those in its sentences, too, as far as they go."""
+    text = page.read_text(encoding="utf-8")
+    yield from re.findall(r"^ {4}veilgraph +([a-z].*?)(?:  +#.*)?$", text, flags=re.MULTILINE)
+    yield from re.findall(r"`veilgraph ([a-z][^`]*)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_there_under_these_names_with_these_options(page):
+    for words in map(str.split, commands(page)):
+        found = typer.main.get_command(app)
+        while (inner := getattr(found, "commands", None)) is not None:
+            assert words, f"{found.name} is a group"
+            name = words.pop(0).strip(",;:.")
+            assert name in inner, f"{page.name}: {name}"
+            found = inner[name]
+        options = {option for each in found.params for option in each.opts}
+        used = {word.partition("=")[0].rstrip(",;:.") for word in words if word.startswith("--")}
+        assert used <= options, f"{page.name}: {found.name} has no {used - options}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -21,9 +21,9 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {
     "data.dataset": "synthetic",
-    "local.features.low": -10.0,
-    "local.features.high": 10.0,
-    "local.network.dim": 8,
+    "release.features.low": -10.0,
+    "release.features.high": 10.0,
+    "model.dim": 8,
     "train.epochs": 3,
 }
 ENTRIES = LPGNN_TABLES["lpgnn-table"].entries
@@ -87,19 +87,19 @@ def test_every_place_is_a_job_of_its_data_set_divided_at_random():
     assert len(ENTRIES) == 5 * 7
     for entry in ENTRIES:
         job = entry.settings
-        assert (job.paradigm, job.data.dataset, job.data.split) == ("local", entry.dataset, (0.5, 0.25, 0.25))
+        assert (job.paradigm, job.data.dataset, job.data.split) == ("node-dp", entry.dataset, (0.5, 0.25, 0.25))
         assert job.releasing == ("B",)
-        released = node_dp(job).local
+        released = node_dp(job).release
         assert released.features is not None
         assert released.labels is None
         if entry.kind == "federated":
             assert entry.column == f"LPGNN ε = {released.features.epsilon}"
             assert released.features.mechanism == "multi-bit"
         else:
-            assert released.network.hops == 0
+            assert node_dp(job).model.hops == 0
     for dataset in DATASETS:
         private = [entry.settings for entry in ENTRIES if entry.dataset == dataset and entry.kind == "federated"]
-        assert len({(released.network, job.train) for job in private}) == 1  # the same settings for every ε
+        assert len({(node_dp(job).model, job.train) for job in private}) == 1  # the same settings for every ε
 
 
 def test_the_ledger_says_the_columns_epsilon(tmp_path):
@@ -120,7 +120,7 @@ def test_comparison_methods_are_plaintext_and_repeat(kind):
 
 
 def test_raw_features_beat_random_ones():
-    changes = {"train.epochs": 60, "local.network.hops": 0, "local.network.dropout": 0.5}
+    changes = {"train.epochs": 60, "model.hops": 0, "model.dropout": 0.5}
     assert run_cell(cell("raw", **changes)).test_accuracy > run_cell(cell("random", **changes)).test_accuracy + 0.1
 
 
@@ -134,8 +134,8 @@ def test_all_trainings_of_a_seed_have_one_division():
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("pooled", {}, r"'pooled' is not of paradigm='local'; choose from federated, raw, random, degrees, rel"),
-        ("raw", {"local.labels": {"holder": "B", "epsilon": 1.0}}, r"local.labels with kind 'raw'"),
+        ("pooled", {}, r"'pooled' is not of paradigm='node-dp'; choose from federated, raw, random, degrees, rel"),
+        ("raw", {"release.labels": {"holder": "B", "epsilon": 1.0}}, r"release.labels with kind 'raw'"),
     ],
 )
 def test_trainings_that_there_are_not_are_refused(kind, changes, message):

@@ -21,10 +21,10 @@ def cell(kind, labels=None):
         "data.dataset": "synthetic",
         "data.holders": 3,
         "data.stratify": False,
-        "local.features.low": -10.0,
-        "local.features.high": 10.0,
-        "local.network.dim": 8,
-        "local.labels": labels and {"holder": "B", **labels},
+        "release.features.low": -10.0,
+        "release.features.high": 10.0,
+        "model.dim": 8,
+        "release.labels": labels and {"holder": "B", **labels},
         "train.epochs": 2,
     }
     settings = with_overrides(shipped_job("cora-local"), changes)
@@ -54,12 +54,12 @@ def test_the_table_is_one_job_per_data_set_with_so_much_noise_on_labels():
     assert len(ENTRIES) == 3 * 4 * 4
     for entry in ENTRIES:
         job = entry.settings
-        released = node_dp(job).local
+        released = node_dp(job).release
         assert released.labels is not None
         assert released.features is not None
         assert entry.row == f"{entry.dataset}, ε of labels = {released.labels.epsilon}"
         assert released.features.epsilon == 1.0
-        assert released.network == node_dp(shipped_job(f"{entry.dataset}-local")).local.network
+        assert node_dp(job).model == node_dp(shipped_job(f"{entry.dataset}-local")).model
     assert {entry.row for entry in ENTRIES if entry.dataset == "cora"} == {
         f"cora, ε of labels = {epsilon}" for epsilon in LABEL_EPSILONS
     }
@@ -91,5 +91,5 @@ def test_labels_that_are_not_private_are_the_true_ones(given):
 
 
 def test_there_must_be_released_labels_to_believe():
-    with pytest.raises(ConfigError, match=r"'believed' takes released labels for the true ones; give local.labels"):
+    with pytest.raises(ConfigError, match=r"'believed' takes released labels for the true ones; give release.labels"):
         run_cell(cell("believed"))

@@ -122,7 +122,7 @@ def test_the_files_beside_the_holders(tmp_path, monkeypatch):
     files = {name: path.absolute() for name, path in files.items()}
     here, across = read_job(Path("out/job.yaml")), read_job(Path("out/network-job.yaml"))
     assert here.data.parties == files
-    assert across.data.parties == dict.fromkeys(files)
+    assert across.data.holders == tuple(files)
     assert here.hash() == across.hash()
     assert (vertical(here).model, here.train, here.seed, here.data.label_party) == (
         vertical(JOB).model,
@@ -234,8 +234,8 @@ class TestRefused:
 
     def test_parties_in_place_of_a_data_set(self, tmp_path):
         parties = {"A": Path("a.safetensors"), "B": Path("b.safetensors")}
-        with pytest.raises(ConfigError, match="leave parties out"):
-            export_dataset(DataSettings(parties=parties), tmp_path, 0.8, 0)
+        with pytest.raises(ConfigError, match="not what holders bring"):
+            export_dataset(DataSettings(graphs=parties), tmp_path, 0.8, 0)
 
     def test_no_seeds(self, tmp_path):
         with pytest.raises(ConfigError, match="seeds=0"):
@@ -246,8 +246,8 @@ HORIZONTAL = parse_job(
     {
         "name": "parts",
         "paradigm": "horizontal",
-        "data": {"dataset": "synthetic", "holders": HOLDERS, "parts": {"overlap": 0.3}},
-        "horizontal": {"layers": 3, "combine": "secure-max"},
+        "data": {"dataset": "synthetic", "holders": HOLDERS, "partition": {"overlap": 0.3}},
+        "model": {"layers": 3, "combine": "secure-max"},
     }
 )
 
@@ -272,9 +272,9 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
     files = export_parts(HORIZONTAL.data, tmp_path, 3, job=HORIZONTAL)
     here, across = read_job(tmp_path / "job.yaml"), read_job(tmp_path / "network-job.yaml")
     assert here.hash() == across.hash()
-    assert (here.paradigm, horizontal(here).horizontal, here.seed) == (
+    assert (here.paradigm, horizontal(here).model, here.seed) == (
         "horizontal",
-        horizontal(HORIZONTAL).horizontal,
+        horizontal(HORIZONTAL).model,
         3,
     )
     for party, file in files.items():

@@ -10,7 +10,7 @@ from research.sapgnn_tables import SAPGNN_TABLES
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
-TINY = {"data.dataset": "synthetic", "horizontal.dim": 8, "horizontal.server.dropout": 0.5, "train.epochs": 4}
+TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.server.dropout": 0.5, "train.epochs": 4}
 KINDS = ("separate", "ppgnn", "federated", "pooled")
 
 
@@ -101,16 +101,16 @@ def test_every_place_divides_as_the_paper_says():
     assert len(table) == 3 * (4 + 3 + 4)
     assert len(figure) == 3 * 2 * 3 * 3
     for entry in table:
-        parts = entry.settings.data.parts
+        parts = entry.settings.data.partition
         assert (parts.by, parts.knows) == ("edges", "all")
         holders = int(entry.column[-1])
         assert entry.kind == "pooled" if holders == 1 else entry.settings.data.holders == holders
     for entry in figure:
         data = entry.settings.data
-        assert data.parts.by == "labels"
-        assert f"q = {100 * data.parts.mixed:.0f} %" in entry.row
+        assert data.partition.by == "labels"
+        assert f"q = {100 * data.partition.mixed:.0f} %" in entry.row
         assert entry.column == f"P = {data.holders}"
-        assert data.parts.knows == {"ppgnn": "all", "federated": "own"}[entry.kind]
+        assert data.partition.knows == {"ppgnn": "all", "federated": "own"}[entry.kind]
 
 
 def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):

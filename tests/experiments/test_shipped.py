@@ -103,7 +103,7 @@ def test_broken_overrides_are_refused(overrides, message):
 @pytest.mark.parametrize("name", [name for name in JOBS if name.endswith("-horizontal")])
 def test_horizontal_jobs_have_the_network_of_equation_23(name):
     job = shipped_job(name)
-    network = horizontal(job).horizontal
+    network = horizontal(job).model
     assert job.paradigm == "horizontal"
     assert (network.layers, network.message, network.aggregate, network.update) == (2, "none", "max", "sum")
     assert (job.train.epochs, job.train.learning_rate) == (300, 0.01)

@@ -54,7 +54,7 @@ def secure_max_job(folder: Path) -> JobSettings:
 
 def mean_job(folder: Path) -> JobSettings:
     """A horizontal job whose server learns hashed edges and degrees before it trains."""
-    return small_horizontal_job(2, MEAN, {"train": SMALL["train"], "horizontal": {"server": {"batch_norm": True}}})
+    return small_horizontal_job(2, MEAN, {"train": SMALL["train"], "model": {"server": {"batch_norm": True}}})
 
 
 def _write_tables(folder: Path, party: str) -> Path:

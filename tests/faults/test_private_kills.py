@@ -49,7 +49,7 @@ def once_job(folder: Path) -> JobSettings:
     settings = table_job(folder, privacy, {"model": {**INDIVIDUAL, "local": {"model": "appnp"}}})
     for path in (settings.data.parties or {}).values():
         assert path is not None
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"may_reveal": [], "max_epsilon": BUDGET}}
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": BUDGET}}
         path.write_text(yaml.safe_dump(accepted))
     return settings
 

@@ -174,8 +174,8 @@ def test_the_job_spells_its_defaults_out(tmp_path):
         ({"block_model": {}, "dataset": "digits"}, "dataset is 'digits'; leave block_model out"),
         ({"block_model": SMALL, "dataset": "cora"}, "dataset is 'cora'; leave block_model out"),
         (
-            {"block_model": {}, "dataset": "block-model", "parties": ["a", "b"]},
-            "parties bring their own graphs; leave block_model and dataset out",
+            {"block_model": {}, "dataset": "block-model", "holders": ["a", "b"]},
+            "the data come from one of these; leave the others out",
         ),
         ({"block_model": {"size": 3}}, r"data\.block_model\.size is not a setting"),
         ({"block_model": {"homophily": 1.2}}, r"data\.block_model\.homophily=1\.2: .* less than or equal to 1"),

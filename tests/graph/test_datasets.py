@@ -82,7 +82,7 @@ def test_saved_parties(tmp_path):
     paths = {"bank": tmp_path / "a.safetensors", "shop": tmp_path / "b.safetensors"}
     for party, path in zip(whole, paths.values(), strict=True):
         save_party(party, path)
-    settings = DataSettings(parties=paths, feature_scaling="row")
+    settings = DataSettings(graphs=paths, feature_scaling="row")
     bank, shop = load_parties(settings, 0)
     assert (bank.party, shop.party) == ("bank", "shop")
     torch.testing.assert_close(bank.features.abs().sum(1), torch.ones(400))
@@ -188,7 +188,7 @@ def test_musae(tmp_path):
     assert pooled.features.to_dense().max() == 1
     for mask, of_class in ((pooled.train_mask, 3), (pooled.val_mask, 1), (pooled.test_mask, 2)):
         assert torch.bincount(chosen(pooled.labels, mask)).tolist() in ([of_class] * 2, [3 - of_class] * 2)
-    whole = load_parts(DataSettings(dataset="facebook", root=tmp_path, parts={"knows": "all"}), 0)[0].graph
+    whole = load_parts(DataSettings(dataset="facebook", root=tmp_path, partition={"knows": "all"}), 0)[0].graph
     places = whole.features.to_dense().nonzero().tolist()
     assert places == sorted([[node, node] for node in range(11)] + [[node, 4713] for node in range(11)])
 
@@ -350,11 +350,11 @@ def test_saved_graphs_of_a_local_job_are_taken_as_they_are(tmp_path):
     paths = {party.party: tmp_path / f"{party.party}.safetensors" for party in drawn}
     for party in drawn:
         save_party(party, paths[party.party])
-    again = load_for_learner(DataSettings(parties=paths), "B", 9)
+    again = load_for_learner(DataSettings(graphs=paths), "B", 9)
     assert torch.equal(again[1].features, drawn[1].features)
     assert members(again[1].train_mask) == members(drawn[1].train_mask)
     with pytest.raises(DataError, match="party 'A': labels: there are none"):
-        load_for_learner(DataSettings(parties=paths), "A", 9)
+        load_for_learner(DataSettings(graphs=paths), "A", 9)
 
 
 def test_a_data_set_of_several_graphs_has_no_learner():

@@ -25,7 +25,8 @@ def over(parties: Mapping[str, Path], settings: JobSettings, **data: Any) -> Job
     content = settings.model_dump(mode="json")
     paths = {name: str(path) for name, path in parties.items()}
     scaling = settings.data.feature_scaling
-    return parse_job(content | {"data": {"parties": paths, "feature_scaling": scaling, **data}})
+    brought = "graphs" if all(path.endswith(".safetensors") for path in paths.values()) else "parties"
+    return parse_job(content | {"data": {brought: paths, "feature_scaling": scaling, **data}})
 
 
 def plain_hashes(ids: Iterable[str]) -> dict[bytes, str]:

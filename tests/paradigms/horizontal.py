@@ -13,13 +13,13 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
-PLAIN: Settings = {"horizontal": {"server": {"dropout": 0.0}}}
+PLAIN: Settings = {"model": {"server": {"dropout": 0.0}}}
 
 
-SECURE: Settings = {"horizontal": {"combine": "secure-max"}}
+SECURE: Settings = {"model": {"combine": "secure-max"}}
 
 
-MEAN: Settings = {"horizontal": {"aggregate": "mean", "edges": "deduplicate"}, "data": {"parts": {"overlap": 0.5}}}
+MEAN: Settings = {"model": {"aggregate": "mean", "edges": "deduplicate"}, "data": {"partition": {"overlap": 0.5}}}
 
 
 def job(holders: int = 2, *changes: Settings) -> JobSettings:
@@ -27,8 +27,8 @@ def job(holders: int = 2, *changes: Settings) -> JobSettings:
         "paradigm": "horizontal",
         "seed": 5,
         "timeout_s": 20,
-        "data": {"dataset": "synthetic", "holders": holders, "parts": {"overlap": 0.2}},
-        "horizontal": {"dim": 8},
+        "data": {"dataset": "synthetic", "holders": holders, "partition": {"overlap": 0.2}},
+        "model": {"dim": 8},
         "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
     }
     return parse_job(merge(base, *changes))

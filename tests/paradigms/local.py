@@ -29,7 +29,7 @@ def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) 
     for one in local_parties(settings, own=own):
         paths[one.party] = str(folder / f"{one.party}.safetensors")
         save_party(one, Path(paths[one.party]))
-    return local_job(3, *changes, {"data": {"parties": paths}}, **features)
+    return local_job(3, *changes, {"data": {"dataset": None, "graphs": paths}}, **features)
 
 
 def kept(run: Path) -> dict[str, Tensor]:

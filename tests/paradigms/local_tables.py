@@ -53,11 +53,11 @@ def write_party(folder: Path, party: str, *, labelled: bool, limits: Mapping[str
 
 def tables(folder: Path, *changes: Settings, labels_at: str = "A", **limits: Any) -> JobSettings:
     """The job on them; B and C accept nothing without a bound."""
-    limits = {"may_reveal": [], "max_epsilon": 9.0, **limits}
+    limits = {"leakage": [], "max_epsilon": 9.0, **limits}
     paths = {
         party: str(write_party(folder / party, party, labelled=party == labels_at, limits=limits)) for party in "ABC"
     }
-    return local_job(3, {"data": {"parties": paths}}, *changes)
+    return local_job(3, {"data": {"dataset": None, "parties": paths}}, *changes)
 
 
 def party_file(settings: JobSettings, party: str) -> Path:

@@ -26,7 +26,7 @@ def saved_job(folder: Path, *changes: Settings, holders: int = 2) -> JobSettings
     for graph in graphs:
         save_party(graph, folder / f"{graph.party}.safetensors")
     paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
-    return small_job(holders, {"data": {"parties": paths}}, DROPOUT, *changes)
+    return small_job(holders, {"data": {"dataset": None, "graphs": paths}}, DROPOUT, *changes)
 
 
 def joint_model(path: Path) -> dict[str, Tensor]:

@@ -40,8 +40,10 @@ from veilgraph.run.run_directory import RunDirectory
     [
         pytest.param(job(2, PLAIN), id="synthetic"),
         pytest.param(job(3, PLAIN, {"data": {"dataset": "digits"}}), id="digits"),
-        pytest.param(job(3, PLAIN, {"data": {"parts": {"by": "labels", "mixed": 0.5, "overlap": 0}}}), id="by labels"),
-        pytest.param(job(2, {"data": {"parts": {"knows": "all"}}}), id="dropout, all nodes known"),
+        pytest.param(
+            job(3, PLAIN, {"data": {"partition": {"by": "labels", "mixed": 0.5, "overlap": 0}}}), id="by labels"
+        ),
+        pytest.param(job(2, {"data": {"partition": {"knows": "all"}}}), id="dropout, all nodes known"),
         pytest.param(job(3, MEAN, PLAIN, {"train": {"select_by": "f1"}}), id="mean, deduplicated"),
         pytest.param(job(3, SECURE, PLAIN, {"train": {"select_by": "last"}}), id="secure-max, last"),
     ],
@@ -50,9 +52,7 @@ def test_the_twin_finds_the_same_epoch_and_scores(settings: JobSettings, tmp_pat
     settings = settings.model_copy(update={"precision": "float64"})
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
-    network = LayeredNetwork(
-        horizontal(settings).horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64
-    )
+    network = LayeredNetwork(horizontal(settings).model, settings.train, parts, seed=settings.seed, dtype=torch.float64)
     twin = fit(network)
     for name in ("best_epoch", "train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1"):
         assert run.summary[name] == pytest.approx(twin.summary[name], abs=1e-12), name
@@ -114,7 +114,7 @@ def test_another_reporter_reports_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> None:
-    server: Settings = {"horizontal": {"server": {"batch_norm": batch_norm}}}
+    server: Settings = {"model": {"server": {"batch_norm": batch_norm}}}
     one = train(job(3, server), tmp_path / "max")
     other = train(job(3, server, SECURE), tmp_path / "secure")
     assert_same(one, other)
@@ -123,7 +123,7 @@ def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> No
 @pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path: Path) -> None:
     """With dropout: the order of nodes at the server must not come from the session's key."""
-    settings = job(3, variant, {"horizontal": {"server": {"batch_norm": True}}})
+    settings = job(3, variant, {"model": {"server": {"batch_norm": True}}})
     whole = train(settings, tmp_path / "whole")
     with cut_at(5), pytest.raises(CutError):
         train(settings, tmp_path / "cut")
@@ -161,7 +161,7 @@ def test_predict_gives_what_the_run_gave(variant: Settings, tmp_path: Path) -> N
 def test_edges_that_are_counted_once_need_no_promise(tmp_path: Path) -> None:
     """Deduplicated, overlapping edges give what disjoint ones give: the same first holders have them."""
     one = train(job(2, MEAN, PLAIN), tmp_path / "one")
-    disjoint: Settings = {"data": {"parts": {"overlap": 0.0}}, "horizontal": {"edges": "disjoint"}}
+    disjoint: Settings = {"data": {"partition": {"overlap": 0.0}}, "model": {"edges": "disjoint"}}
     other = train(job(2, MEAN, PLAIN, disjoint), tmp_path / "other")
     assert one.summary["val_accuracy"] == pytest.approx(other.summary["val_accuracy"], abs=0.02)
     for ours, theirs in zip(one.metrics, other.metrics, strict=True):
@@ -177,7 +177,7 @@ def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> N
     settings = job(3, variant)
     run = train(settings, tmp_path / "run")
     parts = load_parts(settings.data, settings.seed)
-    widths = layer_widths(horizontal(settings).horizontal, parts[0].graph.num_features)
+    widths = layer_widths(horizontal(settings).model, parts[0].graph.num_features)
     header, others, epochs, classes = 60, 2, 8, 3
     weights = sum(tensor.numel() for tensor in models(run)["A"].values())
     server = 0
@@ -204,7 +204,7 @@ def sent_bytes(run: TrainResult, party: str) -> int:
 def test_the_pages_jobs_are_jobs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "horizontal.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert [horizontal(parse_job(yaml.safe_load(block))).horizontal.combine for block in blocks] == ["secure-max"]
+    assert [horizontal(parse_job(yaml.safe_load(block))).model.combine for block in blocks] == ["secure-max"]
 
 
 def test_the_run_directory(tmp_path: Path) -> None:
@@ -284,13 +284,13 @@ def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.M
     ("change", "message"),
     [
         ({"privacy": {"noise_multiplier": 1.0}}, "privacy is for paradigm='vertical'; leave it out"),
-        ({"model": {"dim": 4}}, "model is not the network of paradigm='horizontal'; leave it out"),
-        ({"data": {"parties": ["A", "B"]}}, "parts divides a data set, and parties are given already divided"),
+        ({"model": {"rounds": 4}}, "model.rounds is not a setting"),
+        ({"data": {"dataset": None, "holders": ["A", "B"]}}, "partition divides a data set, and holders are given alr"),
         ({"train": {"class_weights": "balanced"}}, "choose none, and accuracy, f1 or loss"),
         ({"train": {"select_by": "auc"}}, "choose none, and accuracy, f1 or loss"),
-        ({"horizontal": {"update": "difference"}}, "Proposition in section 4.2.2"),
-        ({"horizontal": {"aggregate": "mean"}}, "counts an edge once for every holder that has it"),
-        ({"paradigm": "vertical"}, "horizontal is not the network of paradigm='vertical'; leave it out"),
+        ({"model": {"update": "difference"}}, "Proposition in section 4.2.2"),
+        ({"model": {"aggregate": "mean"}}, "counts an edge once for every holder that has it"),
+        ({"paradigm": "vertical"}, "data.partition divides a data set for paradigm='horizontal'; leave it out"),
     ],
 )
 def test_settings_that_are_not_of_the_paradigm(change: Settings, message: str) -> None:

@@ -150,13 +150,13 @@ def test_missing_values_get_the_mean_of_all_holders_known_ones(tmp_path: Path) -
             known.extend(float(np.float32(row["x0001"])) for row in rows if row["x0001"])
 
         rewrite(file.parent / "nodes.csv", empty)
-    change(parties["B"], lambda content: content.update(limits={"may_reveal": [], "max_rounds": 2}))
+    change(parties["B"], lambda content: content.update(limits={"leakage": [], "max_rounds": 2}))
     with pytest.raises(
         ConfigError, match=r"A refuses the job: .* column-statistics \(nodes\.features with missing=mean"
     ):
         train(over(parties, settings), tmp_path / "refused")
-    change(parties["B"], lambda content: content["limits"].update(may_reveal=list(all_revelations())))
-    change(parties["A"], lambda content: content["limits"]["may_reveal"].append("column-statistics"))
+    change(parties["B"], lambda content: content["limits"].update(leakage=list(all_revelations())))
+    change(parties["A"], lambda content: content["limits"]["leakage"].append("column-statistics"))
     run = train(over(parties, settings), tmp_path / "run")
     (fill,) = {encoding(run.path, party).fills[0] for party in parties}
     assert fill == pytest.approx(float(np.mean(known)), rel=1e-12)
@@ -202,7 +202,7 @@ def test_who_lost_what_it_collected_makes_all_collect_anew(tmp_path: Path) -> No
 
 def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> None:
     """A copy of a node, edges and all, gets the old one's prediction: same weights, same scaling. Any id is found."""
-    settings = job(2, STANDARD, {"horizontal": {"layers": 1}})
+    settings = job(2, STANDARD, {"model": {"layers": 1}})
     parties = export(tmp_path, settings)
     run = train(over(parties, settings), tmp_path / "run")
     before = {party: predicted(run.path, party) for party in parties}
@@ -289,22 +289,22 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
 def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:
     settings = job(2, STANDARD)
     parties = export(tmp_path, settings)
-    change(parties["B"], lambda content: content.update(limits={"may_reveal": list(all_revelations())}))
-    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_rounds=1 and horizontal\.layers=2"):
+    change(parties["B"], lambda content: content.update(limits={"leakage": list(all_revelations())}))
+    with pytest.raises(ConfigError, match=r"B refuses the job: limits\.max_rounds=1 and model\.layers=2"):
         train(over(parties, settings), tmp_path / "run")
-    needed = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))["limits"]["may_reveal"]
+    needed = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))["limits"]["leakage"]
     less = [name for name in needed if name != "column-statistics"]
-    change(parties["B"], lambda content: content.update(limits={"may_reveal": less, "max_rounds": 2}))
+    change(parties["B"], lambda content: content.update(limits={"leakage": less, "max_rounds": 2}))
     with pytest.raises(ConfigError, match=r"column-statistics \(data\.feature_scaling=standard\)"):
         train(over(parties, settings), tmp_path / "run")
-    accepting = {"may_reveal": list(all_revelations()), "max_rounds": 2, "min_common_nodes": 10**6}
+    accepting = {"leakage": list(all_revelations()), "max_rounds": 2, "min_common_nodes": 10**6}
     change(parties["B"], lambda content: content.update(limits=accepting))
     train(over(parties, settings, label_holder="B"), tmp_path / "run")  # nobody learns how many are common
 
 
 def test_no_id_leaves_a_holder_nor_a_hash_that_others_could_compute(tmp_path: Path) -> None:
     """In all that is sent, byte by byte: the lists that the server gets, of nodes and of edges, are under a key."""
-    settings = job(2, MEAN, STANDARD, {"train": {"epochs": 1}, "data": {"parts": {"overlap": 0.5}}})
+    settings = job(2, MEAN, STANDARD, {"train": {"epochs": 1}, "data": {"partition": {"overlap": 0.5}}})
     parties = export(tmp_path, settings)
     run = RunDirectory.open(train(over(parties, settings), tmp_path / "run", record_views=True).path)
     ids = {name for file in parties.values() for name in values_of(file.parent / "nodes.csv")}
@@ -348,7 +348,7 @@ def test_every_organisation_has_its_own_result_and_predictions(tmp_path: Path) -
     parties = export(tmp_path, settings)
     for file in parties.values():
         change(file, lambda content: content.update(seed="job"))
-    names = parse_job(settings.model_dump(mode="json") | {"data": {"parties": list(parties)} | STANDARD["data"]})
+    names = parse_job(settings.model_dump(mode="json") | {"data": {"holders": list(parties)} | STANDARD["data"]})
     runs = apart(tmp_path, parties, names, "align", resume=True)
     assert not any((run / "summary.json").exists() for run in runs.values())
     apart(tmp_path, parties, names, "train", resume=True)
@@ -397,10 +397,10 @@ def python_parties(settings: JobSettings) -> tuple[list[PartyGraph], dict[str, A
 def test_graphs_from_python_are_trained_as_the_data_set(tmp_path: Path) -> None:
     settings = job(3)
     graphs, ids = python_parties(settings)
-    given = job(3, {"data": {"parts": {"overlap": 0.0}}})
+    given = job(3, {"data": {"partition": {"overlap": 0.0}}})
     ours = train(given, tmp_path / "given", parties=graphs, ids={**ids, "B": ids["B"].tolist()})
     assert_same(ours, train(settings, tmp_path / "run"))
-    assert RunDirectory.open(ours.path).settings.data.parties is not None
+    assert RunDirectory.open(ours.path).settings.data.graphs is not None
     assert torch.equal(predict(ours.path).probabilities, ours.predictions.probabilities)
     other = set(predicted(ours.path, "C")) - set(predicted(ours.path, "A"))
     assert predict(ours.path, ids=sorted(other)[:3]).ids == tuple(sorted(other)[:3])
@@ -408,7 +408,7 @@ def test_graphs_from_python_are_trained_as_the_data_set(tmp_path: Path) -> None:
 
 def test_graphs_from_python_that_were_cut_go_on(tmp_path: Path) -> None:
     graphs, ids = python_parties(job())
-    given = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    given = job(2, {"data": {"partition": {"overlap": 0.0}}})
     whole = train(given, tmp_path / "whole", parties=graphs, ids=ids)
     with cut_at(5), pytest.raises(CutError):
         train(given, tmp_path / "cut", parties=graphs, ids=ids)
@@ -417,7 +417,7 @@ def test_graphs_from_python_that_were_cut_go_on(tmp_path: Path) -> None:
 
 def test_data_with_ids_of_its_own(tmp_path: Path) -> None:
     """PyTorch Geometric's n_id."""
-    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    settings = job(2, {"data": {"partition": {"overlap": 0.0}}})
     parts = load_parts(settings.data, settings.seed)
     data = {
         part.graph.party: Data(
@@ -449,7 +449,7 @@ def test_data_with_ids_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_ids_that_do_not_fit_are_refused(ids: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
-    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    settings = job(2, {"data": {"partition": {"overlap": 0.0}}})
     graphs, own = python_parties(settings)
     with pytest.raises(error, match=message):
         train(settings, tmp_path / "run", parties=graphs, ids=None if ids is None else ids(own))
@@ -457,7 +457,7 @@ def test_ids_that_do_not_fit_are_refused(ids: Any, error: type[Exception], messa
 
 
 def test_what_is_of_the_other_paradigm_is_refused(tmp_path: Path) -> None:
-    settings = job(2, {"data": {"parts": {"overlap": 0.0}}})
+    settings = job(2, {"data": {"partition": {"overlap": 0.0}}})
     graphs, ids = python_parties(settings)
     with pytest.raises(ConfigError, match="ids: they are for parties= in paradigm horizontal"):
         train(settings, tmp_path / "run", ids=ids)
@@ -466,7 +466,7 @@ def test_what_is_of_the_other_paradigm_is_refused(tmp_path: Path) -> None:
     common = [graph.__class__(**{**vars(graph), "num_common": 5}) for graph in graphs]
     with pytest.raises(DataError, match="num_common=5 is for paradigm vertical"):
         train(settings, tmp_path / "run", parties=common, ids=ids)
-    with pytest.raises(ConfigError, match="parts divides a data set, and parties are given already divided"):
+    with pytest.raises(ConfigError, match="partition divides a data set, and graphs are given already divided"):
         train(job(2), tmp_path / "run", parties=graphs, ids=ids)
     with pytest.raises(DataError, match="1 given, and a federation needs at least 2"):
         train(settings, tmp_path / "run", parties=graphs[:1], ids=ids)

@@ -1,4 +1,4 @@
-"""Whole runs of paradigm local: one release for all epochs, resumes and predictions, and no more than was paid for."""
+"""Runs of paradigm node-dp: one release for all epochs, resumes and predictions, and no more than was paid for."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def spent_by(run: Path, party: str) -> list[object]:
 def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures]) -> PlainResult:
     with streams_of(LEARNER):
         return train_local_private(
-            node_dp(settings).local.network,
+            node_dp(settings).model,
             settings.train,
             learner,
             AffineFeatures.joined([AffineFeatures(learner.features), *blocks], torch.float32),
@@ -70,8 +70,8 @@ def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures
 def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, name: str) -> None:
     settings = saved(tmp_path / "data", own=name == "one-bit", **MECHANISMS[name])
     run = train(settings, tmp_path / "run")
-    assert node_dp(settings).local.features is not None
-    release = node_dp(settings).local.features
+    assert node_dp(settings).release.features is not None
+    release = node_dp(settings).release.features
     assert release is not None
     mechanism, blocks = feature_mechanism(release, COLUMNS // 2), []
     for party in settings.releasing:
@@ -390,8 +390,8 @@ def test_misplaced_labels_are_refused_before_there_is_a_run(tmp_path: Path, how:
         paths = {one.party: str(tmp_path / f"{one.party}.safetensors") for one in parties}
         for one in parties:
             save_party(one, Path(paths[one.party]))
-        settings, given = local_job(3, PRIVATE_LABELS, {"data": {"parties": paths}}), {}
-    with pytest.raises(ConfigError, match=r"^A refuses the job: it has labels itself, and local\.labels\.holder=B"):
+        settings, given = local_job(3, PRIVATE_LABELS, {"data": {"dataset": None, "graphs": paths}}), {}
+    with pytest.raises(ConfigError, match=r"^A refuses the job: it has labels itself, and release\.labels\.holder=B"):
         train(settings, tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 

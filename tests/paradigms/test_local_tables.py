@@ -65,7 +65,7 @@ def test_all_that_is_sent_is_said_to_be_of_the_alignment_or_the_release(tmp_path
 
 
 def test_labels_of_another_organisation(tmp_path: Path) -> None:
-    private = {"local": {"labels": {"holder": "C", "epsilon": 2.0}}}
+    private = {"release": {"labels": {"holder": "C", "epsilon": 2.0}}}
     run = train(tables(tmp_path, private, labels_at="C"), tmp_path / "run")
     assert paid(run.path, "C") == Counter(features=1, labels=1)
     assert paid(run.path, "B") == ONE
@@ -84,8 +84,8 @@ def test_a_prediction_for_changed_tables_is_a_new_release_as_long_as_there_is_ro
     assert says.startswith("a new release is needed")
     assert paid(run, "B") == paid(run, "C") == TWO
     assert kinds_sent(run, "B", "prediction_traffic.json") == {"hello", "blinded_ids", "id_tokens"}
-    edit(settings, "B", limits={"max_epsilon": 12.0, "may_reveal": []})
-    edit(settings, "C", limits={"max_epsilon": 12.0, "may_reveal": []})
+    edit(settings, "B", limits={"max_epsilon": 12.0, "leakage": []})
+    edit(settings, "C", limits={"max_epsilon": 12.0, "leakage": []})
     predict(run)
     assert paid(run, "C") == Counter(features=3)
 
@@ -102,7 +102,7 @@ def test_a_prediction_for_the_same_tables_releases_nothing(tmp_path: Path) -> No
     ("party", "limits", "says"),
     [
         ("B", {"max_epsilon": 3.9}, r"limits\.max_epsilon=3\.9 and the job can cost B a total ε of 4: lower it"),
-        ("C", {}, r"limits\.may_reveal=\[.*\]: .*perturbed-features \(local\.features\.epsilon=4\)"),
+        ("C", {}, r"limits\.leakage=\[.*\]: .*perturbed-features \(release\.features\.epsilon=4\)"),
     ],
 )
 def test_what_a_party_does_not_accept(tmp_path: Path, party: str, limits: dict[str, Any], says: str) -> None:
@@ -129,12 +129,12 @@ def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
 
 def test_a_value_outside_the_range_and_too_few_common_nodes(tmp_path: Path) -> None:
     settings = tables(tmp_path)
-    edit(settings, "C", limits={"may_reveal": [], "max_epsilon": 9, "min_common_nodes": COMMON + 1})
+    edit(settings, "C", limits={"leakage": [], "max_epsilon": 9, "min_common_nodes": COMMON + 1})
     refused_by_all(
         lambda: train(settings, tmp_path / "few"),
         rf"C refuses the job: limits\.min_common_nodes={COMMON + 1} and the holders have {COMMON} in common",
     )
-    edit(settings, "C", limits={"may_reveal": [], "max_epsilon": 9})
+    edit(settings, "C", limits={"leakage": [], "max_epsilon": 9})
     lines = (party_file(settings, "B").parent / "nodes.csv").read_text().splitlines()
     row = next(number for number, line in enumerate(lines) if line.startswith("n"))
     lines[row] = lines[row].split(",")[0] + ",10.5,0,0"

@@ -441,7 +441,7 @@ def tables(tmp_path: Path) -> JobSettings:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     parties = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
     for path in parties.values():
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"may_reveal": [], "max_epsilon": 4}}
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 4}}
         path.write_text(yaml.safe_dump(accepted))
     content = once_job(tmp_path / "data", epsilon_total=4, predictions=1).model_dump(mode="json")
     return parse_job({**content, "data": {"parties": {name: str(path) for name, path in parties.items()}}})

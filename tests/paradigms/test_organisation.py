@@ -159,7 +159,7 @@ def private_job(parties: dict[str, Path], noise: float, **privacy) -> JobSetting
 
 
 def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["B"], limits={"may_reveal": [], "max_epsilon": 0.5})
+    change(parties["B"], limits={"leakage": [], "max_epsilon": 0.5})
     with pytest.raises(
         ConfigError, match=r"B refuses the job: limits\.max_epsilon=0\.5 and the job can cost B a total ε of \d\.\d+: "
     ):
@@ -187,8 +187,8 @@ def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[st
 
 
 def test_with_one_release_the_label_holder_spends_nothing(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["A"], limits={"may_reveal": [], "max_epsilon": 1e-6})
-    change(parties["B"], limits={"may_reveal": [], "max_epsilon": 1})
+    change(parties["A"], limits={"leakage": [], "max_epsilon": 1e-6})
+    change(parties["B"], limits={"leakage": [], "max_epsilon": 1})
     run = train(private_job(parties, 5.0, schedule="once"), tmp_path / "run")
     spent = json.loads((run.path / "parties" / "B" / "ledger.json").read_text())
     assert spent["releases"] == {"embeddings": 1}
@@ -212,8 +212,8 @@ def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_
 def test_another_partys_file_and_names_alone_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="party='B', and this party of the job is 'A'; give its file"):
         train(job({"A": parties["B"], "B": parties["A"]}), tmp_path / "run")
-    names = parse_job({"data": {"parties": ["A", "B"]}})
-    with pytest.raises(ConfigError, match=r"data\.parties: names alone are for jobs across organisations"):
+    names = parse_job({"data": {"holders": ["A", "B"]}})
+    with pytest.raises(ConfigError, match=r"data\.holders: names alone are for jobs across organisations"):
         train(names, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"data\.parties: only tables are aligned"):
         align(parse_job({}), tmp_path / "run")

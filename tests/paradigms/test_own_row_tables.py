@@ -26,7 +26,7 @@ from veilgraph.samples.organisations import export_dataset
 RANGE = {"low": 0, "high": 2}
 NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}
 PERTURBED: Settings = {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 8.0}}}}
-LIMITS = {"may_reveal": [], "max_epsilon": 8, "epsilon_unit": "node"}
+LIMITS = {"leakage": [], "max_epsilon": 8, "epsilon_unit": "node"}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def parties(tmp_path: Path) -> dict[str, Path]:
     paths = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
     ours = yaml.safe_load(paths["A"].read_text(encoding="utf-8"))
     names = ["initial-embeddings", "embedding-sums", "output-embeddings", "training-rows", "perturbed-features"]
-    paths["A"].write_text(yaml.safe_dump(ours | {"limits": {"may_reveal": names}}), encoding="utf-8")
+    paths["A"].write_text(yaml.safe_dump(ours | {"limits": {"leakage": names}}), encoding="utf-8")
     declare(paths["B"], scale=RANGE)
     return paths
 
@@ -113,7 +113,7 @@ def test_a_column_filled_with_a_mean_is_refused_with_its_name(
 def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     """The label holder of one release publishes nothing; units row and edge say nothing of a node's features."""
     declare(parties["A"], limits=None, missing="mean")
-    declare(parties["B"], limits={"may_reveal": [], "max_epsilon": 8}, missing="mean")
+    declare(parties["B"], limits={"leakage": [], "max_epsilon": 8}, missing="mean")
     ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
     assert ours.refusal(job(parties)) is None
     assert "missing=mean" in (theirs.refusal(job(parties)) or "")
@@ -131,5 +131,5 @@ def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path]
     says = r"B refuses the job: nodes\.features\.0 \(column 'x\*'\): scale declares .*feature_scaling=standard .*leave"
     with pytest.raises(ConfigError, match=says):
         train(job(parties, standard, unit="edge"), tmp_path / "run")
-    declare(parties["B"], limits={"may_reveal": [], "max_epsilon": 8})
+    declare(parties["B"], limits={"leakage": [], "max_epsilon": 8})
     assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None

@@ -420,7 +420,7 @@ def parties(tmp_path: Path) -> dict[str, Path]:
 def bounded_job(parties: dict[str, Path], most: float, epochs: int) -> JobSettings:
     """B accepts no larger total; the job itself has no budget."""
     content = yaml.safe_load(parties[OTHER].read_text())
-    parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"may_reveal": [], "max_epsilon": most}}))
+    parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"leakage": [], "max_epsilon": most}}))
     train_ = {"epochs": epochs, "checkpoint_every": 2, "select_by": "last", "patience": None}
     model = {"dim": 4, "initial": {"method": "individual"}}
     privacy = {"schedule": "every-step", "noise_multiplier": NOISE, "delta": DELTA}

@@ -120,7 +120,7 @@ def collaborative(folder: Path) -> Case:
     """From tables: ids are aligned under secret keys, h^0 is shared under the dealer's masks, embeddings are masked."""
     settings = small_job(3, ONE)
     paths = export_organisations(small_parties(3), folder, overlap=0.8, seed=1, job=settings)
-    data = {"data": {"parties": {name: str(path) for name, path in paths.items()}}}
+    data = {"data": {"dataset": None, "parties": {name: str(path) for name, path in paths.items()}}}
     asked = {
         "mpc.intersect._random_scalar": (2 * 3, 48),
         "mpc.intersect.align_holder": (3, 32),
@@ -157,7 +157,7 @@ def horizontal(folder: Path) -> Case:
         {
             "paradigm": "horizontal",
             "data": {"dataset": "synthetic", "holders": 2, "feature_scaling": "standard"},
-            "horizontal": {"dim": 4, "layers": 1, "combine": "secure-max"},
+            "model": {"dim": 4, "layers": 1, "combine": "secure-max"},
             **ONE,
         }
     )

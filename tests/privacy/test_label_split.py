@@ -115,7 +115,7 @@ def test_the_draw_by_id_has_its_shares_and_depends_on_the_secret_the_seed_and_th
 
 def stratified(folder: Path, *, stratify: bool) -> JobSettings:
     """The job on three organisations' tables in which C releases its labels."""
-    settings = tables(folder, {"local": {"labels": {"holder": "C", "epsilon": 0.1}}}, labels_at="C")
+    settings = tables(folder, {"release": {"labels": {"holder": "C", "epsilon": 0.1}}}, labels_at="C")
     file = party_file(settings, "C")
     content = yaml.safe_load(file.read_text())
     content["nodes"]["split"] = FRACTIONS | ({} if stratify else {"stratify": False})

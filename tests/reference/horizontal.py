@@ -28,7 +28,7 @@ def job(holders: int, **horizontal: Any) -> JobSettings:
             "precision": "float64",
             "seed": 3,
             "data": {"dataset": "synthetic", "holders": holders},
-            "horizontal": {"dim": 6, "server": server, **horizontal},
+            "model": {"dim": 6, "server": server, **horizontal},
             "train": {"learning_rate": 0.01},
         }
     )

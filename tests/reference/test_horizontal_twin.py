@@ -35,9 +35,7 @@ Settings = Mapping[str, Any]
 
 
 def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> LayeredNetwork:
-    network = LayeredNetwork(
-        horizontal(settings).horizontal, settings.train, parts, seed=settings.seed, dtype=torch.float64
-    )
+    network = LayeredNetwork(horizontal(settings).model, settings.train, parts, seed=settings.seed, dtype=torch.float64)
     for epoch in range(1, steps + 1):
         network.train_step(epoch)
     return network
@@ -184,7 +182,7 @@ def test_a_resumed_session_sends_a_first_layer_without_weights_once_more(combine
             "seed": 5,
             "timeout_s": 20,
             "data": {"dataset": "synthetic", "holders": 2},
-            "horizontal": {"dim": 8, "message": "none", "combine": combine, "server": {"batch_norm": True}},
+            "model": {"dim": 8, "message": "none", "combine": combine, "server": {"batch_norm": True}},
             "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
         }
     )

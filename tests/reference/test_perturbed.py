@@ -61,7 +61,7 @@ def job(folder: Path, release: Settings, graphs: Sequence[PartyGraph], *changes:
     for graph in graphs:
         save_party(graph, Path(paths[graph.party]))
     model = {"initial": {"method": "perturbed", "release": release, "init_std": 1e-3}}
-    base: Settings = {"precision": "float64", "data": {"parties": paths}, "model": model}
+    base: Settings = {"precision": "float64", "data": {"dataset": None, "graphs": paths}, "model": model}
     return small_job(len(graphs), base, *changes)
 
 
@@ -251,7 +251,7 @@ def test_tables_are_released_anew_for_a_prediction_only_if_one_has_changed(tmp_p
     with pytest.raises(ConfigError, match=r"perturbed-features \(model\.initial\.method=perturbed"):
         train(settings, tmp_path / "run")
     for path in files.values():
-        limits = {"limits": {"may_reveal": list(revelations(settings))}}
+        limits = {"limits": {"leakage": list(revelations(settings))}}
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | limits))
     run = train(settings, tmp_path / "run")
     assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
@@ -302,7 +302,7 @@ def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> 
         reason = str(refusal(LimitSettings(), settings, party))
         assert "perturbed-features (model.initial.method=perturbed, release.epsilon=2)" in reason
         assert largest_epsilon(settings, party) == float("inf")
-    accepting = LimitSettings(may_reveal=tuple(revelations(settings)))
+    accepting = LimitSettings(leakage=tuple(revelations(settings)))
     assert refusal(accepting, settings, "A") is None
     assert refusal(accepting.model_copy(update={"max_epsilon": 100.0}), settings, "A") == (
         "limits.max_epsilon=100 and the job's total ε is infinite, for model.initial.method=perturbed noises features "
@@ -313,7 +313,7 @@ def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> 
 def test_means_of_all_nodes_are_refused_in_tables(tmp_path: Path) -> None:
     nodes = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["income"], "missing": "mean"}]}
     settings = PartySettings.model_validate(
-        {"party": "B", "nodes": nodes, "limits": {"may_reveal": list(revelations(perturbed()))}}
+        {"party": "B", "nodes": nodes, "limits": {"leakage": list(revelations(perturbed()))}}
     )
     assert "set missing to a number" in str(Organisation(settings, tmp_path).refusal(perturbed()))
 
@@ -337,7 +337,7 @@ def test_budget_says_what_is_noised_and_what_is_not() -> None:
         ({"privacy": {"epsilon_total": 4}}, "leave one of them out"),
         ({"privacy": {"epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
         ({"data": {"feature_scaling": "standard"}}, "choose none or row"),
-        ({"paradigm": "horizontal"}, "model is not the network of paradigm='horizontal'"),
+        ({"paradigm": "horizontal"}, "model.initial is not a setting"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes: Settings, says: str) -> None:
@@ -350,7 +350,7 @@ def test_who_releases_and_who_learns() -> None:
     settings = perturbed({"data": {"holders": 3, "label_holder": "B", "feature_scaling": "row"}})
     assert settings.releasing == settings.learning == ("A", "B", "C")
     assert settings.feature_release == vertical(settings).model.initial.release
-    local = parse_job({"paradigm": "local", "data": {"holders": 3}, "local": {"features": {"epsilon": 1}}})
+    local = parse_job({"paradigm": "node-dp", "data": {"holders": 3}, "release": {"features": {"epsilon": 1}}})
     assert (local.releasing, local.learning) == (("B", "C"), ("A",))
     plain = parse_job({})
     assert plain.releasing == plain.learning == ()

@@ -30,14 +30,14 @@ HORIZONTAL: dict[str, Any] = {
     "name": "horizontal",
     "paradigm": "horizontal",
     "data": {"dataset": "synthetic", "holders": 2},
-    "horizontal": {"dim": 8},
+    "model": {"dim": 8},
     "train": {"epochs": 3, "patience": None},
 }
 LOCAL: dict[str, Any] = {
     "name": "local",
-    "paradigm": "local",
+    "paradigm": "node-dp",
     "data": {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.25, 0.25], "stratify": False},
-    "local": {"features": {"epsilon": 1.5, "low": -10, "high": 10}, "labels": {"holder": "B", "epsilon": 2.0}},
+    "release": {"features": {"epsilon": 1.5, "low": -10, "high": 10}, "labels": {"holder": "B", "epsilon": 2.0}},
     "train": {"epochs": 3, "patience": None},
 }
 
@@ -77,6 +77,6 @@ def part_of(run: Path, holder: str) -> Path:
     for name in ("summary.json", "metrics.jsonl", "traffic.json", "audit.json", "curves.png"):
         (run / name).unlink(missing_ok=True)
     job = yaml.safe_load((run / "job.yaml").read_text())
-    content = merge(job, {"data": {"parties": dict.fromkeys(job["data"]["parties"])}})
+    content = merge(job, {"data": {"graphs": None, "holders": list(job["data"]["graphs"])}})
     (run / "job.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     return run

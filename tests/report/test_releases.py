@@ -14,7 +14,7 @@ from veilgraph.report.releases import release_notes, release_table
 
 def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: Any) -> JobSettings:
     settings = {"features": {"epsilon": 1.5, **features}, "labels": labels}
-    return parse_job({"paradigm": "local", "data": {"holders": holders}, "local": settings})
+    return parse_job({"paradigm": "node-dp", "data": {"holders": holders}, "release": settings})
 
 
 def table(settings: JobSettings) -> Table:

@@ -1,4 +1,4 @@
-"""Small data and jobs of paradigm local, and the exchange of releases in threads with every message kept."""
+"""Small data and jobs of paradigm node-dp, and the exchange of releases in threads with every message kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from veilgraph.run.launch import run_threads
 
 RANGE: Settings = {"low": -10.0, "high": 10.0}
 """Holds every feature of ``small_data``."""
-PRIVATE_LABELS: Settings = {"local": {"labels": {"holder": "B", "epsilon": 2.0}}}
+PRIVATE_LABELS: Settings = {"release": {"labels": {"holder": "B", "epsilon": 2.0}}}
 BY_NODE: Settings = {"split": [0.5, 0.25, 0.25], "stratify": False}
 """A split that says nothing of labels."""
 MECHANISMS: dict[str, Settings] = {
@@ -45,11 +45,12 @@ COLUMNS = 32
 
 def local_job(holders: int = 3, *changes: Settings, **features: Any) -> JobSettings:
     base: Settings = {
-        "paradigm": "local",
+        "paradigm": "node-dp",
         "seed": 5,
         "timeout_s": 20,
         "data": {"dataset": "synthetic", "holders": holders},
-        "local": {"features": {**RANGE, "epsilon": 4.0, **features}, "network": {"dim": 8, "hops": 2}},
+        "release": {"features": {**RANGE, "epsilon": 4.0, **features}},
+        "model": {"dim": 8, "hops": 2},
         "train": {"epochs": 6, "patience": None, "checkpoint_every": 2},
     }
     return parse_job(merge(base, *changes))
@@ -57,7 +58,7 @@ def local_job(holders: int = 3, *changes: Settings, **features: Any) -> JobSetti
 
 def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) -> list[PartyGraph]:
     """A graph for each holder of the job, labels where it wants them; ``own``: the learner has features as well."""
-    private = node_dp(settings).local.labels
+    private = node_dp(settings).release.labels
     learner = settings.data.label_party
     labels_at = learner if private is None else private.holder
     whole = PartyGraph.from_data(labels_at, synthetic_data(NODES, COLUMNS, seed=seed))
@@ -70,7 +71,7 @@ def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) ->
 
 def publisher_for(settings: JobSettings, graph: PartyGraph) -> LocalPublisher | None:
     """Without a ledger, and with the same randomness whenever it is made."""
-    release, labels = settings.feature_release, node_dp(settings).local.labels
+    release, labels = settings.feature_release, node_dp(settings).release.labels
     if release is None or graph.party not in settings.releasing:
         return None
     response = None

@@ -125,7 +125,7 @@ def horizontal(holders: int = 2, **settings: Any) -> JobSettings:
         {
             "paradigm": "horizontal",
             "data": {"dataset": "synthetic", "holders": holders},
-            "horizontal": {"dim": 4, **settings},
+            "model": {"dim": 4, **settings},
             "train": {"epochs": 2, "patience": None},
         }
     )

@@ -170,7 +170,7 @@ JOBS: dict[str, JobSettings] = {
 
 def own_nodes(settings: JobSettings) -> list[PartyGraph]:
     """Every holder knows nodes that the others do not, which no release is of."""
-    return with_own_nodes(local_parties(settings, own=True), (5, 4, 3)[: settings.data.holders])
+    return with_own_nodes(local_parties(settings, own=True), (5, 4, 3)[: len(settings.data.names)])
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -179,7 +179,7 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
     graphs = {graph.party: graph for graph in own_nodes(settings)}
     graphs = {party: in_range(graph) for party, graph in graphs.items()}
     found = exchange(settings, list(graphs.values()))
-    learner, private = settings.data.label_party, node_dp(settings).local.labels
+    learner, private = settings.data.label_party, node_dp(settings).release.labels
     for party in settings.releasing:
         publisher = publisher_for(settings, graphs[party])
         assert publisher is not None
@@ -341,13 +341,13 @@ LABELS_ELSEWHERE: dict[str, tuple[Settings, Callable[[PartyGraph], PartyGraph], 
         PRIVATE_LABELS,
         unlabelled,
         {},
-        r"^B refuses the job: it has no labels, and local\.labels\.holder=B",
+        r"^B refuses the job: it has no labels, and release\.labels\.holder=B",
     ),
     "at both": (
         PRIVATE_LABELS,
         lambda graph: graph,
         {"A": "labels"},
-        r"^A refuses the job: it has labels itself, and local\.labels\.holder=B releases those",
+        r"^A refuses the job: it has labels itself, and release\.labels\.holder=B releases those",
     ),
 }
 

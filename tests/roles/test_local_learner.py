@@ -35,18 +35,18 @@ from veilgraph.protocol.scores import Scores
 from veilgraph.run.fitting import train_step
 
 CASES: dict[str, tuple[int, Settings, bool]] = {
-    **{name: (3, {"local": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
+    **{name: (3, {"release": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},
     "two holders": (2, {}, False),
     "own features": (3, {}, True),
     "own features, two holders, float64": (2, {"precision": "float64"}, True),
     "private labels": (3, PRIVATE_LABELS, False),
     "private labels, hard, own features": (
         3,
-        {"local": {"labels": {"holder": "C", "epsilon": 1.0, "targets": "hard", "denoise_steps": 1}}},
+        {"release": {"labels": {"holder": "C", "epsilon": 1.0, "targets": "hard", "denoise_steps": 1}}},
         True,
     ),
-    "no hops, tanh": (2, {"local": {"network": {"hops": 0, "activation": "tanh"}}}, True),
-    "mean, balanced": (3, {"local": {"network": {"aggregate": "mean"}}, "train": {"class_weights": "balanced"}}, False),
+    "no hops, tanh": (2, {"model": {"hops": 0, "activation": "tanh"}}, True),
+    "mean, balanced": (3, {"model": {"aggregate": "mean"}, "train": {"class_weights": "balanced"}}, False),
 }
 
 
@@ -61,7 +61,7 @@ def learner_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalLearner:
 
 def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetwork:
     """In plaintext: every holder's mechanism, with the same randomness, and everything in one place."""
-    learner, private, dtype = graphs[0].common_part(), node_dp(settings).local.labels, precision(settings)
+    learner, private, dtype = graphs[0].common_part(), node_dp(settings).release.labels, precision(settings)
     blocks, labels = [AffineFeatures(learner.features)], None
     for graph in graphs[1:]:
         publisher, part = publisher_for(settings, graph), graph.common_part()
@@ -85,7 +85,7 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
             )
     with streams_of("A"):
         return LocalPrivateNetwork(
-            node_dp(settings).local.network,
+            node_dp(settings).model,
             settings.train,
             learner,
             AffineFeatures.joined(blocks, dtype),
@@ -117,7 +117,7 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     assert torch.equal(learner.logits, twin.infer())
     assert learner.logits.shape == (NODES, CLASSES)
     ours, theirs = learner.scores(everything=True), twin.score(twin.infer(), everything=True)
-    if node_dp(settings).local.labels is None:
+    if node_dp(settings).release.labels is None:
         assert ours == theirs
         assert ours.test_accuracy is not None
     else:

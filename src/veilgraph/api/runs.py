@@ -101,7 +101,12 @@ class Run:
         return jobs.load_result(self.path).predictions
 
     def predict(
-        self, nodes: Sequence[int] | None = None, *, ids: Sequence[str] | None = None, processes: bool = False
+        self,
+        nodes: Sequence[int] | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        processes: bool = False,
+        link: str | None = None,
     ) -> Predictions:
         """Predicts with all parties; only the label holder learns the result (horizontal: each holder its nodes').
 
@@ -111,18 +116,20 @@ class Run:
             nodes: the rows to give back; default: all. The others do not learn which were asked for.
             ids: the nodes to give back by id, in place of ``nodes``: of runs from tables, and horizontal ones.
             processes: run every party in a process of its own.
+            link: what joins the parties; default: memory, and sockets between processes.
 
         Raises:
             RunError: the run is not complete.
             ConfigError: a node does not exist.
         """
-        return jobs.predict(self.path, nodes, ids=ids, custom=self._custom, processes=processes)
+        return jobs.predict(self.path, nodes, ids=ids, custom=self._custom, processes=processes, link=link)
 
     def resume(
         self,
         *,
         restart: bool = False,
         processes: bool = False,
+        link: str | None = None,
         machines: Mapping[PartyId, int] = ONE_MACHINE,
         progress: Progress = lambda records: None,
     ) -> Run:
@@ -130,7 +137,8 @@ class Run:
 
         Args:
             restart: where a party has lost its part, begin again in place of what the others have trained.
-            processes: as in ``fit``; ``machines`` and ``progress`` too.
+            processes: as in ``fit``; ``link``, ``machines`` and ``progress`` too.
+            link: as in ``fit``.
             machines: as in ``fit``.
             progress: as in ``fit``.
 
@@ -138,7 +146,13 @@ class Run:
             RunError: a party's part is missing; without ``restart`` also where parties share no checkpoint.
         """
         jobs.resume(
-            self.path, restart=restart, custom=self._custom, processes=processes, machines=machines, progress=progress
+            self.path,
+            restart=restart,
+            custom=self._custom,
+            processes=processes,
+            link=link,
+            machines=machines,
+            progress=progress,
         )
         return self
 

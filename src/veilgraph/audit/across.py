@@ -139,7 +139,7 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
         for each in target.scored(link, other):
             (findings if isinstance(each, Finding) else skipped).append(each)  # type: ignore[arg-type]
     settings = run.settings
-    result = concluded(settings, 0, findings, skipped, limits_of(settings.limits, {}))
+    result = concluded(settings, 0, findings, skipped, limits_of(settings.audit_limits, {}))
     save_audit(run.path, result)
     failed = f", of which {len(result.failed)} do not pass" if result.failed else ""
     log.info("the audit has %d findings on the data here%s: veilgraph audit %s", len(findings), failed, run.path)

@@ -74,7 +74,7 @@ def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda
     settings = run.settings
     if CLIENT in settings.data.names:
         raise ConfigError(
-            f"data.parties: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
+            f"data.holders: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
             "an audit needs another name for it"
         )
     _check_whole(run)
@@ -84,7 +84,7 @@ def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda
     attacks = chosen("attacks", asked.attacks, every)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
-    limits = limits_of(settings.limits, asked.limits or {})
+    limits = limits_of(settings.audit_limits, asked.limits or {})
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for adversary in adversaries:

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from veilgraph import __version__
 from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.former import FormerName
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
@@ -116,6 +117,8 @@ def reported() -> Iterator[None]:
     with warnings.catch_warnings():
         # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
+        warnings.filterwarnings("default", category=FormerName)
+        warnings.showwarning = _showing(warnings.showwarning)
         try:
             yield
         except VeilgraphError as error:
@@ -124,6 +127,18 @@ def reported() -> Iterator[None]:
         except KeyboardInterrupt as interrupt:
             say("stopped")
             raise typer.Exit(INTERRUPTED) from interrupt
+
+
+def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Shows what settings are called now as everything that is said, a line each."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401 - where it arose
+        if issubclass(category, FormerName):
+            say(f"note: {message}")
+        else:
+            otherwise(message, category, *place)
+
+    return show
 
 
 @app.callback(invoke_without_command=True)

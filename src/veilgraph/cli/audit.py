@@ -55,7 +55,7 @@ def audit_command(
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
     shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
 ) -> None:
-    """Attack what each party of a run saw, measure what it learns, and compare that with limits.
+    """Attack what each party of a run saw, measure the leakage, and compare that with limits.
 
     In one holder's part of a run across organisations, what the newest net submit --work audit found is shown.
     Else every adversary is given what its own link recorded and its own data, and the published attacks are mounted on

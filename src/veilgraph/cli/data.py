@@ -78,7 +78,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
-        nodes = [_check_party(path) for path in (settings.data.parties or {}).values() if path is not None]
+        nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
         if said := delta_in_doubt(settings, min(nodes, default=None)):
             typer.echo(said)
         typer.echo(f"{job} is a valid job")
@@ -100,10 +100,10 @@ def align_command(
     overrides: Overrides = None,
     processes: Processes = False,
 ) -> None:
-    """Find the nodes that all holders have in common, privately, and build every party's graph; trains nothing.
+    """Find the nodes that all holders have in common, by private set intersection (PSI), and build every party's graph.
 
-    A horizontal job has the tables read and their columns compared. veilgraph train does either by itself; across
-    organisations it is veilgraph net submit --work align.
+    Trains nothing. A horizontal job has the tables read and their columns compared. veilgraph train does either by
+    itself; across organisations it is veilgraph net submit --work align.
     """
     settings = read_settings(job, overrides)
     from veilgraph.run.jobs import align  # noqa: PLC0415
@@ -141,7 +141,7 @@ def export_command(
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
     by_nodes = not JOBS[paradigm]().is_aligned
     if by_nodes:
-        data["parts"] = {"overlap": overlap}
+        data["partition"] = {"overlap": overlap}
     settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
     with messages().status("writing tables"):
         if by_nodes:

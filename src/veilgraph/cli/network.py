@@ -112,7 +112,7 @@ def join_command(
 
 @command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
 def submit_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.parties names the holders.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; data.holders names the holders.")],
     kit: KitOption,
     work: Annotated[
         Literal["train", "align", "predict", "audit"],

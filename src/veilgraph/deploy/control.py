@@ -99,7 +99,7 @@ def submit(
 
     Args:
         kit: an administrator's.
-        settings: the job; its ``data.parties`` are names.
+        settings: the job; its ``data.holders`` are names.
         work: what to do.
         resume: go on with the run of this name.
         wait: return only when the job has ended.
@@ -206,11 +206,10 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
 
 
 def _check_names(settings: JobSettings) -> None:
-    parties = settings.data.parties
-    if parties is None or any(path is not None for path in parties.values()):
+    if not settings.data.is_apart:
         raise ConfigError(
-            "data.parties: a submitted job names its holders and nothing of their files, as in "
-            "data: {parties: [bank, shop]}"
+            "data.holders: a submitted job names its holders and nothing of their files, as in "
+            "data: {holders: [bank, shop]}"
         )
 
 

@@ -197,7 +197,7 @@ def _link(
     holders = settings.data.names
     parties = (*holders, SERVER)
     if party not in parties:
-        raise ConfigError(f"{party} is not one of the job's holders {', '.join(holders)}; name it under data.parties")
+        raise ConfigError(f"{party} is not one of the job's holders {', '.join(holders)}; name it under data.holders")
     cell = fl_ctx.get_engine().get_cell().core_cell
     addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
     session = Session(job_id, parties, settings.hash())

@@ -37,9 +37,9 @@ class ServerAddress(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: Annotated[str, Field(pattern=_HOST, max_length=253)]
-    port: Port = 8002
-    admin_port: Port = 8003
+    host: Annotated[str, Field(pattern=_HOST, max_length=253, description="its name in the network")]
+    port: Port = Field(8002, description="for the holders")
+    admin_port: Port = Field(8003, description="for the administrators")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,10 +53,14 @@ class ProjectSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(pattern=_SITE)]
+    name: Annotated[str, Field(pattern=_SITE, description="of the consortium")]
     server: ServerAddress
-    holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(min_length=2, max_length=26)
-    administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(min_length=1)
+    holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(
+        min_length=2, max_length=26, description="their names, as jobs name them"
+    )
+    administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(
+        min_length=1, description="e-mail addresses of those who submit jobs"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -25,7 +25,7 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
     """All holders' parts of a horizontal job on one machine: divided, scaled and checked.
 
     Args:
-        settings: ``data`` of the job; ``parts`` says how it is divided.
+        settings: ``data`` of the job; ``partition`` says how it is divided.
         seed: of the division and of the digits' label draw.
 
     Returns:
@@ -35,17 +35,17 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
         ConfigError: the data set is not one graph.
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    data, parts, names = _whole(settings, seed), settings.parts, settings.names
-    if parts.by == "edges":
-        found = split_horizontally(data, names=names, seed=seed, overlap=parts.overlap, knows=parts.knows)
+    data, partition, names = _whole(settings, seed), settings.partition, settings.names
+    if partition.by == "edges":
+        found = split_horizontally(data, names=names, seed=seed, overlap=partition.overlap, knows=partition.knows)
     else:
-        found = split_by_label(data, names=names, seed=seed, mixed=parts.mixed, knows=parts.knows)
+        found = split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
 
 
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job of paradigm local on one machine; see ``split_for_learner``.
+    """All holders' graphs of a job of paradigm node-dp on one machine; see ``split_for_learner``.
 
     Args:
         settings: ``data`` of the job; saved graphs are taken as they are.
@@ -59,7 +59,7 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
         ConfigError: the data set is not one graph.
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    if settings.parties is not None:
+    if settings.graphs is not None:
         parties = _saved(settings)
     else:
         whole = load_whole(settings, labels_at, seed)
@@ -87,12 +87,18 @@ def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
 
 def _whole(settings: DataSettings, seed: int) -> Data:
     """The data set as one graph, with the split that the job asks for."""
-    data = DATASETS[settings.dataset].whole(settings, seed)
+    data = DATASETS[_dataset(settings)].whole(settings, seed)
     fractions = _fractions(settings, seed)
     if fractions is None:
         return data
-    masks = masks_by_fractions(data.y, fractions, settings.dataset)
+    masks = masks_by_fractions(data.y, fractions, _dataset(settings))
     return data.clone().update(masks)
+
+
+def _dataset(settings: DataSettings) -> str:
+    if settings.dataset is None:
+        raise ConfigError("data.parties: tables are read by each holder for itself; veilgraph train aligns them")
+    return settings.dataset
 
 
 def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
@@ -106,7 +112,7 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
     """The saved graphs of a horizontal job, as they are, and the ids of their rows.
 
     Args:
-        settings: ``data`` of the job, whose ``parties`` are saved graphs.
+        settings: ``data`` of the job, whose ``graphs`` are named.
 
     Returns:
         One pair per holder in the order of ``settings.names``.
@@ -115,8 +121,8 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
         DataError: a file is missing or damaged, breaks a rule, or was saved without ids.
     """
     found = []
-    for graph, path in zip(_saved(settings), (settings.parties or {}).values(), strict=True):
-        ids = None if path is None else load_party_ids(path)
+    for graph, path in zip(_saved(settings), (settings.graphs or {}).values(), strict=True):
+        ids = load_party_ids(path)
         if ids is None:
             raise DataError(
                 f"{path}: the graph was saved without ids, by which a horizontal job tells its nodes; save it with "
@@ -139,7 +145,8 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
     Raises:
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    parties = _saved(settings) if settings.parties is not None else DATASETS[settings.dataset].parties(settings, seed)
+    given = settings.graphs is not None
+    parties = _saved(settings) if given else DATASETS[_dataset(settings)].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]
     fractions = _fractions(settings, seed)
     if fractions is not None:
@@ -149,10 +156,7 @@ def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
 
 
 def _saved(settings: DataSettings) -> list[PartyGraph]:
-    paths = settings.parties or {}
-    if settings.from_tables:
-        raise ConfigError("data.parties: tables are read by each holder for itself; veilgraph train aligns them")
-    return [_named(load_party(path), name) for name, path in paths.items() if path is not None]
+    return [_named(load_party(path), name) for name, path in (settings.graphs or {}).items()]
 
 
 def _named(graph: PartyGraph, name: str) -> PartyGraph:

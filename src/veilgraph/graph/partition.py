@@ -84,7 +84,7 @@ def split_vertically(
 def split_for_learner(
     whole: PartyGraph, *, names: Sequence[PartyId], learner: PartyId, labels_at: PartyId, seed: int
 ) -> list[PartyGraph]:
-    """Divides a graph as paradigm local has it: one holder knows all edges, the others' nodes have the features.
+    """Divides a graph as paradigm node-dp has it: one holder knows all edges, the others' nodes have the features.
 
     Args:
         whole: validated, with labels and masks.

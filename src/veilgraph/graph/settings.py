@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+import re
+from collections.abc import Sized
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from veilgraph.core.registry import Registry
-from veilgraph.core.settings import PartyName, Settings, named_in
+from veilgraph.core.settings import NAME_PATTERN, PartyName, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ DATASETS: Final[Registry[DataSet]] = Registry(
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""
-PARTY_FILE_SUFFIXES = (".yaml", ".yml")
+PARTY_FILE_SUFFIXES: Final = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class PartSettings(Settings):
+class PartitionSettings(Settings):
     """How a data set is divided among holders with the same columns (paradigm horizontal)."""
 
     by: Literal["edges", "labels"] = Field(
@@ -98,33 +100,56 @@ class BlockModelSettings(Settings):
         return self
 
 
-class DataSettings(Settings):
-    """Which graph, and how it is divided among the holders.
+DEFAULT_DATASET: Final = "digits"
 
-    Either a public data set that is divided for simulation (``dataset``), or what each holder has (``parties``): a
-    saved graph or tables.
+
+def _checked_holders(value: object) -> object:
+    if isinstance(value, list | tuple):
+        for name in value:
+            if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+                raise ValueError(f"{name!r} is no name; give the holders' names")
+            if value.count(name) > 1:
+                raise ValueError(f"{name!r} is named twice; names are unique")
+        return tuple(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= len(ascii_uppercase):
+        raise ValueError(
+            f"give a number from 2 to {len(ascii_uppercase)}, or the names of holders that bring their own"
+        )
+    return value
+
+
+class DataSettings(Settings):
+    """Which graph, and how it is partitioned among the holders; or what each holder brings.
+
+    One of four: ``dataset``, a public data set that is partitioned for simulation; ``graphs``, each holder's saved
+    graph; ``parties``, each holder's party file, which describes its tables; or in ``holders`` the names of those that
+    each bring a party file of their own, across organisations.
     """
 
-    dataset: Annotated[str, named_in(DATASETS)] = "digits"
+    dataset: Annotated[str, named_in(DATASETS)] | None = Field(
+        None, description="a public data set; where the holders bring nothing it is digits"
+    )
     block_model: BlockModelSettings | None = Field(
         None, description="dataset block-model: the graph's size and shape; null: its defaults, and null for the others"
     )
     root: Path | None = Field(None, description="folder that holds the data set's files")
-    holders: int = Field(2, ge=2, le=26, description="how many data holders")
+    holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = Field(
+        2, description="how many data holders, then named A, B, …; across organisations their names: [bank, shop]"
+    )
+    graphs: dict[PartyName, Path] | None = Field(None, description="holder → its saved graph (.safetensors)")
+    parties: dict[PartyName, Path] | None = Field(None, description="holder → its party file (.yaml)")
+    label_holder: PartyId | None = Field(
+        None, description="default: the first holder; in paradigm horizontal the evaluator, whose scores a run shows"
+    )
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
     edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
+    partition: PartitionSettings = Field(
+        PartitionSettings(), description="paradigm horizontal: how a data set is partitioned"
+    )
     feature_scaling: Literal["none", "row", "standard"] = Field(
         "none",
         description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
         "each), or columns to mean 0, variance 1 (in paradigm horizontal of all holders' rows together)",
-    )
-    parties: dict[PartyName, Path | None] | None = Field(
-        None,
-        description="holder name → its saved graph (.safetensors) or its party file (.yaml); a list of names where "
-        "every holder joins with a party file of its own",
-    )
-    label_holder: PartyId | None = Field(
-        None, description="default: the first holder; in paradigm horizontal the one that reports"
     )
     split: tuple[Share, Share, Share] | None = Field(
         None,
@@ -134,38 +159,25 @@ class DataSettings(Settings):
     stratify: bool = Field(
         True,
         description="split takes its shares of every class; false: each node is drawn by itself, whatever its label, "
-        "as it must be with local.labels",
+        "as it must be with release.labels",
     )
-    parts: PartSettings = Field(PartSettings(), description="paradigm horizontal: how a data set is divided")
 
     @model_validator(mode="before")
     @classmethod
-    def _count_parties(cls, data: object) -> object:
-        """Whoever names the parties need not count them."""
-        if isinstance(data, dict) and data.get("parties") is not None and "holders" not in data:
-            return {**data, "holders": max(2, len(data["parties"]))} if isinstance(data["parties"], Sized) else data
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _spell_out_the_block_model(cls, data: object) -> object:
-        """A block model's defaults are part of the job, so that it stays the same graph."""
-        if isinstance(data, dict) and data.get("dataset") == "block-model" and data.get("parties") is None:
-            return data if data.get("block_model") is not None else {**data, "block_model": {}}
-        return data
-
-    @field_validator("parties", mode="before")
-    @classmethod
-    def _names_only(cls, value: object) -> object:
-        """A list of names stands for parties that each keep their file to themselves."""
-        if isinstance(value, list | tuple):
-            for name in value:
-                if not isinstance(name, str):
-                    raise ValueError(f"{name!r} is no name; give the holders' names")
-                if value.count(name) > 1:
-                    raise ValueError(f"{name!r} is named twice; names are unique")
-            return dict.fromkeys(value)
-        return value
+    def _spell_out(cls, data: object) -> object:
+        """What follows from the rest is part of the job, so that it stays the same graph of as many holders."""
+        if not isinstance(data, dict):
+            return data
+        found = dict(data)
+        brought = found.get("graphs") if found.get("graphs") is not None else found.get("parties")
+        if brought is not None:
+            if "holders" not in found and isinstance(brought, Sized):
+                found["holders"] = max(2, len(brought))
+        elif isinstance(found.get("holders", 2), int) and found.get("dataset") is None:
+            found["dataset"] = DEFAULT_DATASET
+        if found.get("dataset") == "block-model" and found.get("block_model") is None:
+            found["block_model"] = {}
+        return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -173,57 +185,69 @@ class DataSettings(Settings):
             value = getattr(self, name)
             if value is not None and len(value) != self.holders:
                 raise ValueError(f"{name} has {len(value)} numbers for holders={self.holders}; give one per holder")
-        if self.split is not None and (sum(self.split) > 1 + 1e-9 or self.parties is not None):
+        if self.split is not None and (sum(self.split) > 1 + 1e-9 or self.dataset is None):
             raise ValueError(
-                f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no parties, "
-                "which bring their own split; mend it, or leave it out"
+                f"split={list(self.split)} divides a data set's nodes: shares with a sum of at most 1, and no holders "
+                "that bring their own split; mend it, or leave it out"
             )
         if not self.stratify and self.split is None:
             raise ValueError("stratify=false is about split, and split is null; give shares, or leave stratify out")
-        if self.block_model is not None and (self.dataset != "block-model" or self.parties is not None):
-            instead = f"dataset is {self.dataset!r}; leave block_model out"
-            if self.parties is not None:
-                instead = "parties bring their own graphs; leave block_model and dataset out"
-            raise ValueError(f"block_model describes the graph of dataset='block-model', and {instead}")
-        if self.parties is not None:
-            self._check_parties(self.parties)
+        if self.block_model is not None and self.dataset != "block-model":
+            raise ValueError(
+                f"block_model describes the graph of dataset='block-model', and dataset is {self.dataset!r}; leave "
+                "block_model out"
+            )
+        self._check_brought()
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
             raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
         return self
 
-    def _check_parties(self, parties: Mapping[PartyId, Path | None]) -> None:
-        if len(parties) < 2:
-            raise ValueError(f"parties names {len(parties)} holder; a federation needs at least 2")
-        if self.holders != len(parties):
-            raise ValueError(f"holders={self.holders} but parties names {len(parties)}; leave holders out")
+    def _check_brought(self) -> None:
+        named = {"holders": self.holders if isinstance(self.holders, tuple) else None}
+        brought = {
+            key: each
+            for key, each in {"graphs": self.graphs, "parties": self.parties, **named}.items()
+            if each is not None
+        }
+        if not brought:
+            return
+        if self.dataset is not None or len(brought) > 1:
+            given = ", ".join((*brought, *(() if self.dataset is None else ("dataset",))))
+            raise ValueError(f"{given}: the data come from one of these; leave the others out")
+        ((key, names),) = brought.items()
+        if len(names) < 2:
+            raise ValueError(f"{key} names {len(names)} holder; a federation needs at least 2")
+        if isinstance(self.holders, int) and self.holders != len(names):
+            raise ValueError(f"holders={self.holders} but {key} names {len(names)}; leave holders out")
         if self.feature_proportions is not None or self.edge_proportions is not None:
-            raise ValueError("proportions divide a data set, and parties are given already divided; leave one out")
-        if self.parts != PartSettings():
-            raise ValueError("parts divides a data set, and parties are given already divided; leave one out")
-        kinds = {None if path is None else path.suffix in PARTY_FILE_SUFFIXES for path in parties.values()}
-        if len(kinds) > 1:
-            raise ValueError("parties mixes saved graphs, party files and names alone; give the same for every holder")
+            raise ValueError(f"proportions divide a data set, and {key} are given already divided; leave one out")
+        if self.partition != PartitionSettings():
+            raise ValueError(f"partition divides a data set, and {key} are given already divided; leave one out")
+        for path in (self.parties or {}).values():
+            if path.suffix not in PARTY_FILE_SUFFIXES:
+                raise ValueError(f"parties: {path} is no party file (.yaml); saved graphs are given as graphs")
+        for path in (self.graphs or {}).values():
+            if path.suffix in PARTY_FILE_SUFFIXES:
+                raise ValueError(f"graphs: {path} is no saved graph (.safetensors); party files are given as parties")
 
     @property
     def names(self) -> tuple[PartyId, ...]:
         """The data holders' names in the job's order."""
-        if self.parties is not None:
-            return tuple(self.parties)
-        return tuple(chr(ord("A") + index) for index in range(self.holders))
+        if isinstance(self.holders, tuple):
+            return self.holders
+        return tuple(self.graphs or self.parties or ascii_uppercase[: self.holders])
 
     @property
     def from_tables(self) -> bool:
         """Whether the holders bring tables, from which graphs are made first, and not graphs."""
-        return self.parties is not None and all(
-            path is None or path.suffix in PARTY_FILE_SUFFIXES for path in self.parties.values()
-        )
+        return self.parties is not None or self.is_apart
 
     @property
     def is_apart(self) -> bool:
         """Whether each party keeps its part of a run to itself, as across organisations."""
-        return self.parties is not None and None in self.parties.values()
+        return isinstance(self.holders, tuple)
 
     @property
     def label_party(self) -> PartyId:

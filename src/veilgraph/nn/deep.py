@@ -19,8 +19,8 @@ class ServerSettings(Settings):
     """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
 
     layers: int = Field(1, ge=0, le=8, description="hidden layers of width dim at the server")
-    activation: Activation = "sigmoid"
-    dropout: Probability = 0.5
+    activation: Activation = Field("sigmoid", description="after every hidden layer")
+    dropout: Probability = Field(0.5, description="of every hidden layer")
 
 
 class Deep(nn.Module):

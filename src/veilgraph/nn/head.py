@@ -17,8 +17,10 @@ class HeadSettings(Settings):
     """The label holder's output layer."""
 
     logit_hops: int = Field(0, ge=0, le=32, description="extra propagation of the logits over its own edges")
-    logit_teleport: float = Field(0.1, ge=0, le=1)
-    dropout: Probability = 0.0
+    logit_teleport: float = Field(
+        0.1, ge=0, le=1, description="share of its own logits that a node keeps in each of them"
+    )
+    dropout: Probability = Field(0.0, description="before the linear map to logits")
 
 
 class OutputHead(nn.Module):

@@ -61,7 +61,7 @@ class PrivacySettings(Settings):
         description="fixed propagation, one release, and the label holder trains on it alone; or publish in every step "
         "(VFGNN), whose ε is about one published row and protects neither a person nor an edge",
     )
-    mechanism: Annotated[str, named_in(MECHANISMS)] = "gaussian"
+    mechanism: Annotated[str, named_in(MECHANISMS)] = Field("gaussian", description="what makes the noise")
     clip: float = Field(1.0, gt=0, description="C: largest norm of a row of embeddings (ℓ2; ℓ1 for laplace)")
     gradient_clip: float = Field(
         0.01, gt=0, description="the same for gradients; with a mean loss about 1 / training nodes; every-step only"

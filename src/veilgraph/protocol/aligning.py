@@ -57,7 +57,7 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
     if private is None or private.holder != party.party or not isinstance(split, SplitFractions) or not split.stratify:
         return ""
     return (
-        "its party file has nodes.split.stratify=true, and a split by classes tells the labels that local.labels "
+        "its party file has nodes.split.stratify=true, and a split by classes tells the labels that release.labels "
         "protects, as the learner sees who is trained on; set nodes.split.stratify to false"
     )
 

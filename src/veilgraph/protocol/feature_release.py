@@ -145,7 +145,7 @@ def released_features(session: Session, releases: Releases, nodes: int, own: int
 def _mechanism(session: Session, columns: int) -> FeatureMechanism:
     settings = session.settings.feature_release
     if settings is None:
-        raise ConfigError("the job releases no features; give local.features, or model.initial.release")
+        raise ConfigError("the job releases no features; give release.features, or model.initial.release")
     return feature_mechanism(settings, columns)
 
 
@@ -227,7 +227,7 @@ def _to_release(session: Session, graph: PartyGraph) -> Tensor:
 
 def _labels(common: PartyGraph, publisher: LocalPublisher) -> Tensor:
     if publisher.response is None or common.labels is None or common.train_mask is None or common.val_mask is None:
-        raise DataError(f"party {common.party!r}: labels or masks are missing, and local.labels names it; give them")
+        raise DataError(f"party {common.party!r}: labels or masks are missing, and release.labels names it; give them")
     known = (common.train_mask | common.val_mask) & (common.labels >= 0)
     values = torch.full_like(common.labels, -1)
     values[known] = publisher.labels(common.labels[known])
@@ -289,16 +289,18 @@ def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
     if not job.learns_alone:
         return ""
     if graph.party == learner and private is None and graph.labels is None:
-        return f"it has no labels, and data.label_holder={learner} learns from its own; give them, or see local.labels"
+        return (
+            f"it has no labels, and data.label_holder={learner} learns from its own; give them, or see release.labels"
+        )
     if private is None:
         return ""
     if graph.party == learner and graph.labels is not None:
         return (
-            f"it has labels itself, and local.labels.holder={private.holder} releases those to learn from; leave out "
-            "its own, or local.labels"
+            f"it has labels itself, and release.labels.holder={private.holder} releases those to learn from; leave out "
+            "its own, or release.labels"
         )
     if graph.party == private.holder and graph.labels is None:
-        return f"it has no labels, and local.labels.holder={graph.party} releases them; give them, or name another"
+        return f"it has no labels, and release.labels.holder={graph.party} releases them; give them, or name another"
     return ""
 
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
+from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
-from veilgraph.graph.settings import DataSettings, PartSettings
+from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.audit_settings import Limits
@@ -26,10 +28,12 @@ from veilgraph.protocol.audit_settings import Limits
 class TrainSettings(Settings):
     """Training: Adam with L2 everywhere but W of ``collaborative``."""
 
-    epochs: int = Field(200, ge=1)
-    learning_rate: float = Field(0.01, gt=0)
-    weight_decay: float = Field(5e-4, ge=0)
-    patience: int | None = Field(50, ge=1, description="evaluations without a better one before stopping; null: never")
+    epochs: int = Field(200, ge=1, description="most passes over the training nodes")
+    learning_rate: float = Field(0.01, gt=0, description="Adam's, of all weights but W of collaborative")
+    weight_decay: float = Field(5e-4, ge=0, description="of the same weights, as L2")
+    patience: int | None = Field(
+        50, ge=1, description="early stopping: evaluations without a better one before the end; null: never"
+    )
     select_by: Literal["accuracy", "auc", "f1", "loss", "last"] = Field(
         "accuracy",
         description="what the best epoch has the best of on the validation nodes; ties: the lower loss; last: the last "
@@ -67,14 +71,19 @@ class TrainSettings(Settings):
 class JobSettings(Settings):
     """One job, the same at every party; each paradigm has a subclass of its own."""
 
-    name: str = Field("job", pattern=NAME_PATTERN)
+    name: str = Field("job", pattern=NAME_PATTERN, description="of the run's directory across organisations")
     paradigm: str = "vertical"
-    seed: int = Field(0, ge=0, lt=2**63)
-    precision: Literal["float32", "float64"] = "float32"
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="of partitions and splits; on one machine, without private seeds, of all weights and dropout too",
+    )
+    precision: Literal["float32", "float64"] = Field("float32", description="of weights and embeddings")
     timeout_s: float = Field(600.0, gt=0, description="longest wait for another party's message")
     data: DataSettings = DataSettings()
     train: TrainSettings = TrainSettings()
-    limits: Limits = Field(
+    audit_limits: Limits = Field(
         default={},
         description="attack → what veilgraph audit lets it find at most: an AUC, or {auc: , tpr_at_1_percent: , "
         "tpr_at_0_1_percent: }",
@@ -84,6 +93,13 @@ class JobSettings(Settings):
         "cpu", description="where a party computes, paradigm vertical; auto: on its GPU if it has one"
     )
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy; paradigm vertical")
+
+    former: ClassVar[Mapping[str, str]] = {"limits": "audit_limits", "data.parts": "data.partition"}
+    """Dotted key of version 0.1 → what it is called now. Jobs are hashed as version 0.1 spelt them."""
+    former_name: ClassVar[str | None] = None
+    """What its paradigm was called."""
+    former_network: ClassVar[str] = "model"
+    """Where its paradigm's network was."""
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:
@@ -100,7 +116,7 @@ class JobSettings(Settings):
         if self.data.feature_proportions is not None or self.data.edge_proportions is not None:
             raise ValueError(
                 "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
-                "them out, and see data.parts for paradigm='horizontal'"
+                "them out, and see data.partition for paradigm='horizontal'"
             )
         if self.privacy is not None:
             raise ValueError("privacy is for paradigm='vertical'; leave it out")
@@ -113,8 +129,8 @@ class JobSettings(Settings):
 
     def _check_parts(self) -> None:
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""
-        if self.data.parts != PartSettings():
-            raise ValueError("data.parts divides a data set for paradigm='horizontal'; leave it out")
+        if self.data.partition != PartitionSettings():
+            raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
 
     @property
     def is_aligned(self) -> bool:
@@ -186,11 +202,18 @@ class JobSettings(Settings):
         """Whether single embeddings are hidden from the server, for which there must be more than one."""
         return False
 
+    @classmethod
+    def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings, as they are dumped, under the keys of version 0.1."""
+        return moved(content, {new: old for old, new in cls.former.items()})
+
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
-        content = self.model_dump(mode="json")
-        content["data"].pop("root")
-        content["data"]["parties"] = list(self.data.names)
+        content = self.formerly(self.model_dump(mode="json"))
+        data, names = content["data"], list(self.data.names)
+        del data["root"], data["graphs"]
+        data.update(parties=names, holders=len(names), dataset=data["dataset"] or DEFAULT_DATASET)
+        content["paradigm"] = self.former_name or self.paradigm
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -211,6 +234,4 @@ def job_of(kind: type[J], job: JobSettings) -> J:
 
 def write_job(settings: JobSettings, path: Path) -> None:
     """Writes the job as YAML, all defaults spelled out."""
-    content = settings.model_dump(mode="json")
-    content["data"]["holders"] = len(settings.data.names)
-    write_whole(path, yaml.safe_dump(content, sort_keys=False).encode())
+    write_whole(path, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())

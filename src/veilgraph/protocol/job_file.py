@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.former import note
 from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, first_problem, unsettled
+from veilgraph.core.settings import unsettled
 from veilgraph.core.yaml_file import read_yaml
+from veilgraph.protocol.former import present
 from veilgraph.protocol.job import JobSettings
 
 JOBS: Final[Registry[type[JobSettings]]] = Registry(
@@ -18,7 +20,7 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
     {
         "vertical": "veilgraph.paradigms.vertical.settings:VerticalJob",
         "horizontal": "veilgraph.paradigms.horizontal.settings:HorizontalJob",
-        "local": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
+        "node-dp": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
     },
     kind="veilgraph.protocol.job:JobSettings",
 )
@@ -36,36 +38,25 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see the README's job")
-    name = data.get("paradigm", "vertical")
-    if not isinstance(name, str) or name not in JOBS:
-        raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
+    name = _paradigm(data.get("paradigm", "vertical"), source)
+    others = (JOBS[other] for other in JOBS if other != name)
     try:
-        return JOBS[name].model_validate(_without_others(data, name))
+        return JOBS[name].model_validate(present({**data, "paradigm": name}, JOBS[name], others, source))
     except ValidationError as error:
         raise unsettled(error, source) from error
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
 
 
-def _without_others(data: dict[Any, Any], name: str) -> dict[Any, Any]:
-    """The settings less other paradigms' networks, which a job file may have as long as they say nothing.
-
-    Raises:
-        ValueError: one says something.
-    """
-    own, kept = JOBS[name].model_fields, dict(data)
-    for other in JOBS if kept.keys() - own.keys() else ():
-        fields = JOBS[other].model_fields if other != name else {}
-        for key in (key for key in fields if key in kept and key not in own):
-            default, said = fields[key].get_default(call_default_factory=True), kept.pop(key)
-            if isinstance(default, Settings):
-                try:
-                    said = type(default).model_validate(said)
-                except ValidationError as error:
-                    raise ValueError(f"{key}.{first_problem(error)}") from error
-            if said != default:
-                raise ValueError(f"{key} is not the network of paradigm={name!r}; leave it out")
-    return kept
+def _paradigm(name: object, source: str) -> str:
+    """A paradigm that there is, by its name of today or of version 0.1."""
+    if isinstance(name, str) and name in JOBS:
+        return name
+    for now, kind in JOBS.items():
+        if kind.former_name == name and name is not None:
+            note(f"paradigm={name}", now, source)
+            return now
+    raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
 
 
 def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the class of its result would be

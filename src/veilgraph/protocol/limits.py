@@ -23,7 +23,7 @@ REASON_CHARACTERS: Final = 500
 class LimitSettings(Settings):
     """What a party accepts. The defaults accept the default job and nothing that reveals more."""
 
-    may_reveal: tuple[RevelationName, ...] = Field(
+    leakage: tuple[RevelationName, ...] = Field(
         ("initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"),
         description="what a job may reveal of this party's data; the whole list, not an addition to the default",
     )
@@ -34,7 +34,7 @@ class LimitSettings(Settings):
         None,
         gt=0,
         description="largest accepted total ε of what this party publishes in a job, predictions included; what "
-        "it bounds needs no name in may_reveal; null: no bound is asked for",
+        "it bounds needs no name in leakage; null: no bound is asked for",
     )
     max_delta: float = Field(
         1e-4,
@@ -249,12 +249,12 @@ def _unaccepted(
     nodes: int | None,
 ) -> str | None:
     holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
-    accepted = {*limits.may_reveal, *(bounded(job) if holds else ())}
+    accepted = {*limits.leakage, *(bounded(job) if holds else ())}
     found = {**besides, **causes(job, party)}
     new = [f"{name} ({cause})" for name, cause in found.items() if name not in accepted]
     if not new:
         return None
     return (
-        f"limits.may_reveal=[{', '.join(limits.may_reveal)}]: change the job, or add what your organisation accepts of "
+        f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
     )

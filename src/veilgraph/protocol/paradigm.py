@@ -212,7 +212,7 @@ PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
     {
         "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
-        "local": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
+        "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )

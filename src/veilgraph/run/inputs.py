@@ -94,13 +94,12 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     Raises:
         ConfigError: a holder has no party file, or refuses.
     """
-    parties = settings.data.parties or {}
-    if any(path is None for path in parties.values()):
+    if settings.data.is_apart:
         raise ConfigError(
-            "data.parties: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
+            "data.holders: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
             "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
         )
-    paths = {name: path.absolute() for name, path in parties.items() if path}
+    paths = {name: path.absolute() for name, path in (settings.data.parties or {}).items()}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
     for name, path in paths.items():
         reason = Organisation.read(path, name).refusal(settings, named=True)
@@ -113,7 +112,7 @@ def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], label_pa
     """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
     paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
     content = settings.model_dump(mode="json")
-    content["data"].update(parties=paths, holders=len(parties), label_holder=label_party)
+    content["data"].update(dataset=None, block_model=None, graphs=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)
 
 

@@ -44,7 +44,7 @@ class TrainResult:
         path: the run directory.
         summary: best epoch, accuracies in [0, 1], seconds per step, bytes sent by each party.
         metrics: one record per epoch.
-        predictions: classes and probabilities of every node, at the label holder (horizontal: of the reporter's).
+        predictions: classes and probabilities of every node, at the label holder (horizontal: of the evaluator's).
     """
 
     path: Path
@@ -172,7 +172,7 @@ def predict(
 
     Args:
         path: a complete run.
-        nodes: which rows to give back, horizontal: of the reporter's; default: all. The joint computation always
+        nodes: which rows to give back, horizontal: of the evaluator's; default: all. The joint computation always
             covers all nodes, so the other parties do not learn which were asked for.
         ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
             machine any holder's node of a horizontal run.

@@ -153,8 +153,7 @@ def run_simulated(
     settings, recorder = run.settings, RecordedLink(link)
     organisation = None
     if settings.data.from_tables:
-        path = None if party == SERVER else (settings.data.parties or {})[party]
-        organisation = None if path is None else Organisation.read(path, party)
+        organisation = None if party == SERVER else Organisation.read((settings.data.parties or {})[party], party)
         agree_on_job(recorder, settings, party, organisation)
     limits = LimitSettings() if organisation is None else organisation.settings.limits
     restarts = work == "restart" or limits.restart

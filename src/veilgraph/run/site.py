@@ -56,7 +56,7 @@ def take_part(
 
     Args:
         runs: folder of this party's runs.
-        settings: the job; its ``data.parties`` are names alone.
+        settings: the job; its ``data.holders`` are names.
         party: a holder or the server.
         work: align (or collect) only; train, aligned first if need be; predict for the tables as they are now; or
             audit what was trained.
@@ -76,9 +76,9 @@ def take_part(
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
     """
-    if settings.data.parties is None or any(path is not None for path in settings.data.parties.values()):
+    if not settings.data.is_apart:
         raise ConfigError(
-            "data.parties: across organisations a job names its holders, as in data: {parties: [bank, shop]}; every "
+            "data.holders: across organisations a job names its holders, as in data: {holders: [bank, shop]}; every "
             "holder brings its own party file"
         )
     organisation = None

@@ -53,11 +53,11 @@ def export_dataset(
         Holder → its party file.
 
     Raises:
-        ConfigError: ``settings`` names parties and no data set, or the overlap is out of range.
+        ConfigError: ``settings`` names no data set, or the overlap is out of range.
         DataError: the data set cannot be read or divided so.
         RunError: ``out`` is in use or cannot be written.
     """
-    job = _job_for(settings, seed, job or job_of(settings.dataset))
+    job = _job_for(settings, seed, job, "vertical")
     graphs = load_parties(settings.model_copy(update={"feature_scaling": "none"}), seed)
     return export_organisations(graphs, out, overlap=overlap, seed=seed, format=format, job=job)
 
@@ -75,7 +75,7 @@ def export_parts(
     The files are those of ``export_organisations``. Every party file accepts what the job reveals.
 
     Args:
-        settings: which data set; ``parts`` says how it is divided.
+        settings: which data set; ``partition`` says how it is divided.
         out: folder, made here.
         seed: of the division and of the rows' orders.
         format: of the tables.
@@ -85,11 +85,11 @@ def export_parts(
         Holder → its party file.
 
     Raises:
-        ConfigError: ``settings`` names parties and no data set, or one that is not one graph.
+        ConfigError: ``settings`` names no data set, or one that is not one graph.
         DataError: the data set cannot be read or divided so.
         RunError: ``out`` is in use or cannot be written.
     """
-    job = _job_for(settings, seed, job or job_of(settings.dataset, "horizontal"))
+    job = _job_for(settings, seed, job, "horizontal")
     parts = load_parts(settings.model_copy(update={"feature_scaling": "none"}), seed)
     generator = np.random.default_rng(seed)
     exports = [
@@ -98,13 +98,13 @@ def export_parts(
     return _write(exports, out, format, job)
 
 
-def _job_for(settings: DataSettings, seed: int, job: JobSettings) -> JobSettings:
-    if settings.parties is not None:
-        raise ConfigError("data.parties: a data set is exported, not parties; leave parties out and give dataset")
+def _job_for(settings: DataSettings, seed: int, job: JobSettings | None, paradigm: Paradigm) -> JobSettings:
+    if settings.dataset is None:
+        raise ConfigError("data.dataset: a data set is exported, not what holders bring; give one")
     changes: dict[str, object] = {"seed": seed}
     if "feature_scaling" in settings.model_fields_set:
         changes["data.feature_scaling"] = settings.feature_scaling
-    return with_overrides(job, changes)
+    return with_overrides(job or job_of(settings.dataset, paradigm), changes)
 
 
 def job_of(dataset: str, paradigm: Paradigm = "vertical") -> JobSettings:
@@ -205,15 +205,15 @@ def _limits(job: JobSettings) -> dict[str, Any]:
     """What a party file accepts beside the default: for a horizontal job, which no default does, what it reveals."""
     if job.is_aligned or job.exchanges is None:
         return {}
-    return {"limits": {"may_reveal": list(revelations(job)), "max_rounds": job.exchanges[1]}}
+    return {"limits": {"leakage": list(revelations(job)), "max_rounds": job.exchanges[1]}}
 
 
 def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:
     """The job over the party files on this machine, and over the holders' names, by the names of their files."""
     here = {party: str(path.absolute()) for party, path in files.items()}
     jobs = {}
-    for name, parties in (("job.yaml", here), ("network-job.yaml", list(files))):
-        data = {"parties": parties, "label_holder": labelled, "feature_scaling": job.data.feature_scaling}
+    for name, brought in (("job.yaml", {"parties": here}), ("network-job.yaml", {"holders": list(files)})):
+        data = {**brought, "label_holder": labelled, "feature_scaling": job.data.feature_scaling}
         jobs[name] = parse_job(job.model_dump(mode="json", exclude={"data"}) | {"data": data}, name)
     return jobs
 

@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.former import moved_key, note
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 
@@ -46,7 +47,10 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
     """
     content: dict[str, Any] = settings.model_dump(mode="json")
     for key, value in overrides.items():
-        *groups, last = key.split(".")
+        now = moved_key(key, settings.former)
+        if now != key:
+            note(key, now, settings.name)
+        *groups, last = now.split(".")
         place = content
         for group in groups:
             inner = place.get(group)

@@ -32,8 +32,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 class LabelSettings(Settings):
     """The label holder's classes; a node without a value is unlabelled."""
 
-    column: Text
-    classes: Annotated[tuple[Text, ...], Field(min_length=2)]
+    column: Text = Field(description="of the node table")
+    classes: Annotated[tuple[Text, ...], Field(min_length=2, description="its values, in the order of the classes")]
 
     @field_validator("classes")
     @classmethod
@@ -65,7 +65,7 @@ class SplitFractions(Settings):
     stratify: bool = Field(
         True,
         description="the same fractions of every class; false: each node is drawn by its id alone, in a job by a "
-        "secret of the run, as it must be where labels are released (local.labels): a split by classes tells them",
+        "secret of the run, as it must be where labels are released (release.labels): a split by classes tells them",
     )
 
     @model_validator(mode="after")
@@ -91,8 +91,10 @@ class NodeSettings(Settings):
     """The node table: one row per node."""
 
     file: TablePath
-    id: Text
-    features: Annotated[tuple[Features, ...], Field(min_length=1)]
+    id: Text = Field(description="the column by which holders' nodes are matched")
+    features: Annotated[
+        tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
+    ]
     label: LabelSettings | None = Field(None, description="at the label holder only")
     split: Split | None = Field(None, description="with label only")
 
@@ -126,8 +128,10 @@ class NodeSettings(Settings):
 class RelationSettings(Settings):
     """Which kinds of edges to keep, and what each multiplies the weight by."""
 
-    column: Text
-    weights: Annotated[dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1)]
+    column: Text = Field(description="of the edge table")
+    weights: Annotated[
+        dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
+    ]
     other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
 
 
@@ -135,10 +139,10 @@ class EdgeSettings(Settings):
     """One table of edges: one row per edge."""
 
     file: TablePath
-    source: Text
-    target: Text
+    source: Text = Field(description="column of ids")
+    target: Text = Field(description="column of ids")
     weight: Text | None = Field(None, description="column of finite numbers of at least 0")
-    relation: RelationSettings | None = None
+    relation: RelationSettings | None = Field(None, description="null: all edges alike")
     directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
     unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
 
@@ -151,7 +155,7 @@ class EdgeSettings(Settings):
 class TableSettings(Settings):
     """One organisation's own tables."""
 
-    party: PartyName
+    party: PartyName = Field(description="this organisation's name, as in the job and in its kit")
     nodes: NodeSettings
     edges: tuple[EdgeSettings, ...] = ()
 

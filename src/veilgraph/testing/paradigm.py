@@ -124,11 +124,11 @@ class ParadigmConformance:
                 tuple(causes(settings, holder)),
                 1 if settings.exchanges is None else settings.exchanges[1],
             )
-            accepted = LimitSettings(may_reveal=revealed, max_rounds=rounds)
+            accepted = LimitSettings(leakage=revealed, max_rounds=rounds)
             assert refusal(accepted, settings, holder) is None
             for name in revealed:
                 rest = tuple(each for each in revealed if each != name)
-                refused = refusal(accepted.model_copy(update={"may_reveal": rest}), settings, holder)
+                refused = refusal(accepted.model_copy(update={"leakage": rest}), settings, holder)
                 assert refused is not None
                 assert name in refused
 

@@ -35,7 +35,7 @@ COMBINES: Final[Registry[type[Combine[Any]]]] = Registry(
 class CombineSettings(Settings):
     """How the server combines the local embeddings. A strategy with settings of its own has a subclass."""
 
-    strategy: Annotated[str, named_in(COMBINES)] = "mean"
+    strategy: Annotated[str, named_in(COMBINES)] = Field("mean", description="how the holders' embeddings become one")
     masked: bool | None = Field(
         None, description="hide single embeddings from the server; default: wherever the strategy is linear"
     )

@@ -43,9 +43,11 @@ LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
 class LocalSettings(Settings):
     """Local embeddings: K hops over the holder's own edges. A model with settings of its own has a subclass."""
 
-    model: Annotated[str, named_in(LOCAL_MODELS)] = "sage-mean"
+    model: Annotated[str, named_in(LOCAL_MODELS)] = Field(
+        "sage-mean", description="of a hop; custom: a module of one's own, from Python"
+    )
     hops: int = Field(2, ge=0, le=32, description="K, per exchange round; 0 leaves the edges unused")
-    activation: Activation = "tanh"
+    activation: Activation = Field("tanh", description="after every hop")
     normalize: bool = Field(True, description="rows of the last round's output to length 1 (Algorithm 2, line 10)")
     dropout: Probability = Field(0.0, description="before every hop")
     fanout: int | None = Field(

@@ -52,4 +52,4 @@ def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
 
 
 def _fit(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult:
-    return fit(LayeredNetwork(job.horizontal, job.train, [part], seed=job.seed, dtype=precision(job)), progress)
+    return fit(LayeredNetwork(job.model, job.train, [part], seed=job.seed, dtype=precision(job)), progress)

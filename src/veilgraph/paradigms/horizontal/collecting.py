@@ -88,9 +88,8 @@ def check_columns_here(settings: JobSettings) -> None:
         ConfigError: a party file cannot be read or breaks a rule.
         DataError: a table cannot be read, or columns or classes differ.
     """
-    paths = {party: path for party, path in (settings.data.parties or {}).items() if path is not None}
     found = []
-    for party, path in paths.items():
+    for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
         columns, label = feature_columns(own.settings, own.folder), own.settings.nodes.label
         found.append((party, columns, column_hashes(columns, None if label is None else label.classes, None)))

@@ -63,7 +63,7 @@ class HorizontalHolder(Judge):
         if len(ids) != graph.num_nodes:
             raise DataError(f"{graph.party}: {len(ids)} ids for {graph.num_nodes} nodes; name every node once")
         self.graph, self._ids = graph, ids
-        self._settings = horizontal(session.settings).horizontal
+        self._settings = horizontal(session.settings).model
         self._others = [holder for holder in session.holders if holder != session.link.party]
         self._tallies = 0
         self._secure: SecureMax | None = None

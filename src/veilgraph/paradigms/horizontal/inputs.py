@@ -15,7 +15,7 @@ from veilgraph.protocol.inputs import Inputs
 
 def load(job: HorizontalJob) -> Inputs:
     """Of a data set, divided by nodes, or of saved graphs."""
-    if job.data.parties is None:
+    if job.data.graphs is None:
         parts = load_parts(job.data, job.seed)
         names = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
         return Inputs(job, [part.graph for part in parts], names)

@@ -82,7 +82,7 @@ class Horizontal(Paradigm[HorizontalJob]):
         return words.describe(job)
 
     def part_of(self, job: HorizontalJob, holder: PartyId) -> str:
-        return "reports the scores" if holder == job.data.label_party else "holder"
+        return "evaluator" if holder == job.data.label_party else "holder"
 
     def verdict(self, job: HorizontalJob, what: str, nodes: str) -> str:
         scored = job.data.label_party

@@ -39,7 +39,7 @@ from veilgraph.protocol.rows import (
 
 
 def _aggregate(job: HorizontalJob) -> str:
-    return f"horizontal.aggregate={job.horizontal.aggregate}"
+    return f"model.aggregate={job.model.aggregate}"
 
 
 def _paradigm(_: HorizontalJob) -> str:
@@ -61,15 +61,15 @@ NODES: Final = Told[HorizontalJob](
     _paradigm)
 EDGES: Final = Told[HorizontalJob](
     "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
-    "holder learns which of its edges an earlier holder has.", lambda _: "horizontal.edges=deduplicate")
+    "holder learns which of its edges an earlier holder has.", lambda _: "model.edges=deduplicate")
 MAXIMA: Final = Told[HorizontalJob](
     "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
     "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
 SUMS: Final = Told[HorizontalJob](*EMBEDDING_SUMS, _aggregate)
-SINGLE: Final = Told[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"horizontal.combine={job.horizontal.combine}")
+SINGLE: Final = Told[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
 RAW: Final = Told[HorizontalJob](
     "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
-    "update=concat and with aggregates mean and sum, by themselves.", lambda _: "horizontal.message=none")
+    "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
 POOLED: Final = Told[HorizontalJob](*POOLED_DEGREES, _aggregate)
 SINGLE_POOLED: Final = Told[HorizontalJob](*SINGLE_DEGREES, _aggregate)
 GLOBAL: Final = Told[HorizontalJob](
@@ -79,7 +79,7 @@ TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _paradigm)
 SPREAD: Final = Told[HorizontalJob](
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
-    lambda job: f"horizontal.layers={job.horizontal.layers}")
+    lambda job: f"model.layers={job.model.layers}")
 WEIGHTS: Final = Told[HorizontalJob](
     "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
     "that all share, and of the loss.", _paradigm)
@@ -93,17 +93,17 @@ SUMMANDS: Final = Told[HorizontalJob](
 # fmt: on
 # In which jobs
 
-SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.horizontal.combine == "secure-max")
+SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
 CLEAR: Final = SECURE_MAX.otherwise("`combine: max`")
-POOLING: Final = Fact[HorizontalJob]("`aggregate: max/min`", lambda job: job.horizontal.pools)
+POOLING: Final = Fact[HorizontalJob]("`aggregate: max/min`", lambda job: job.model.pools)
 ADDED: Final = POOLING.otherwise("`aggregate: mean/sum`")
-MEAN: Final = Fact[HorizontalJob]("`aggregate: mean`", lambda job: job.horizontal.aggregate == "mean")
-DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: job.horizontal.edges == "deduplicate")
-NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.horizontal.message == "none")
-FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.horizontal))
-MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.horizontal.layers > 1)
+MEAN: Final = Fact[HorizontalJob]("`aggregate: mean`", lambda job: job.model.aggregate == "mean")
+DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: job.model.edges == "deduplicate")
+NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.model.message == "none")
+FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.model))
+MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
 MORE_LEARNING: Final = Fact[HorizontalJob](
-    "more than one layer with weights", lambda job: len(learning_layers(job.horizontal)) > 1
+    "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
 )
 FIRST_TO_HOLDER: Final = Ends[HorizontalJob](
     "first holder", "holder", lambda job, sender, _: sender == job.data.names[0]

@@ -40,7 +40,7 @@ class HorizontalServer(Role):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._settings = horizontal(session.settings).horizontal
+        self._settings = horizontal(session.settings).model
         self._secure: MaxServer | None = None
         self._background = Background()
         self._dealt_steps = 0

@@ -5,7 +5,8 @@ Its network has layers that are split between the holders and the server.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,8 +32,8 @@ class GlobalUpdateSettings(Settings):
 
     linear: bool = Field(True, description="a linear map to width dim; with bias unless batch norm takes it away")
     batch_norm: bool = Field(False, description="over all nodes; running statistics in evaluation")
-    activation: Activation = "relu"
-    dropout: Probability = 0.5
+    activation: Activation = Field("relu", description="of global embeddings")
+    dropout: Probability = Field(0.5, description="of global embeddings")
 
 
 class HorizontalSettings(Settings):
@@ -105,7 +106,10 @@ class HorizontalJob(JobSettings):
     """Holders have the same columns of different nodes, with edges and labels of their own."""
 
     paradigm: Literal["horizontal"] = "horizontal"
-    horizontal: HorizontalSettings = Field(HorizontalSettings(), description="the network of the horizontal paradigm")
+    model: HorizontalSettings = Field(HorizontalSettings(), description="the network")
+
+    former_network: ClassVar[str] = "horizontal"
+    former: ClassVar[Mapping[str, str]] = {**JobSettings.former, "horizontal": "model"}
 
     def _check_unused(self) -> None:
         super()._check_unused()
@@ -127,7 +131,7 @@ class HorizontalJob(JobSettings):
 
     @property
     def exchanges(self) -> tuple[str, int]:
-        return "horizontal.layers", self.horizontal.layers
+        return "model.layers", self.model.layers
 
     @property
     def scoring(self) -> tuple[PartyId, ...]:

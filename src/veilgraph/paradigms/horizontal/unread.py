@@ -24,7 +24,7 @@ def unread_bytes_by_rows(job: HorizontalJob, rows: int, widths: Sequence[LayerWi
         rows: of the holder; at the server of the largest.
         widths: of the layers.
     """
-    if job.horizontal.combine == "secure-max":
+    if job.model.combine == "secure-max":
         return _SECURE_MAX * MAX_UNREAD_BYTES
     columns = sum(layer.sent + layer.output for layer in widths)
     return SLACK_BYTES + _SHARED_BYTES + 4 * PASSES * ITEM_BYTES * rows * columns

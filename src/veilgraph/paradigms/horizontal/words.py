@@ -8,7 +8,7 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob
 
 def describe(settings: HorizontalJob) -> list[str]:
     """A job in sentences."""
-    split, holders = settings.horizontal, settings.data.names
+    split, holders = settings.model, settings.data.names
     alone = " It learns that maximum alone: neither the other values nor whose it is."
     return [
         f"{listed(holders)} have the same columns of different nodes, some of them perhaps the same, with edges and "

@@ -29,7 +29,7 @@ def learner_of(job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
 
 
 def local_graphs(settings: NodeDpJob) -> list[PartyGraph]:
-    """All holders' graphs of a job of paradigm local over a data set or saved graphs, in the job's order.
+    """All holders' graphs of a job of paradigm node-dp over a data set or saved graphs, in the job's order.
 
     Raises:
         ConfigError: labels are not where the job says, or a split of them would tell what they are; a mechanism cannot
@@ -37,10 +37,10 @@ def local_graphs(settings: NodeDpJob) -> list[PartyGraph]:
         DataError: the data cannot be read, or break a rule, or a feature lies outside the declared range.
     """
     private, data = settings.label_release, settings.data
-    if private is not None and data.parties is None and (data.split is None or data.stratify):
+    if private is not None and data.dataset is not None and (data.split is None or data.stratify):
         raise ConfigError(
             f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells the "
-            "labels that local.labels protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
+            "labels that release.labels protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
         )
     labels_at = settings.data.label_party if private is None else private.holder
     graphs = load_for_learner(settings.data, labels_at, settings.seed)

@@ -59,13 +59,13 @@ class LocalLearner(Judge):
         if labels is not None and private is not None:
             common = labels.of(common)
             transition = LabelResponse(private.epsilon, labels.classes).transition()
-            adjacency = neighbour_adjacency(common, settings.local.network.aggregate, dtype)
+            adjacency = neighbour_adjacency(common, settings.model.aggregate, dtype)
             known = labels.values >= 0
             self._denoising = LabelDenoising(labels.values.clamp_min(0), known, transition, private, adjacency)
         self.graph = replace(common, party=graph.party)
         self._objective = Objective(common, settings.train, dtype)
         self._network = KPropNetwork(
-            settings.local.network,
+            settings.model,
             AffineFeatures.joined(features, dtype),
             common,
             self._objective.classes,

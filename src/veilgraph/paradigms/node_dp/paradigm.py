@@ -38,14 +38,14 @@ class NodeDp(Paradigm[NodeDpJob]):
 
     def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
         """Of one release, of a node's features and label: changed tables are released anew."""
-        if job.local.features is None or party not in job.releasing:
+        if job.release.features is None or party not in job.releasing:
             return 0.0
-        labels = job.local.labels
+        labels = job.release.labels
         of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
-        return job.local.features.epsilon + of_labels
+        return job.release.features.epsilon + of_labels
 
     def unbounded(self, job: NodeDpJob) -> str:
-        return "its noise bounds nothing: lower local.features.epsilon"
+        return "its noise bounds nothing: lower release.features.epsilon"
 
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -54,7 +54,7 @@ class NodeDp(Paradigm[NodeDpJob]):
         fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
         if releases:
             fields["release"] = (-MAX_NODES, MAX_NODES)
-            private = job.local.labels
+            private = job.release.labels
             if party in job.releasing:
                 fields["features"] = (1, MAX_FEATURES)
             if private is not None and party == private.holder:

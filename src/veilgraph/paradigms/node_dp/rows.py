@@ -11,17 +11,17 @@ from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, PERTURBED, Ends
 
 
 def _features(job: NodeDpJob) -> str:
-    release = job.local.features
-    return "" if release is None else f"local.features.epsilon={release.epsilon:g}"
+    release = job.release.features
+    return "" if release is None else f"release.features.epsilon={release.epsilon:g}"
 
 
 def _labels(job: NodeDpJob) -> str:
-    release = job.local.labels
-    return "" if release is None else f"local.labels.epsilon={release.epsilon:g}"
+    release = job.release.labels
+    return "" if release is None else f"release.labels.epsilon={release.epsilon:g}"
 
 
 def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
-    return () if job.local.labels is None else (job.local.labels.holder,)
+    return () if job.release.labels is None else (job.release.labels.holder,)
 
 
 LABELS: Final = Told[NodeDpJob](
@@ -36,7 +36,7 @@ LABELS_RELEASED: Final = Ends[NodeDpJob](
     "learner",
     lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
 )
-PRIVATE: Final = Fact[NodeDpJob]("`local.labels`", lambda job: job.local.labels is not None)
+PRIVATE: Final = Fact[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None)
 ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,

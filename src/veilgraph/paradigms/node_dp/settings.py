@@ -1,11 +1,12 @@
-"""A local job (LPGNN): nodes perturb their features by themselves, for one holder that knows the graph.
+"""A job of paradigm node-dp (LPGNN): nodes perturb their features by themselves, for one holder that knows the graph.
 
 Its network learns from perturbed features and labels: KProp, a GCN layer, label denoising.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -28,7 +29,7 @@ class KPropSettings(Settings):
         "gcn", description="AGGREGATE without self-loops: D^-1/2·A·D^-1/2, D^-1·A or A; hops: 0 uses none"
     )
     dim: int = Field(64, ge=1, le=4096, description="width of the hidden embedding")
-    activation: Activation = "relu"
+    activation: Activation = Field("relu", description="of the hidden embedding")
     dropout: Probability = Field(0.8, description="of the hidden embedding")
 
 
@@ -51,45 +52,55 @@ class PrivateLabelSettings(DenoiseSettings, LabelReleaseSettings):
     """Labels are private too, and the network learns from them as they were released."""
 
 
-class NodeDpSettings(Settings):
-    """LPGNN: every holder's nodes perturb their features once; the label holder, which knows the graph, learns."""
+class NodeReleaseSettings(Settings):
+    """What nodes release, each a single time."""
 
     features: FeatureReleaseSettings | None = Field(None, description="how features are released; must be given")
     labels: PrivateLabelSettings | None = Field(None, description="null: the label holder has the labels itself")
-    network: KPropSettings = KPropSettings()
 
 
 class NodeDpJob(JobSettings):
-    """The label holder learns; every other holder's nodes release their features once."""
+    """The label holder, which knows the graph, learns; every other holder's nodes release their features once."""
 
-    paradigm: Literal["local"] = "local"
-    local: NodeDpSettings = Field(NodeDpSettings(), description="the local paradigm: what is released, and the network")
+    paradigm: Literal["node-dp"] = "node-dp"
+    release: NodeReleaseSettings = Field(NodeReleaseSettings(), description="what nodes perturb and release")
+    model: KPropSettings = Field(KPropSettings(), description="the network")
+
+    former_name: ClassVar[str] = "local"
+    former_network: ClassVar[str] = "local"
+    former: ClassVar[Mapping[str, str]] = {
+        **JobSettings.former,
+        "local.features": "release.features",
+        "local.labels": "release.labels",
+        "local.network": "model",
+    }
 
     def _check_unused(self) -> None:
         super()._check_unused()
         self._check_local()
 
     def _check_local(self) -> None:
-        labels = self.local.labels
-        if self.local.features is None:
+        labels = self.release.labels
+        if self.release.features is None:
             raise ValueError(
-                "paradigm='local' needs local.features, which says how nodes release theirs; give at least its epsilon"
+                "paradigm='node-dp' needs release.features, which says how nodes release theirs; give at least its "
+                "epsilon"
             )
         if self.data.feature_scaling != "none":
             raise ValueError(
                 f"data.feature_scaling={self.data.feature_scaling!r} computes with values that nodes keep to "
-                "themselves; set it to none, and local.features.low and high to the range of the values as they are"
+                "themselves; set it to none, and release.features.low and high to the range of the values as they are"
             )
         if labels is None:
             return
         if labels.holder not in self.releasing:
             raise ValueError(
-                f"local.labels.holder={labels.holder!r} is not one of the holders that release, "
+                f"release.labels.holder={labels.holder!r} is not one of the holders that release, "
                 f"{', '.join(self.releasing)}; name one of them"
             )
         if self.train.class_weights != "none":
             raise ValueError(
-                "train.class_weights=balanced needs the true labels' shares, and with local.labels they are private; "
+                "train.class_weights=balanced needs the true labels' shares, and with release.labels they are private; "
                 "set it to none"
             )
 
@@ -109,15 +120,15 @@ class NodeDpJob(JobSettings):
 
     @property
     def feature_release(self) -> FeatureReleaseSettings | None:
-        return self.local.features
+        return self.release.features
 
     @property
     def release_setting(self) -> str:
-        return "local.features"
+        return "release.features"
 
     @property
     def label_release(self) -> PrivateLabelSettings | None:
-        return self.local.labels
+        return self.release.labels
 
 
 def node_dp(job: JobSettings) -> NodeDpJob:

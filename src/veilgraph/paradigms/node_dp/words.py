@@ -8,14 +8,14 @@ from veilgraph.paradigms.node_dp.settings import NodeDpJob
 
 def describe(settings: NodeDpJob) -> list[str]:
     """A job in sentences."""
-    release, labels = settings.local.features, settings.local.labels
+    release, labels = settings.release.features, settings.release.labels
     if release is None:
         return []
     learner, others = settings.data.label_party, listed(settings.releasing)
     sentences = [
         f"{learner} knows the graph, and learns. At {others} every node perturbs its own features a single time, by "
         f"{release.mechanism} with ε = {release.epsilon:g}, before anybody sees them.",
-        f"{learner} averages the noise out over neighbours, {counted(settings.local.network.hops, 'hop')} far, and "
+        f"{learner} averages the noise out over neighbours, {counted(settings.model.hops, 'hop')} far, and "
         "trains a network of two layers alone.",
     ]
     if labels is not None:

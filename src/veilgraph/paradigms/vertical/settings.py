@@ -19,7 +19,7 @@ class VerticalJob(JobSettings):
     """Holders have other columns, and edges of their own, of the same nodes."""
 
     paradigm: Literal["vertical"] = "vertical"
-    model: ModelSettings = Field(ModelSettings(), description="the network of the vertical paradigm")
+    model: ModelSettings = Field(ModelSettings(), description="the network")
 
     def _check_unused(self) -> None:
         self._check_parts()

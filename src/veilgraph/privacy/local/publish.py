@@ -82,7 +82,7 @@ class LocalPublisher(Publisher):
         """
         response = self.response
         if response is None:
-            raise ConfigError("local.labels: this holder is not the one that releases labels; name it")
+            raise ConfigError("release.labels: this holder is not the one that releases labels; name it")
         perturbed = lambda: response.release(labels, self._source)  # noqa: E731
         return release_once(self._kept, self._ledger, response.event(), LABELS, perturbed)
 

@@ -34,7 +34,9 @@ from veilgraph.privacy.local.settings import FeatureReleaseSettings
 class InitialSettings(Settings):
     """Initial embeddings h^0 (docs/protocol.md)."""
 
-    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = "collaborative"
+    method: Literal["collaborative", "individual", "secure-sum", "perturbed"] = Field(
+        "collaborative", description="how h^0 follows from all holders' features, or from each one's own"
+    )
     release: FeatureReleaseSettings | None = Field(
         None, description="perturbed only, which needs one: how every holder's nodes release their features"
     )
