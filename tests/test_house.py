@@ -1,4 +1,4 @@
-"""The house: nothing outside a paradigm's own package asks for it by name; tests share helpers, not test modules."""
+"""The house: nothing outside a part's own package asks for it by name; tests share helpers, not test modules."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from veilgraph.nn.combine.strategy import COMBINES
+from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.protocol.paradigm import PARADIGMS
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 NAMES = frozenset(PARADIGMS)
 
 
-def asks(path: Path) -> Iterator[int]:
-    """Lines of a file that compare something with a paradigm's name, or look it up by one."""
+PARTS = frozenset((*LOCAL_MODELS.own, *COMBINES.own)) - {"mean", "concat", "gcn"}
+"""Names of local models and strategies, less those that name an aggregate or an update too."""
+
+
+def asks(path: Path, names: frozenset[str] = NAMES) -> Iterator[int]:
+    """Lines of a file that compare something with one of some names, or look it up by one."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Compare):
@@ -21,7 +27,7 @@ def asks(path: Path) -> Iterator[int]:
         if isinstance(node, ast.MatchValue):
             parts = [node.value]
         held = [each for part in parts for each in (part.elts if isinstance(part, ast.Tuple | ast.Set) else [part])]
-        yield from [each.lineno for each in held if isinstance(each, ast.Constant) and each.value in NAMES]
+        yield from [each.lineno for each in held if isinstance(each, ast.Constant) and each.value in names]
 
 
 def test_nobody_outside_asks_which_paradigm_a_job_is_of() -> None:
@@ -31,10 +37,17 @@ def test_nobody_outside_asks_which_paradigm_a_job_is_of() -> None:
     assert found == set()
 
 
+def test_nobody_asks_which_local_model_or_strategy_a_job_has() -> None:
+    """Its class says what holds of it; a model's own file alone compares its name, for others have its settings too."""
+    files = [path for path in SOURCE.rglob("*.py") if path.name != "sage_mean.py"]
+    assert {f"{path.relative_to(SOURCE)}:{line}" for path in files for line in asks(path, PARTS)} == set()
+
+
 def test_asking_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "room.py"
     path.write_text('if job.paradigm == "vertical" or name in ("horizontal", "x"):\n    pass\n', encoding="utf-8")
     assert list(asks(path)) == [1, 1]
+    assert list(asks(path, frozenset({"x"}))) == [1]
 
 
 TESTS = Path(__file__).parent

@@ -44,18 +44,23 @@ SCRIPT = """
 import pytest
 from typer.testing import CliRunner
 
+from tests.faults.host import Forked
 from veilgraph.cli import app
+from veilgraph.run import launch
 
+launch.subprocess.Popen = Forked  # processes as ever, but that they have imported everything already
+Forked.parties, Forked.started, Forked.first_failure, Forked.report = 3, {}, None, staticmethod(lambda: None)
 for command in (
     ["check", "job.yaml"],
+    ["train", "job.yaml", "--out", "apart", "--processes"],
     ["train", "job.yaml", "--out", "run", "--record-views"],
     ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
     ["report", "run"],
-    ["train", "job.yaml", "--out", "apart", "--processes", "--machines", "A=2"],
     ["train", "once.yaml", "--out", "once"],
 ):
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
+assert len(Forked.started) == 3
 assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 

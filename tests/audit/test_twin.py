@@ -11,6 +11,7 @@ import torch
 
 from tests import nightly
 from tests.audit.runs import job_in
+from tests.roles.federation import OwnModel
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.twin import trained_twin
@@ -68,3 +69,11 @@ def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
         trained_twin(RunDirectory.open(run))
     (skipped, _) = audit(run, AuditPlan(("A", "B"), ("link-influence",))).skipped
     assert skipped.name == "link-influence"
+
+
+def test_a_network_of_the_users_own_is_not_made_again(tmp_path: Path) -> None:
+    model = {"dim": 8, "local": {"model": "custom"}}
+    settings = job_in(tmp_path / "data", 0, model=model, train={"epochs": 1, "patience": None})
+    train(settings, tmp_path / "run", custom=OwnModel)
+    with pytest.raises(DataError, match="this job has another"):
+        trained_twin(RunDirectory.open(tmp_path / "run"))

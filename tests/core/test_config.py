@@ -290,6 +290,20 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 
 
 @pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"local": {"model": "gcn"}}, "needs model.local.model=appnp, not gcn"),
+        ({"combine": {"strategy": "regression"}}, "needs model.combine.strategy mean or concat, not regression"),
+        ({"combine": {"strategy": "degree-weighted"}}, "strategy mean or concat, not degree-weighted"),
+    ],
+)
+def test_what_has_trained_weights_or_exact_degrees_is_not_released_once(model, says):
+    with pytest.raises(ConfigError) as caught:
+        parse_job({"model": {**ONCE, **model}, "privacy": {"schedule": "once", "epsilon_total": 4}})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("job", "rule"),
     [
         ({"data": {"partition": {"overlap": 0.2}}}, r"data\.partition divides a data set for paradigm='horizontal'"),

@@ -42,7 +42,11 @@ class TestSageMeanFromTheAverage(LocalModelConformance):
     name, said = "sage-mean", {"start": "average"}
 
     def test_the_seed_fixes_everything(self):
-        """Its first weights are not drawn."""
+        """Its first weights are not drawn: a node starts as the mean of itself and its neighbours' mean."""
+        h, adjacency = embedding(), random_adjacency()
+        for seed in (0, 1):
+            model = self.build(seed=seed, hops=1, activation="none")
+            torch.testing.assert_close(model(h, h, adjacency, None), (h + adjacency.mean(h)) / 2)
 
 
 class TestSageLstm(LocalModelConformance):

@@ -27,7 +27,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder, noise_variance
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
@@ -147,6 +147,18 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     assert planned is not None
     moved = planned.mechanism("embeddings").cell / 2 if settings.is_masked else 0.0  # off the noise's grid
     assert float((got - expected).abs().max()) < moved + 1e-8
+
+
+@pytest.mark.parametrize("strategy", ["mean", "concat"])
+def test_the_label_holder_reckons_with_the_noise_that_reaches_it(strategy: str) -> None:
+    settings = job(4, {"model": {"combine": {"strategy": strategy}}})
+    planned = plan(settings, "B", NODES)
+    assert planned is not None
+    nothing = torch.zeros(4000, DIM, dtype=torch.float64)
+    pieces = [planned.mechanism("embeddings").release(nothing, fixed_secrets(f"noise of {name}")) for name in "BCD"]
+    got = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
+    reckoned = noise_variance(work(settings, small_parties(4), {}).learner.session, NODES)
+    assert float(got.var()) == pytest.approx(reckoned, rel=0.05)
 
 
 @pytest.mark.parametrize("unit", ["edge", "node"])

@@ -18,7 +18,7 @@ from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.evidence import calibrated
+from veilgraph.nn.discriminant import calibrated
 from veilgraph.paradigms.vertical.baselines import isolated
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import TrainSettings

@@ -35,8 +35,8 @@ def install(site: Path, module: str, points: Mapping[str, Mapping[str, str]]) ->
 
 
 def run_with(site: Path, script: str, folder: Path) -> None:
-    """Runs a script in a folder, with veilgraph and what is installed in ``site``."""
-    path = os.pathsep.join([str(site), str(Path(veilgraph.__file__).parents[1])])
+    """Runs a script in a folder, with veilgraph, what is installed in ``site``, and what tests share."""
+    path = os.pathsep.join([str(site), str(Path(veilgraph.__file__).parents[1]), str(_HERE.parents[1])])
     command = [sys.executable, "-c", script]
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.evidence import calibrated
+from veilgraph.nn.discriminant import calibrated
 from veilgraph.protocol.job import TrainSettings
 
 Selection = Literal["accuracy", "auc", "f1", "loss"]
@@ -100,7 +100,7 @@ class Objective:
         return functional.cross_entropy(logits[chosen], self._labels[rows[chosen]], weight=self._weights)
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """What logits say of every node, for ``nn.evidence``.
+        """What logits say of every node, for ``nn.discriminant``.
 
         Args:
             logits: Tensor[N, C], without a graph.

@@ -21,7 +21,7 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.deep import build_deep
-from veilgraph.nn.evidence import class_evidence
+from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.head import build_head
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
@@ -167,7 +167,7 @@ class ReleaseServer(OnceRole):
 class LearningHolder(OnceRole, Judge):
     """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
 
-    Its own network gives each node log probabilities; the rows add their evidence (``nn.evidence``).
+    Its own network gives each node log probabilities; the rows add their evidence (``nn.discriminant``).
 
     Args:
         session: of this party.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.nn.evidence import calibrated, class_evidence
+from veilgraph.nn.discriminant import calibrated, class_evidence
 
 
 def blobs(nodes: int, dim: int, distance: float, seed: int = 0) -> tuple[Tensor, Tensor]:
