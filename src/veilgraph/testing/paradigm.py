@@ -126,6 +126,8 @@ class ParadigmConformance:
             )
             accepted = LimitSettings(leakage=revealed, max_rounds=rounds)
             assert refusal(accepted, settings, holder) is None
+            if rounds > 1:
+                assert refusal(accepted.model_copy(update={"max_rounds": rounds - 1}), settings, holder) is not None
             for name in revealed:
                 rest = tuple(each for each in revealed if each != name)
                 refused = refusal(accepted.model_copy(update={"leakage": rest}), settings, holder)
