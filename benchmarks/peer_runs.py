@@ -169,7 +169,9 @@ def measure_peer(python: Path, peer: Peer, path: Path, repeats: int, limit_s: fl
     except subprocess.TimeoutExpired:
         return None
     except (ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{peer.module} with {python} gave no figures: {error}") from error
+        raise RunError(
+            f"{peer.module} with {python} gave no figures: {error}", code="no-figures", key=python
+        ) from error
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

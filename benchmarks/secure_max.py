@@ -149,7 +149,9 @@ def measure_spu(python: Path, protocol: str, values: Sequence[Tensor], repeats: 
             printed = json.loads(done.stdout.splitlines()[-1])
             return MaxFigures(float(printed["seconds"]), None, int(printed["sent_bytes"]), 0)
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-            raise RunError(f"SPU's {protocol} with {python} gave no figures: {error}") from error
+            raise RunError(
+                f"SPU's {protocol} with {python} gave no figures: {error}", code="no-figures", key=python
+            ) from error
 
 
 def protocols(holders: int, spu: Path | None) -> dict[str, Measurement]:
@@ -200,7 +202,11 @@ def spu_python(given: Path | None) -> Path | None:
         ConfigError: if the given one does not exist.
     """
     if given is not None and not given.exists():
-        raise ConfigError(f"--spu {given}: no such interpreter; make bench-spu makes .venv-spu/bin/python")
+        raise ConfigError(
+            f"--spu {given}: no such interpreter; make bench-spu makes .venv-spu/bin/python",
+            key="--spu",
+            value=str(given),
+        )
     return given or (SPU_PYTHON if SPU_PYTHON.exists() else None)
 
 

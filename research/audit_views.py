@@ -35,7 +35,7 @@ _UNBALANCED: Final = frozenset({"amazon"})
 """Where accuracy says little, and AUC is shown."""
 
 _ONCE: Final = "-private-once"
-_VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "2 holders, collaborative, masked": ("", {"data.holders": 2}),
     "2 holders, embeddings in the clear": ("", {"data.holders": 2, "model.combine.masked": False}),
     "2 holders, secure-sum": ("", {"data.holders": 2, "model.initial.method": "secure-sum"}),
@@ -108,7 +108,7 @@ _TOGETHER: Final = (
     _Column("all holders but one: features", ("attribute", "reconstruction"), _all_but_one),
     _Column("all holders but one: labels", ("label-gradient",), _all_but_one),
 )
-_ATTACKS: Final = tuple(dict.fromkeys(attack for column in (*_COLUMNS, *_TOGETHER) for attack in column.attacks))
+ATTACKS: Final = tuple(dict.fromkeys(attack for column in (*_COLUMNS, *_TOGETHER) for attack in column.attacks))
 
 
 def audit_views(
@@ -134,9 +134,9 @@ def audit_views(
         ConfigError: no row has that name.
         VeilgraphError: ``out`` cannot be used, or a data set cannot be read.
     """
-    names = [name for name in _VARIANTS if rows is None or rows in name]
+    names = [name for name in VARIANTS if rows is None or rows in name]
     if not names:
-        raise ConfigError(f"rows={rows!r} is part of no row's name; they are {', '.join(map(repr, _VARIANTS))}")
+        raise ConfigError(f"rows={rows!r} is part of no row's name; they are {', '.join(map(repr, VARIANTS))}")
     cells = [(dataset, name, seed) for dataset in datasets for name in names for seed in range(seeds)]
     kept: dict[tuple[str, str], list[Record]] = {}
     for done, (dataset, name, seed) in enumerate(cells):
@@ -152,7 +152,7 @@ def audit_views(
 
 
 def _job(dataset: str, name: str, seed: int) -> JobSettings:
-    suffix, changes = _VARIANTS[name]
+    suffix, changes = VARIANTS[name]
     name_of_job = f"{dataset}{suffix}"
     job = shipped_job(name_of_job if name_of_job in shipped_jobs() else f"cora{suffix}")
     of_data = dict(_OF_DATA.get(dataset, {}))
@@ -181,7 +181,7 @@ def _audited(dataset: str, name: str, seed: int, folder: Path) -> Record:
         shutil.rmtree(run, ignore_errors=True)
         try:
             summary = train(job, run, record_views=True).summary
-            result = audit(run, AuditPlan(_adversaries(job), _ATTACKS, seed=seed))
+            result = audit(run, AuditPlan(_adversaries(job), ATTACKS, seed=seed))
         finally:
             shutil.rmtree(run, ignore_errors=True)
         found = {"hash": job.hash(), "version": package_version(), "summary": summary, "audit": result.record()}

@@ -38,7 +38,7 @@ def train_horizontal(job: JobSettings, kind: str, progress: Progress) -> Record:
         DataError: the data cannot be read or divided so.
     """
     if kind not in TRAININGS:
-        raise ConfigError(f"kind {kind!r} is not of paradigm='horizontal'; choose from {', '.join(TRAININGS)}")
+        raise ConfigError(f"kind={kind!r} is not of paradigm='horizontal'; choose from {', '.join(TRAININGS)}")
     return TRAININGS[kind](job, load_parts(job.data, job.seed), progress)
 
 

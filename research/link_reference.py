@@ -31,10 +31,10 @@ def reference_posteriors(attributes: Numbers, classes: NDArray[np.int64], *, see
     """
     distinct, places, sizes = np.unique(classes, return_inverse=True, return_counts=True)
     if len(places) != len(attributes):
-        raise DataError(f"classes has {len(places)} values for {len(attributes)} nodes; give one per node")
+        raise DataError(f"classes: has {len(places)} values for {len(attributes)} nodes; give one per node")
     if np.count_nonzero(sizes >= 2) < 2:
         raise DataError(
-            "classes has fewer than two classes of two nodes or more; a reference model has nothing to tell"
+            "classes: has fewer than two classes of two nodes or more; a reference model has nothing to tell"
         )
     shuffled = np.random.default_rng(seed).permutation(len(places))
     half = np.empty(len(places), dtype=np.int64)

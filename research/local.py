@@ -96,10 +96,10 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     """
     if kind not in (*FEATURES, *_RELEASED):
         choices = ", ".join((*FEATURES, *_RELEASED))
-        raise ConfigError(f"kind {kind!r} is not of paradigm='node-dp'; choose from federated, {choices}")
+        raise ConfigError(f"kind={kind!r} is not of paradigm='node-dp'; choose from federated, {choices}")
     private, labels = node_dp(job).release.labels, None
     if kind == "believed" and private is None:
-        raise ConfigError("kind 'believed' takes released labels for the true ones; give release.labels")
+        raise ConfigError("kind='believed' takes released labels for the true ones; give release.labels")
     if kind in FEATURES:
         if private is not None:
             raise ConfigError(f"release.labels with kind {kind!r}, which learns from labels as they are; leave it out")
@@ -142,7 +142,7 @@ def _released_labels(graph: PartyGraph, private: PrivateLabelSettings) -> NoisyL
     """Of training and validation nodes; test nodes keep the true ones, to be judged by."""
     true, train, val, classes = graph.labels, graph.train_mask, graph.val_mask, graph.num_classes
     if true is None or train is None or val is None or classes is None:
-        raise DataError(f"party {graph.party!r}: labels or masks are missing; give the split and the labels")
+        raise DataError(f"party {graph.party!r}: labels: they or masks are missing; give the split and the labels")
     response, known, labels = LabelResponse(private.epsilon, classes), train | val, true.clone()
     labels[known] = response.release(true[known], system_secrets)
     return NoisyLabels(labels, response.transition(), private)

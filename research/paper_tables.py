@@ -87,13 +87,13 @@ def reproduce(
     if seeds < 1:
         raise ConfigError(f"seeds={seeds} must be at least 1; one training per figure is the least")
     if engine not in get_args(Engine):
-        raise ConfigError(f"engine {engine!r} does not exist; choose from {', '.join(get_args(Engine))}")
+        raise ConfigError(f"engine={engine!r} does not exist; choose from {', '.join(get_args(Engine))}")
     if table not in (*TABLES, *_MEASUREMENTS):
-        raise ConfigError(f"table {table!r} does not exist; choose from {', '.join((*TABLES, *_MEASUREMENTS))}")
+        raise ConfigError(f"table={table!r} does not exist; choose from {', '.join((*TABLES, *_MEASUREMENTS))}")
     command = _command(table, seeds, datasets, rows, engine)
     if table in _MEASUREMENTS:
         if engine != "federated":
-            raise ConfigError(f"engine {engine!r} is for tables of trainings; with {table} leave --plaintext out")
+            raise ConfigError(f"engine={engine!r} is for tables of trainings; with {table} leave --plaintext out")
         known, measure = _MEASUREMENTS[table]
         chosen = _choose(table, known, datasets)
         return measure(seeds=seeds, datasets=chosen, rows=rows, out=out, progress=progress, command=command)
@@ -137,7 +137,7 @@ def _choose(
         return tuple(dataset for dataset in known if dataset not in on_request)
     unknown = [dataset for dataset in datasets if dataset not in known]
     if unknown or not datasets:
-        what = f"data set {unknown[0]!r} is not in {table}" if unknown else f"no data set of {table} is named"
+        what = f"dataset={unknown[0]!r} is not in {table}" if unknown else f"no data set of {table} is named"
         raise ConfigError(f"{what}; choose from {', '.join(known)}")
     return tuple(dataset for dataset in known if dataset in datasets)
 

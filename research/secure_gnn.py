@@ -141,12 +141,15 @@ def read_epochs(folder: Path, holders: int) -> SecureEpochs:
         moved = max(float(np.abs(first[name] - twin[name]).max()) for name in names)
     except (KeyError, ValueError) as error:
         raise RunError(
-            f"SPU: the weights are not those of the plaintext twin ({error}); is this the pinned version?"
+            f"SPU: the weights are not those of the plaintext twin ({error}); is this the pinned version?",
+            code="no-twin",
         ) from error
     if not difference <= TOLERANCE:
         raise RunError(
             f"SPU: a weight is {difference:.2g} away from the plaintext twin's, above {TOLERANCE:g}; values have left "
-            "the range of its fixed point, so lower the learning rate or feature_factor"
+            "the range of its fixed point, so lower the learning rate or feature_factor",
+            code="off",
+            value=difference,
         )
     return SecureEpochs(
         seconds=tuple(np.max([each["seconds"] for each in held], axis=0).tolist()),

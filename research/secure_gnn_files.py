@@ -140,9 +140,13 @@ def read_arrays(path: Path, *needed: str) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as arrays:
             found = dict(arrays)
     except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"SPU: {path.name} cannot be read ({error}); is this the pinned version?") from error
+        raise RunError(
+            f"SPU: {path.name} cannot be read ({error}); is this the pinned version?", key=path.name
+        ) from error
     if missing := [name for name in needed if name not in found]:
-        raise RunError(f"SPU: {path.name} has no {missing[0]!r}; is this the pinned version?")
+        raise RunError(
+            f"SPU: {path.name} has no {missing[0]!r}; is this the pinned version?", key=path.name, value=missing[0]
+        )
     return found
 
 

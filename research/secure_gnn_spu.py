@@ -57,19 +57,29 @@ def run_together(commands: Sequence[Sequence[str]], folder: Path, timeout_s: flo
                 running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors))
         except OSError as error:
             raise RunError(
-                f"SPU: {commands[0][0]} cannot be started ({error}); name another {PYTHON_VARIABLE}"
+                f"SPU: {commands[0][0]} cannot be started ({error}); name another {PYTHON_VARIABLE}",
+                key=PYTHON_VARIABLE,
+                value=commands[0][0],
             ) from error
         while any(process.poll() is None for process in running):
             if any(process.poll() for process in running):
                 break
             if time.monotonic() > deadline:
-                raise RunError(f"SPU: not done in {timeout_s:.0f} s; take a smaller graph or fewer epochs")
+                raise RunError(
+                    f"SPU: not done in {timeout_s:.0f} s; take a smaller graph or fewer epochs",
+                    code="timeout",
+                    value=timeout_s,
+                )
             time.sleep(_POLL_S)
         for number, process in enumerate(running):
             if process.poll():
                 lines = (folder / f"stderr{number}.txt").read_text(encoding="utf-8", errors="replace").split("\n")
                 said = next((line for line in reversed(lines) if line.strip()), "nothing on stderr")
-                raise RunError(f"SPU: {' '.join(commands[number])} failed with status {process.returncode}: {said}")
+                raise RunError(
+                    f"SPU: {' '.join(commands[number])} failed with status {process.returncode}: {said}",
+                    code="status",
+                    value=process.returncode,
+                )
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import Any, TypedDict
 
 import pytest
 from pydantic import ValidationError
@@ -14,18 +15,28 @@ from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphErr
 from veilgraph.core.settings import unsettled
 
 ANY = object()
-_WAY_OUT = re.compile(r".[;:,] \w+", re.DOTALL)
+_WAY_OUT = re.compile(r".[;:,] \S| must ", re.DOTALL)
+"""What follows the key: a rule that says what to give, or what to do."""
+
+
+class About(TypedDict, total=False):
+    """What ``refused`` is told of an error, apart from its class."""
+
+    code: str
+    key: str | PurePath
+    value: object
+    party: str
 
 
 @contextmanager
 def refused(
-    kind: type[VeilgraphError] | type[ValidationError],
+    kind: type[VeilgraphError] | type[ValidationError] | tuple[type[VeilgraphError], ...],
     *,
     key: str | PurePath | None = None,
     value: object = ANY,
     party: str | None = None,
     code: str | None = None,
-) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+) -> Iterator[pytest.ExceptionInfo[Any]]:
     """The block is refused, for the reason that is given; what is left out is not looked at.
 
     Args:
@@ -42,7 +53,7 @@ def refused(
 
 
 def check(
-    error: BaseException,
+    error: BaseException | None,
     *,
     key: str | PurePath | None = None,
     value: object = ANY,
@@ -56,7 +67,7 @@ def check(
     found = (error.code, error.key, error.value, error.party, str(error))
     assert code is None or error.code == code, found
     assert party is None or error.party == party, found
-    assert value is ANY or error.value == value, found
+    assert value is ANY or error.value == value or value != value != error.value, found
     if isinstance(key, PurePath):
         assert PurePath(error.key or "").match(str(key)), found
     else:

@@ -71,3 +71,63 @@ def test_no_test_module_is_imported() -> None:
         if any(part.startswith("test_") for part in (*module.split(".")[1:], name)) and module.startswith("tests")
     }
     assert found == set()
+
+
+MATCHED = 150
+"""Most errors that tests may know by their words; the others by code, key, value and party (tests/errors.py)."""
+ENGINES = frozenset({"_send_to_endpoint", "_forward", "_COMMUNICATION"})
+"""What tests hold of FLARE's, which has no public name for it."""
+
+
+def is_private(name: str) -> bool:
+    last = name.rsplit(".", 1)[-1]
+    return last.startswith("_") and not last.startswith("__") and last not in ENGINES
+
+
+def patched(path: Path) -> Iterator[str]:
+    """Names that a test replaces: by ``setattr``, or by assigning to what is another's."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHING:
+            yield from (str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
+            yield node.attr
+
+
+PATCHING = frozenset({"setattr", "delattr", "object", "patch"})
+
+
+def test_no_test_replaces_a_private_name_or_imports_one() -> None:
+    found = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in TESTS.rglob("*.py")
+        for name in (*patched(path), *(name for module, name in imports(path) if module.startswith("veilgraph")))
+        if is_private(name)
+    }
+    assert found == set()
+
+
+def test_no_private_name_is_imported_across_modules() -> None:
+    found = {
+        f"{path.relative_to(SOURCE)}: {module}.{name}"
+        for path in SOURCE.rglob("*.py")
+        for module, name in imports(path)
+        if module.startswith("veilgraph") and is_private(name)
+    }
+    assert found == set()
+
+
+def test_replacing_a_private_name_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "test_room.py"
+    path.write_text(
+        'monkeypatch.setattr(room, "_door", None)\npatch.setattr("veilgraph.room._wall", 1)\nroom._roof = self._roof\n'
+        "from veilgraph.room import _floor\n",
+        encoding="utf-8",
+    )
+    assert {name for name in patched(path) if is_private(name)} == {"_door", "veilgraph.room._wall", "_roof"}
+    assert [name for _, name in imports(path) if is_private(name)] == ["_floor"]
+
+
+def test_few_errors_are_known_by_their_words() -> None:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py"))
+    found = sum(isinstance(node, ast.keyword) and node.arg == "match" for tree in trees for node in ast.walk(tree))
+    assert found <= MATCHED

@@ -38,7 +38,7 @@ from tests.deploy.same_here import assert_same_here
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
-from veilgraph.deploy.control import _session, submit
+from veilgraph.deploy.control import admin_session, submit
 from veilgraph.deploy.guard.policy import COMMANDS, OURS, RULES, SITE_TOPICS, CellName, allowed
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.revocation import LIST_FILE, install_list
@@ -182,13 +182,13 @@ REFUSED = (
 
 
 def test_the_server_has_no_command_that_nobody_needs(site: Attacked) -> None:
-    with _session(site.network.administrator, 30) as session:
+    with admin_session(site.network.administrator, 30) as session:
         for command in REFUSED:
             assert "unknown command" in str(session.api.server_execute(command)).lower(), command
 
 
 def test_what_the_server_keeps_is_what_control_uses(site: Attacked) -> None:
-    with _session(site.network.administrator, 30) as session:
+    with admin_session(site.network.administrator, 30) as session:
         listed = session.api.server_execute("_commands")
     names = {row[1] for part in listed.get("data", []) for row in part.get("rows", [])[1:]}
     assert names == {command for command in COMMANDS if not command.startswith("_")}

@@ -31,7 +31,7 @@ from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.paradigms.horizontal.collecting import _check_columns, _Totals
+from veilgraph.paradigms.horizontal.collecting import Totals, check_columns
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.vertical.data_holder import DataHolder
@@ -43,7 +43,7 @@ from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import _judge, infer, train_step
+from veilgraph.run.fitting import infer, judge_epoch, train_step
 from veilgraph.run.launch import run_threads
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))
@@ -68,7 +68,7 @@ def works(role: Role, settings: JobSettings) -> None:
         role.setup([])
         train_step(role, 0, 1)
         step = infer(role, 1)
-        _judge(role, 1, Judgement(), {})
+        judge_epoch(role, 1, Judgement(), {})
         infer(role, step)
     finally:
         role.close()
@@ -131,8 +131,8 @@ def alignment() -> Mapping[PartyId, Program]:
 
 def collection() -> Mapping[PartyId, Program]:
     def program(link: Link) -> None:
-        _check_columns(link, [name for name in "AB" if name != link.party], [], ["no", "yes"], None)
-        _Totals(link, ["A", "B"])([3 << 300, 5])
+        check_columns(link, [name for name in "AB" if name != link.party], [], ["no", "yes"], None)
+        Totals(link, ["A", "B"])([3 << 300, 5])
 
     return dict.fromkeys("AB", program)
 

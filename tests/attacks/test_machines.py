@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.cli.commands import one_error, veilgraph
+from tests.errors import refused
 from tests.nn.several import check
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.partitioned import rendezvous
@@ -340,7 +341,7 @@ def test_of_two_who_come_at_the_same_moment_one_stays():
             came.clear()
             return at_once
 
-    with pytest.raises(LinkTimeout, match="machine 2 of this party did not come"):
+    with refused(LinkTimeout, code="machine-missing", value=[2]):
         rendezvous._await(cast(Door, Crowded()), greet, there, 3, 0.05, lambda: None)  # type: ignore[arg-type]
     assert list(there) == [1]
     assert there[1][0] is first  # type: ignore[comparison-overlap]
@@ -356,7 +357,7 @@ def test_a_machine_of_another_release_is_told_so(secret, monkeypatch):
             gives_graph(door, timeout_s=1.0)
 
     with monkeypatch.context() as patched, closing(open_door(HOST, 0, secret)) as door:
-        patched.setattr(rendezvous, "_release", release)
+        patched.setattr(rendezvous, "release_here", release)
         leader = threading.Thread(target=leads, daemon=True)
         leader.start()
         machine = Following(door.port, 1, secret, takes_graph)

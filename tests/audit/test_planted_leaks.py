@@ -135,7 +135,7 @@ def noise_used_again(patch: Patch) -> None:
         found.set_result(kept[of, shape].clone())
         return found
 
-    patch.setattr(NoisedPublisher, "_draw", drawn)
+    patch.setattr(NoisedPublisher, "draw_release", drawn)
 
 
 def noise_of_a_fixed_seed(patch: Patch) -> None:
@@ -174,7 +174,7 @@ def others_not_paid_for(patch: Patch) -> None:
         return count if channel == "others" else reserve(self, event, channel, step, count, **named)
 
     patch.setattr(Ledger, "reserve", own_alone)
-    patch.setattr(NoisedPublisher, "_pay_for_others", lambda self, step: None)
+    patch.setattr(NoisedPublisher, "pay_for_others", lambda self, step: None)
 
 
 def degrees_not_bounded(patch: Patch) -> None:

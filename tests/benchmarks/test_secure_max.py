@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import secure_max
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 
 VALUES = [torch.zeros(3, 2), torch.ones(3, 2)]
@@ -46,12 +47,12 @@ def test_figures_are_the_last_line_of_what_the_script_prints(tmp_path: Path) -> 
 @pytest.mark.parametrize("script", ["exit 3", "true", "echo hello", "echo 7", "echo '{}'"])
 def test_a_script_without_figures_is_an_error_that_names_the_interpreter(tmp_path: Path, script: str) -> None:
     python = _interpreter(tmp_path, script)
-    with pytest.raises(RunError, match=f"SEMI2K with {python} gave no figures"):
+    with refused(RunError, code="no-figures", key=python):
         secure_max.measure_spu(python, "SEMI2K", VALUES, 1)
 
 
 def test_an_interpreter_that_is_not_there_is_refused_with_the_way_to_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="make bench-spu"):
+    with refused(ConfigError, key="--spu"):
         secure_max.spu_python(tmp_path / "none")
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 
 from veilgraph.cli import passphrase
 from veilgraph.deploy.demo import free_ports
-from veilgraph.deploy.join import _tell_waiting
+from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.link import private_key
 from veilgraph.protocol.job_file import parse_job
@@ -117,7 +117,7 @@ def test_a_site_may_insist_on_a_current_list(kits: Path, party: Path, tmp_path: 
 def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_key, "_COST", 16)
+    monkeypatch.setattr(private_key, "COST", 16)
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
     secret = tmp_path / "passphrase"
     secret.write_text("four words of a dictionary\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
 
     typed = iter(["a first passphrase", "a second passphrase", "a passphrase", "a passphrase", "a passphrase"])
     monkeypatch.setattr(passphrase, "getpass", lambda prompt: next(typed))
-    monkeypatch.setattr(passphrase, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(passphrase, "at_a_terminal", lambda: True)
     request = ("cert", "request", bank, "--out", tmp_path / "bank.csr", "--passphrase")
     assert "the two passphrases differ" in one_error(veilgraph(*request))
     assert "SHA-256" in veilgraph(*request).stdout
@@ -238,8 +238,8 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         assert "reveals output-embeddings: The label holder sees" in seen
         assert f"approve it with: veilgraph net approve 3f2a --kit {kits / 'shop'}" in seen
         said_by_join: list[str] = []
-        told = _tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
-        assert _tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
+        told = tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
+        assert tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
         assert said_by_join == [
             f"job (predict) waits for approval: veilgraph net approve 3f2a --kit {kits / 'shop'}"
         ], "each once"

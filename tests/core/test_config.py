@@ -1,7 +1,6 @@
 import contextlib
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.errors import refused
 from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.node_dp.settings import node_dp
@@ -87,19 +87,19 @@ def test_the_shipped_jobs_are_valid():
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"model: [1", "not valid YAML"),
-        (b"\xff\xfe\x00", "cannot be read"),
-        (b"- 1\n- 2\n", "a job is a mapping of settings, not list"),
-        (b"hello", "a job is a mapping of settings, not str"),
-        (b"!!python/object/apply:os.getcwd []", "not valid YAML"),
-        (b"name: 2026-13-45", r"not valid YAML \(month must be in 1..12\)"),
-        (b"[" * 10_000, r"not valid YAML \(lists or mappings nested hundreds deep\)"),
+        (b"model: [1", {"key": Path("job.yaml")}),
+        (b"\xff\xfe\x00", {"key": Path("job.yaml")}),
+        (b"- 1\n- 2\n", {"key": Path("job.yaml")}),
+        (b"hello", {"key": Path("job.yaml")}),
+        (b"!!python/object/apply:os.getcwd []", {"key": Path("job.yaml")}),
+        (b"name: 2026-13-45", {"key": Path("job.yaml")}),
+        (b"[" * 10_000, {"key": Path("job.yaml")}),
     ],
 )
 def test_a_file_that_is_no_job_is_refused_by_name(tmp_path, content, says):
     path = tmp_path / "job.yaml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with refused(ConfigError, **says) as caught:
         read_job(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_file_that_is_no_job_is_refused_by_name(tmp_path, content, says):
 
 def test_a_missing_file_is_refused_by_name(tmp_path):
     for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with refused(ConfigError, key=path):
             read_job(path)
 
 
@@ -209,7 +209,7 @@ def test_settings_that_contradict_each_other_are_refused_with_the_way_out(data, 
     ],
 )
 def test_infinity_is_refused(key):
-    with pytest.raises(ConfigError, match=key):
+    with refused(ConfigError, key=key, value=float("inf")):
         parse_job(nested(key, math.inf))
 
 
@@ -243,9 +243,9 @@ def test_whatever_stands_in_a_job_it_is_valid_or_a_config_error(key, value):
 
 
 def test_settings_are_frozen():
-    with pytest.raises(ValidationError, match="frozen"):
+    with refused(ValidationError, key="seed", value=3):
         VerticalJob().seed = 3  # type: ignore[misc]
-    with pytest.raises(ValidationError, match="frozen"):
+    with refused(ValidationError, key="dim", value=3):
         VerticalJob().model.dim = 3  # type: ignore[misc]
 
 
@@ -399,8 +399,10 @@ def test_a_local_job_that_cannot_be_is_refused_with_the_way_out(job, rule):
     ],
 )
 def test_a_bad_value_of_a_local_job_is_named(job, key):
-    with pytest.raises(ConfigError, match=re.escape(key)):
+    name, _, value = key.partition("=")
+    with refused(ConfigError, key=name) as caught:
         parse_job(job)
+    assert value in ("", repr(caught.value.value))
 
 
 def test_who_releases_and_who_learns():

@@ -22,7 +22,9 @@ TREE = {
 
 
 def the_errors():
-    return {name: value for name, value in vars(errors).items() if inspect.isclass(value)}
+    return {
+        name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)
+    }
 
 
 def test_the_tree_is_the_whole_module_and_has_these_branches():
@@ -59,6 +61,7 @@ SAID = [
     ("data.parties: names alone; give paths", "data.parties", None, None),
     ("/a/job.yaml: train.epochs=0: must be 1 or more", "train.epochs", 0, None),
     ("party.yaml: nodes.features.0: no column; mend it", "nodes.features.0", None, None),
+    ("job: data.parts divides a data set; leave it out", "data.parts", None, None),
     ("job: paradigm='x': choose one of y", "paradigm", "x", None),
     ("/run/ledger.jsonl, line 4: damaged; restore a copy", "/run/ledger.jsonl", 4, None),
     ("/some/kit is not a start-up kit; give another", "/some/kit", None, None),
@@ -69,6 +72,13 @@ SAID = [
     ("the tables are not of one alignment (a=1); align them", None, None, None),
     ("A got h0=3 from B; install the same release", None, None, None),
     ("", None, None, None),
+    ("/run/x.jsonl, one of lines 2 to 6: not what was stated; restore it", "/run/x.jsonl", None, None),
+    ("--port 70000: must be from 0 to 65535; choose another", "--port", 70000, None),
+    ("--key /a/b.pem is not the key of --certificate; take both of one pair", "--key", "/a/b.pem", None),
+    ("--serial, --leaves: whose? Give the name, too", "--serial", None, None),
+    ("features: torch.float64 must be float32; convert it", "features", None, None),
+    ("n.csv: column 'x y', row 78: 'a' is not a number; mend it", "x y", 78, None),
+    ("n.csv: column 'x': type string is not a number; mend it", "x", None, None),
     ("value=" + "[" * 9999, "value", "[" * 494, None),
 ]
 
@@ -92,6 +102,12 @@ def test_what_is_given_apart_is_kept():
         None,
         "A",
     )
+
+
+def test_a_party_is_no_key_and_what_others_tell_keeps_whose_it_is():
+    assert ConfigError("bank: it is gone", party="bank").key is None
+    assert ConfigError("x", party="A").told("y", "C").party == "A"
+    assert ConfigError("x").told("y", "C").party == "C"
 
 
 @pytest.mark.parametrize("name", TREE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
+from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import FolderKeeper, Keeper, MemoryKeeper
 from veilgraph.testing.keeper import KeeperConformance
@@ -30,5 +30,5 @@ def test_a_folder_keeps_for_whoever_opens_it_next_and_tells_damage(tmp_path: Pat
     path = FolderKeeper(tmp_path).path("release")
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(RunError, match="damaged"):
+    with refused(RunError, key=path):
         FolderKeeper(tmp_path).get("release")

@@ -1,9 +1,12 @@
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
@@ -61,7 +64,7 @@ def test_defaults_and_shapes():
     assert not settings.edges[0].directed
     assert settings.edges[0].unknown == "error"
     assert settings.nodes.reserved == ("customer_id", "fraud")
-    with pytest.raises(ValueError, match="frozen"):
+    with refused(ValidationError, key="party", value="shop"):
         settings.party = "shop"  # type: ignore[misc]
 
 
@@ -160,17 +163,17 @@ def test_refusals(key, value, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("party: [", "not valid YAML"),
-        ("party: " + "[" * 10_000, r"not valid YAML \(lists or mappings nested hundreds deep\)"),
-        ("- a", "a party file is a mapping of settings, not list; see docs/tables.md"),
-        ("", "party: Field required"),
-        (b"\xff", "cannot be read"),
-        (None, "cannot be read"),
+        ("party: [", {"key": Path("party.yaml")}),
+        ("party: " + "[" * 10_000, {"key": Path("party.yaml")}),
+        ("- a", {"key": Path("party.yaml")}),
+        ("", {"key": "party"}),
+        (b"\xff", {"key": Path("party.yaml")}),
+        (None, {"key": Path("party.yaml")}),
     ],
 )
 def test_unreadable_files(tmp_path, content, message):
     path = tmp_path / "party.yaml"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, **message):
         read_party_settings(path)

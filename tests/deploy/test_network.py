@@ -38,7 +38,7 @@ from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
-from veilgraph.deploy.control import _session, _write_job, logs, status, stop
+from veilgraph.deploy.control import admin_session, logs, status, stop, write_submission
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.graph.ids import unpack_ids
@@ -325,7 +325,7 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
 def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
     """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""
     traces = [tmp_path / "client", tmp_path / "server"]
-    _write_job(tmp_path / "job", job("foreign"), "train", resume=False)
+    write_submission(tmp_path / "job", job("foreign"), "train", resume=False)
     app = tmp_path / "job" / "veilgraph"
     config = json.loads((app / "config" / "config_fed_client.json").read_text())
     if how == "code in the job":
@@ -339,7 +339,7 @@ def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Pat
         server["components"] = [{"id": "trace", "path": "logging.FileHandler", "args": {"filename": str(traces[1])}}]
         (app / "config" / "config_fed_server.json").write_text(json.dumps(server))
     (app / "config" / "config_fed_client.json").write_text(json.dumps(config))
-    with _session(consortium.network.administrator, 30) as session:
+    with admin_session(consortium.network.administrator, 30) as session:
         job_id = session.submit_job(str(tmp_path / "job"))
         assert session.wait_for_job(job_id, timeout=120)["status"] != "FINISHED:COMPLETED"
     assert not [trace for trace in traces if trace.exists()], "foreign code ran"

@@ -5,6 +5,7 @@ import pytest
 
 from research import store as store_module
 from research.store import Finished, Store, identity, training_key
+from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.samples.shipped import with_overrides
@@ -91,13 +92,13 @@ def test_other_experiments_trainings_are_used_but_the_own_win(tmp_path):
 
 
 def test_a_missing_training_is_an_error_where_it_is_required(tmp_path):
-    with pytest.raises(RunError, match="not finished"):
+    with refused(RunError, key=tmp_path / "t.jsonl"):
         Store(tmp_path, "t").require("one")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="choose another --out"):
+    with refused(RunError, key=tmp_path / "file" / "folder"):
         Store(tmp_path / "file" / "folder", "t")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
 from tests.paradigms.cutting import CutError, cut_at
@@ -53,7 +54,7 @@ def test_what_another_process_writes_now_is_left_alone(tmp_path: Path) -> None:
     run = RunDirectory.open(cut(graph_job(tmp_path / "data"), tmp_path / "run", 3))
     with run.lock():
         (run.path / STRAYS[0]).write_bytes(b"\x10\x00")
-        with pytest.raises(RunError, match="in use by another process"):
+        with refused(RunError, key=tmp_path / "run"):
             resume(run.path)
         assert unfinished(run.path) == [run.path / STRAYS[0]]
 

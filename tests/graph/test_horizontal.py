@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
+from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.features import compact
@@ -195,18 +196,18 @@ def test_positions() -> None:
 
 def test_refusals() -> None:
     data = synthetic_data(60)
-    with pytest.raises(DataError, match=r"overlap=1\.5 must lie"):
+    with refused(DataError, key="overlap", value=1.5):
         split_horizontally(data, names=NAMES[:2], seed=0, overlap=1.5)
-    with pytest.raises(DataError, match=r"overlap=0\.5 must lie"):
+    with refused(DataError, key="overlap", value=0.5):
         split_horizontally(data, names=["A"], seed=0, overlap=0.5)
-    with pytest.raises(DataError, match=r"mixed=-0\.1 must lie"):
+    with refused(DataError, key="mixed", value=-0.1):
         split_by_label(data, names=NAMES[:2], seed=0, mixed=-0.1)
     few = synthetic_data(60)
     few.val_mask[few.val_mask.nonzero()[1:]] = False
-    with pytest.raises(DataError, match="0 validation nodes"):
+    with refused(DataError, key="val_mask", party="B"):
         split_horizontally(few, names=NAMES[:2], seed=0)
-    with pytest.raises(DataError, match=r"data\.y is missing"):
+    with refused(DataError, key="data.y"):
         split_by_label(Data(x=data.x, edge_index=data.edge_index), names=NAMES[:2], seed=0, mixed=0.0)
     one, two = split_horizontally(data, names=NAMES[:2], seed=0)
-    with pytest.raises(DataError, match="columns differ"):
+    with refused(DataError, key="holders"):
         pool_parts([one, replace(two, graph=replace(two.graph, features=two.graph.features[:, 1:]))])

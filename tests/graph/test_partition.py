@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 from torch_geometric.utils import is_undirected, to_undirected
 
+from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.features import compact, scale_features, scale_together
@@ -113,20 +114,20 @@ def test_sparse_features_stay_sparse():
 
 
 def test_too_few_columns():
-    with pytest.raises(DataError, match=r"2 columns.*3 holders"):
+    with refused(DataError, key="features"):
         split(synthetic_data(40, 2))
 
 
 @pytest.mark.parametrize("argument", ["feature_proportions", "edge_proportions"])
 @pytest.mark.parametrize("value", [(1, 2), (1, 0, 1), (1, float("nan"), 1), (1, float("inf"), 1)])
 def test_bad_proportions(argument, value):
-    with pytest.raises(DataError, match=rf"{argument}=\[.*3 finite numbers"):
+    with refused(DataError, key=argument):
         split(synthetic_data(40, 6), **{argument: value})
 
 
 @pytest.mark.parametrize("name", ["", "server"])
 def test_a_name_that_no_holder_may_have(name):
-    with pytest.raises(DataError, match=f"party '{name}': party: a holder may be called neither"):
+    with refused(DataError, key="party", party=name):
         split(synthetic_data(60, 12), names=["B", name])
 
 
@@ -169,9 +170,9 @@ class TestPool:
     def test_what_is_refused(self):
         small, large = synthetic_data(40, 4), synthetic_data(41, 4)
         graphs = [PartyGraph.from_data("A", small), PartyGraph.from_data("B", large)]
-        with pytest.raises(DataError, match="misaligned node counts"):
+        with refused(DataError, key="holders"):
             pool(graphs, "A")
-        with pytest.raises(DataError, match="label_holder='C'"):
+        with refused(DataError, key="label_holder", value="C"):
             pool(graphs[:1], "C")
 
 
@@ -206,7 +207,7 @@ class TestScaling:
         graph = PartyGraph(
             "A", torch.tensor([[1.5e308], [1.6e308]], dtype=torch.float64), torch.empty(2, 0, dtype=torch.int64)
         )
-        with pytest.raises(DataError, match=r"party 'A': features: value .* in row 0 is not finite"):
+        with refused(DataError, key="features", party="A"):
             scale_features(graph, scaling) if scaling == "standard" else scale_together([graph, graph], "standard")
 
 
@@ -256,6 +257,6 @@ def test_the_seed_deals_the_columns_to_those_that_release():
 
 
 def test_too_few_columns_for_those_that_release():
-    with pytest.raises(DataError, match="2 columns cannot be divided among 3 holders"):
+    with refused(DataError, key="features"):
         learned(names=[*NAMES, "D"], data=synthetic_data(100, 2))
     assert len(learned(data=synthetic_data(100, 2))[1]) == 3, "the learner needs none of them"

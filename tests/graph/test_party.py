@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch_geometric.data import Data
 
+from tests.errors import refused
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
 from veilgraph.graph.rows import rows_between
@@ -133,7 +134,7 @@ def test_a_sparse_matrix_with_broken_indices():
     broken = torch.sparse_csr_tensor(
         torch.tensor([0, 1, 1]), torch.tensor([7]), torch.ones(1), (2, 2), check_invariants=False
     )
-    with pytest.raises(DataError, match=r"party 'bank': features: .*0\.\.1"):
+    with refused(DataError, key="features", party="bank"):
         PartyGraph("bank", broken, NO_EDGES).validate()
 
 
@@ -201,7 +202,7 @@ class TestFromData:
     def test_some_of_the_nodes_are_common(self):
         graph = PartyGraph.from_data("bank", Data(x=torch.eye(3), edge_index=NO_EDGES), num_common=2)
         assert graph.common == 2
-        with pytest.raises(DataError, match="num_common: 4 must lie in"):
+        with refused(DataError, key="num_common", party="bank"):
             PartyGraph.from_data("bank", Data(x=torch.eye(3), edge_index=NO_EDGES), num_common=4)
 
     def test_features_and_edges_alone(self):
@@ -229,7 +230,7 @@ class TestFromData:
     def test_what_is_refused(self, changes, argument):
         graph = a_graph()
         data = Data(**({"x": graph.features, "edge_index": graph.edge_index} | changes))
-        with pytest.raises(DataError, match=f"party 'bank': {argument}: .*; "):
+        with refused(DataError, key=argument, party="bank"):
             PartyGraph.from_data("bank", data)
 
 
@@ -252,7 +253,7 @@ class TestFile:
         assert [path.name for path in tmp_path.iterdir()] == ["bank.safetensors"]
 
     def test_missing(self, tmp_path):
-        with pytest.raises(DataError, match=r"none\.safetensors.*no such"):
+        with refused(DataError, key=tmp_path / "none.safetensors"):
             load_party(tmp_path / "none.safetensors")
 
     @pytest.mark.parametrize("keep", [0, 5, 60, -1])
@@ -260,13 +261,13 @@ class TestFile:
         path = tmp_path / "bank.safetensors"
         save_party(a_graph(), path)
         path.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(DataError, match=r"bank\.safetensors.*cannot be read"):
+        with refused(DataError, key=path):
             load_party(path)
 
     def test_another_kind_of_file(self, tmp_path):
         path = tmp_path / "weights.safetensors"
         save_file({"weight": torch.ones(2)}, path)
-        with pytest.raises(DataError, match=r"weights\.safetensors: format is None"):
+        with refused(DataError, key=path):
             load_party(path)
 
     @pytest.mark.parametrize(
@@ -289,17 +290,17 @@ class TestFile:
     def test_incomplete(self, tmp_path, tensors, problem):
         path = tmp_path / "bank.safetensors"
         save_file(tensors, path, {"format": "veilgraph-party-1", "party": "bank", "num_features": "2"})
-        with pytest.raises(DataError, match=rf"bank\.safetensors: .*{problem}"):
+        with refused(DataError, key=path):
             load_party(path)
 
     def test_content_is_validated(self, tmp_path):
         path = tmp_path / "bank.safetensors"
         save_party(a_graph(features=with_value(float("nan"))), path)
-        with pytest.raises(DataError, match=r"features.*nan"):
+        with refused(DataError, key="features", party="bank"):
             load_party(path)
 
     def test_a_folder_that_is_not_there(self, tmp_path):
-        with pytest.raises(RunError, match="cannot be written"):
+        with refused(RunError, key=tmp_path / "no" / "bank.safetensors"):
             save_party(a_graph(), tmp_path / "no" / "bank.safetensors")
 
 
@@ -312,27 +313,27 @@ class TestFederation:
         check_federation([self.others(), a_graph()], "bank")
 
     def test_too_few(self):
-        with pytest.raises(DataError, match=r"1 given.*at least 2"):
+        with refused(DataError, key="holders"):
             check_federation([a_graph()], "bank")
 
     def test_different_nodes(self):
         other = self.others(features=torch.ones(6, 1))
-        with pytest.raises(DataError, match=r"misaligned node counts \(bank has 5, shop has 6\)"):
+        with refused(DataError, key="holders"):
             check_federation([a_graph(), other], "bank")
 
     def test_only_the_common_nodes_must_be_as_many(self):
         check_federation([a_graph(num_common=3), self.others(features=torch.ones(9, 1), num_common=3)], "bank")
-        with pytest.raises(DataError, match=r"misaligned node counts \(bank has 3, shop has 5\)"):
+        with refused(DataError, key="holders"):
             check_federation([a_graph(num_common=3), self.others()], "bank")
 
     def test_a_name_twice(self):
-        with pytest.raises(DataError, match="'bank' is given twice"):
+        with refused(DataError, key="holders"):
             check_federation([a_graph(), a_graph()], "bank")
 
     def test_an_unknown_label_holder(self):
-        with pytest.raises(DataError, match="label_holder='x' is not one of the holders bank, shop"):
+        with refused(DataError, key="label_holder", value="x"):
             check_federation([a_graph(), self.others()], "x")
 
     def test_a_label_holder_without_labels(self):
-        with pytest.raises(DataError, match="party 'shop': labels: there are none"):
+        with refused(DataError, key="labels", party="shop"):
             check_federation([a_graph(), self.others()], "shop")

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ObjectIdentifier
 
+from tests.errors import refused
 from tests.link.certificates import DAY, NOW, Project, fresh_key, key_pem, pem, write_kit
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.link.identity import Identity, load_identity
@@ -42,9 +43,11 @@ def verify(verifier: Identity, signer: Identity, party: str = "shop", message: b
     verifier.verify_peer(party, signer.certificate_pem, signer.sign(MESSAGE), message, NOW)
 
 
-def refused(project: Project, certificate: bytes, key: PrivateKey, rule: str, signature: bytes | None = None) -> None:
+def is_refused(
+    project: Project, certificate: bytes, key: PrivateKey, rule: str, signature: bytes | None = None
+) -> None:
     signer = Identity(project.root, key, ())
-    with pytest.raises(ProtocolError, match=rule):
+    with refused(ProtocolError, code=rule, party="shop"):
         project.identity("bank").verify_peer("shop", certificate, signature or signer.sign(MESSAGE), MESSAGE, NOW)
 
 
@@ -53,21 +56,21 @@ def test_every_kind_of_key_signs_and_issues(tmp_path: Path, keys: dict[str, Priv
     project = Project(keys[kind])
     shop = load_identity(*write_kit(tmp_path, project.identity("shop", keys[kind])))
     verify(project.identity("bank"), shop)
-    with pytest.raises(ProtocolError, match="shop's signature is not by the key of shop's certificate"):
+    with refused(ProtocolError, code="signature", party="shop"):
         verify(project.identity("bank"), shop, message=b"what was not said")
-    with pytest.raises(ProtocolError, match="signature"):
+    with refused(ProtocolError, code="signature", party="shop"):
         shop.verify_peer("shop", shop.certificate_pem, b"", MESSAGE, NOW)
 
 
 def test_a_key_of_another_does_not_sign(project: Project) -> None:
     certificate = project.identity("shop").certificate_pem
-    refused(project, certificate, fresh_key(), "signature is not by the key")
+    is_refused(project, certificate, fresh_key(), "signature")
 
 
 def test_the_wrong_party(project: Project) -> None:
-    with pytest.raises(ProtocolError, match="shop's certificate is for 'bank', not 'shop'"):
+    with refused(ProtocolError, code="other-name", party="shop"):
         verify(project.identity("bank"), project.identity("bank"))
-    with pytest.raises(ProtocolError, match="is for nobody, not 'shop'"):
+    with refused(ProtocolError, code="other-name", party="shop"):
         verify(project.identity("bank"), project.identity(None))
 
 
@@ -78,22 +81,22 @@ def test_the_server_is_who_has_its_hosts_name(project: Project) -> None:
     server = project.identity("host.example.org")
     verify(bank, server, "server")
     for false, rule in (
-        (project.identity("shop"), "server's certificate is for 'shop', not 'host.example.org'"),
-        (project.identity("server"), "is for 'server', not 'host.example.org'"),
-        (project.identity("host.example.org", role="project_admin"), r"is an administrator's .'project_admin'."),
+        (project.identity("shop"), {"code": "other-name", "party": "server"}),
+        (project.identity("server"), {"code": "other-name", "party": "server"}),
+        (project.identity("host.example.org", role="project_admin"), {"code": "administrator", "party": "server"}),
     ):
-        with pytest.raises(ProtocolError, match=rule):
+        with refused(ProtocolError, **rule):
             verify(bank, false, "server")
-    with pytest.raises(ProtocolError, match=r"is for 'host.example.org', not 'shop'"):
+    with refused(ProtocolError, code="other-name", party="shop"):
         verify(bank, server, "shop")
-    with pytest.raises(ProtocolError, match="is the server's, which is no holder; rename the holder"):
+    with refused(ProtocolError, code="servers", party="host.example.org"):
         verify(bank, server, "host.example.org")
-    with pytest.raises(ProtocolError, match="is an administrator's"):
+    with refused(ProtocolError, code="administrator", party="shop"):
         verify(bank, project.identity("shop", role="lead"), "shop")
 
 
 def test_another_project_of_the_same_name(project: Project) -> None:
-    with pytest.raises(ProtocolError, match="shop's certificate is of another project"):
+    with refused(ProtocolError, code="other-project", party="shop"):
         verify(project.identity("bank"), Project().identity("shop"))
 
 
@@ -101,32 +104,32 @@ def test_a_party_cannot_issue(project: Project) -> None:
     shop = project.identity("shop")
     false = Project(shop.key)
     false.root = shop.certificate
-    with pytest.raises(ProtocolError, match="of another project"):
+    with refused(ProtocolError, code="other-project", party="shop"):
         verify(project.identity("bank"), false.identity("shop"))
 
 
 def test_outside_of_its_time(project: Project) -> None:
     old = project.identity("shop", start=NOW - 3 * DAY, end=NOW - 2 * DAY)
-    with pytest.raises(ProtocolError, match=rf"shop's certificate expired on {NOW - 2 * DAY:%Y-%m-%d}; provision"):
+    with refused(ProtocolError, code="expired", party="shop"):
         verify(project.identity("bank"), old)
-    with pytest.raises(ProtocolError, match=r"shop's certificate is valid from .*, and here it is .*: compare the cl"):
+    with refused(ProtocolError, code="not-yet", party="shop"):
         verify(project.identity("bank"), project.identity("shop", start=NOW + DAY / 2))
     late = Project(start=NOW - 3 * DAY, end=NOW - 2 * DAY)
-    with pytest.raises(ProtocolError, match="shop's certificate was issued by a root certificate that expired on"):
+    with refused(ProtocolError, code="expired", party="shop"):
         verify(late.identity("bank"), late.identity("shop"))
 
 
 @pytest.mark.parametrize(
     ("extension", "rule"),
     [
-        (x509.BasicConstraints(True, None), "is a certificate authority's, not a party's"),
-        (AGREEING_ONLY, "may not be used for signatures"),
-        (UNKNOWN, "demands the unknown extension 1.3.6.1.4.1.99999.1"),
+        (x509.BasicConstraints(True, None), "authority"),
+        (AGREEING_ONLY, "not-for-signing"),
+        (UNKNOWN, "extension"),
     ],
 )
 def test_a_certificate_for_something_else(project: Project, extension: x509.ExtensionType, rule: str) -> None:
     key = fresh_key()
-    refused(project, pem(project.certificate("shop", key, extension)), key, rule)
+    is_refused(project, pem(project.certificate("shop", key, extension)), key, rule)
 
 
 def test_a_certificate_for_signing(project: Project) -> None:
@@ -137,20 +140,20 @@ def test_a_certificate_for_signing(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "rule"),
-    [("rsa1024", "RSA key of 1024 bits; at least 2048"), ("p224", "curve secp224r1"), ("k256", "curve secp256k1")],
+    [("rsa1024", "short-key"), ("p224", "curve"), ("k256", "curve")],
 )
 def test_weak_keys(project: Project, keys: dict[str, PrivateKey], kind: str, rule: str) -> None:
-    refused(project, pem(project.certificate("shop", keys[kind])), keys[kind], rule)
+    is_refused(project, pem(project.certificate("shop", keys[kind])), keys[kind], rule)
 
 
 def test_a_weak_hash(project: Project) -> None:
     key = fresh_key()
-    refused(project, pem(project.certificate("shop", key, algorithm=hashes.SHA224())), key, "is signed with 1.2.840")
+    is_refused(project, pem(project.certificate("shop", key, algorithm=hashes.SHA224())), key, "weak-signature")
 
 
 @pytest.mark.parametrize("content", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
 def test_no_certificate(project: Project, content: bytes) -> None:
-    refused(project, content, fresh_key(), "shop's certificate cannot be read")
+    is_refused(project, content, fresh_key(), "unreadable")
 
 
 def test_one_of_several_roots(tmp_path: Path, project: Project) -> None:
@@ -178,7 +181,7 @@ def test_missing_files_are_named(tmp_path: Path, project: Project) -> None:
     for path in paths:
         content = path.read_bytes()
         path.unlink()
-        with pytest.raises(ConfigError, match=f"{path.name} cannot be read .No such file"):
+        with refused(ConfigError, key=path):
             load_identity(*paths)
         path.write_bytes(content)
 
@@ -188,7 +191,7 @@ def test_files_that_hold_something_else_are_named(tmp_path: Path, project: Proje
     for path in paths:
         content = path.read_bytes()
         path.write_bytes(b"something else")
-        with pytest.raises(DataError, match=f"{path.name} does not hold .* as PEM"):
+        with refused(DataError, key=path):
             load_identity(*paths)
         path.write_bytes(content)
 
@@ -197,17 +200,17 @@ def test_files_that_do_not_belong_together(tmp_path: Path, project: Project, key
     certificate, key, root = write_kit(tmp_path, project.identity("shop"))
     own = key.read_bytes()
     key.write_bytes(key_pem(fresh_key()))
-    with pytest.raises(DataError, match=r"client.key is not the key of the certificate in .*client.crt"):
+    with refused(DataError, code="key-pair", key=key):
         load_identity(certificate, key, root)
     key.write_bytes(own)
     root.write_bytes(pem(Project().root))
-    with pytest.raises(DataError, match=r"client.crt: the certificate is of another project.*rootCA.pem"):
+    with refused(DataError, code="other-project", key=certificate):
         load_identity(certificate, key, root)
     root.write_bytes(certificate.read_bytes())
-    with pytest.raises(DataError, match=r"rootCA.pem: the root certificate is not a certificate authority's"):
+    with refused(DataError, code="no-authority", key=root):
         load_identity(certificate, key, root)
     root.write_bytes(pem(Project(keys["rsa1024"]).root))
-    with pytest.raises(DataError, match=r"rootCA.pem: the root certificate has an RSA key of 1024 bits"):
+    with refused(DataError, code="short-key", key=root):
         load_identity(certificate, key, root)
 
 
@@ -216,9 +219,9 @@ def test_keys_that_cannot_be_used(tmp_path: Path, project: Project) -> None:
     key.write_bytes(
         fresh_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
     )
-    with pytest.raises(DataError, match=r"client.key: the private key has a passphrase"):
+    with refused(DataError, key=key):
         load_identity(certificate, key, root)
     foreign = dsa.generate_private_key(1024).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     key.write_bytes(foreign)
-    with pytest.raises(DataError, match=r"client.key: the private key must be RSA, ECDSA"):
+    with refused(DataError, key=key):
         load_identity(certificate, key, root)

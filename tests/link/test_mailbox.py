@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.errors import refused
 from veilgraph.core.errors import PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.mailbox import BOOKKEEPING_BYTES, REMEMBERED_TAGS, Mailbox
@@ -18,7 +19,7 @@ def test_only_the_latest_used_tags_are_remembered() -> None:
     box.put("A", Tag(Kind.SHARE, 0), ONE)
     box.take("A", Tag(Kind.SHARE, 0), 0)
     box.put("A", Tag(Kind.SHARE, REMEMBERED_TAGS), ONE)
-    with pytest.raises(ProtocolError, match="twice"):
+    with refused(ProtocolError, code="tag-again", key="share/step 4096/round 0", party="A"):
         box.take("A", Tag(Kind.SHARE, REMEMBERED_TAGS), 0)
 
 
@@ -29,7 +30,7 @@ def test_many_tags_of_one_kind_do_not_push_out_another() -> None:
         box.put("A", Tag(Kind.SHARE, step), ONE)
     box.take("A", Tag(Kind.SEED), 0)
     box.put("A", Tag(Kind.SEED), ONE)
-    with pytest.raises(ProtocolError, match="twice"):
+    with refused(ProtocolError, code="tag-again", key="seed/step 0/round 0", party="A"):
         box.take("A", Tag(Kind.SEED), 0)
 
 
@@ -38,7 +39,7 @@ def test_an_unread_tag_is_never_forgotten() -> None:
     for step in range(REMEMBERED_TAGS + 1):
         box.put("A", Tag(Kind.SHARE, step), ONE)
     box.put("A", Tag(Kind.SHARE, 0), ONE)
-    with pytest.raises(ProtocolError, match="twice"):
+    with refused(ProtocolError, code="tag-again", key="share/step 0/round 0", party="A"):
         box.take("A", Tag(Kind.SHARE, 0), 0)
 
 
@@ -49,9 +50,9 @@ def test_the_first_failure_is_kept_and_ends_delivery() -> None:
     box.fail(None, PeerFailed("a consequence"))
     box.put("A", Tag(Kind.SHARE, 1), ONE)
     assert box.take("A", Tag(Kind.SHARE, 0), 0) is ONE
-    with pytest.raises(ProtocolError, match="the cause"):
+    with refused(ProtocolError, party="A"):
         box.take("A", Tag(Kind.SHARE, 1), 0)
-    with pytest.raises(PeerFailed, match="a consequence"):
+    with refused(PeerFailed, party="C"):
         box.take("C", Tag(Kind.SHARE, 1), 0)
 
 
@@ -66,7 +67,7 @@ def test_unread_bytes_are_bounded_by_sender() -> None:
         box.put("A", Tag(Kind.SHARE, step), data)
         box.put("C", Tag(Kind.SHARE, step), data)
     box.put("A", Tag(Kind.SHARE, 13), data[:0])
-    with pytest.raises(ProtocolError, match=f"A has sent more than {3 * cost} bytes that B has not asked for"):
+    with refused(ProtocolError, code="unread", value=3552, party="A"):
         box.take("A", Tag(Kind.SHARE, 13), 0)
     assert box.take("A", Tag(Kind.SHARE, 12), 0) is data
     assert box.take("C", Tag(Kind.SHARE, 10), 0) is data
@@ -78,14 +79,14 @@ def test_empty_messages_are_bounded_too() -> None:
     box = Mailbox("B", ["A"], max_unread_bytes=1 << 20)
     for step in range(1 << 10):
         box.put("A", Tag(Kind.SHARE, step), torch.empty(0))
-    with pytest.raises(ProtocolError, match="has sent more than"):
+    with refused(ProtocolError, code="unread", value=1048576, party="A"):
         box.take("A", Tag(Kind.SHARE, 1023), 0)
 
 
 def test_a_limit_of_one_message() -> None:
     box = Mailbox("B", ["A"], max_unread_bytes=2000)
     box.put("A", Tag(Kind.SHARE, 0), torch.zeros(2000, dtype=torch.uint8))
-    with pytest.raises(ProtocolError, match="more than 2000 bytes"):
+    with refused(ProtocolError, code="unread", value=2000, party="A"):
         box.take("A", Tag(Kind.SHARE, 0), 0)
 
 
@@ -107,7 +108,7 @@ def test_a_role_says_how_much_it_expects() -> None:
         assert box.take("A", Tag(Kind.SHARE, step), 0) is data
     box.put("A", Tag(Kind.SHARE, 3), data)
     box.put("A", Tag(Kind.SHARE, 4), data)
-    with pytest.raises(ProtocolError, match=f"A has sent more than {cost} bytes that B has not asked for"):
+    with refused(ProtocolError, code="unread", value=1184, party="A"):
         box.take("A", Tag(Kind.SHARE, 4), 0)
     box.expect(2 * cost)
     for step in range(2):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import About, refused
 from tests.link.channels import pair
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
@@ -61,10 +62,10 @@ def test_messages_come_one_after_the_other() -> None:
     assembly = Assembly(lambda tag, tensor: got.append(tag), 10_000, PIECE)
     for frame in first.frames[:-1]:
         assembly.take(frame)
-    with pytest.raises(ProtocolError, match="message 2 before the end of message 1"):
+    with refused(ProtocolError, code="order", value=2):
         assembly.take(second.frames[0])
     assembly.take(first.frames[-1])
-    with pytest.raises(ProtocolError, match="message 3 before the end of message 1"):
+    with refused(ProtocolError, code="order", value=3):
         assembly.take(third.frames[0])
     for frame in (*second.frames, *third.frames):
         assembly.take(frame)
@@ -74,19 +75,19 @@ def test_messages_come_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"index": 3}, "piece 3 does not belong to message 1"),
-        ({"total": 9_000}, "piece 1 does not belong to message 1"),
-        ({"content": bytes(PIECE - 1)}, "piece 1 of message 1 has not the bytes of its place"),
-        ({"content": bytes(PIECE + 1)}, "piece 1 of message 1 has not the bytes of its place"),
+        ({"index": 3}, {"code": "piece", "value": 3}),
+        ({"total": 9_000}, {"code": "piece", "value": 1}),
+        ({"content": bytes(PIECE - 1)}, {"code": "piece-size", "value": 1}),
+        ({"content": bytes(PIECE + 1)}, {"code": "piece-size", "value": 1}),
     ],
 )
-def test_a_piece_that_does_not_fit(changes: dict[str, object], rule: str) -> None:
+def test_a_piece_that_does_not_fit(changes: dict[str, object], rule: About) -> None:
     (sent,) = messages(30)
     assembly = Assembly(lambda *_: None, 10_000, PIECE)
     assembly.take(sent.frames[0])
     good = sent.frames[1]
     fields = {name: getattr(good, name) for name in ("kind", "number", "index", "total", "content")}
-    with pytest.raises(ProtocolError, match=rule):
+    with refused(ProtocolError, **rule):
         assembly.take(Frame(**(fields | changes)))
     assert assembly.take(good)
 
@@ -94,7 +95,7 @@ def test_a_piece_that_does_not_fit(changes: dict[str, object], rule: str) -> Non
 @pytest.mark.parametrize("total", [0, HEADER_BYTES - 1, 10_001, (1 << 64) - 1])
 def test_a_message_beyond_the_limit_takes_no_memory(total: int) -> None:
     assembly = Assembly(lambda *_: None, 10_000, PIECE)
-    with pytest.raises(ProtocolError, match=f"a message of {total} bytes came, the limit is 10000"):
+    with refused(ProtocolError, code="too-large", value=total):
         assembly.take(Frame(FrameKind.PIECE, 1, 0, total, bytes(60)))
     assert assembly._data is None
 
@@ -102,5 +103,5 @@ def test_a_message_beyond_the_limit_takes_no_memory(total: int) -> None:
 def test_a_header_of_another_message_is_refused() -> None:
     header, data = encode(TAG, torch.arange(4))
     assembly = Assembly(lambda *_: None, 10_000, PIECE)
-    with pytest.raises(ProtocolError, match="24 bytes of data came, 32 were announced"):
+    with refused(ProtocolError, code="data-size", key="share/step 3/round 1", value=24):
         assembly.take(Frame(FrameKind.PIECE, 1, 0, len(header) + 24, header + bytes(data)[:24]))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.errors import check, refused
 from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import DAY, NOW, Project, fresh_key
 from tests.link.sealing import BANK, PARTIES, PROJECT, SHOP, outcomes, pair
@@ -80,24 +81,23 @@ def test_both_directions_have_keys_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("shop", "rule"),
     [
-        (Project().identity("shop"), "of another project"),
-        (PROJECT.identity("shop", start=NOW - 3 * DAY, end=NOW - DAY), "shop's certificate expired on"),
-        (PROJECT.identity("shap"), "is for 'shap', not 'shop'"),
-        (Identity(SHOP.certificate, fresh_key(), SHOP.roots), "not by the key of shop's certificate"),
+        (Project().identity("shop"), "other-project"),
+        (PROJECT.identity("shop", start=NOW - 3 * DAY, end=NOW - DAY), "expired"),
+        (PROJECT.identity("shap"), "other-name"),
+        (Identity(SHOP.certificate, fresh_key(), SHOP.roots), "signature"),
     ],
     ids=["other root", "expired", "other name", "other key"],
 )
 def test_who_is_not_the_peer_is_refused_and_told_why(shop: Identity, rule: str) -> None:
     *links, below, _ = pair(shop=Identity(shop.certificate, shop.key, PROJECT.identity("x").roots))
     bank_error, shop_error = outcomes(links)
-    assert isinstance(bank_error, ProtocolError)
-    assert rule in str(bank_error)
-    assert isinstance(shop_error, ProtocolError)
-    assert "bank refused shop's handshake" in str(shop_error)
-    assert rule.split("'", maxsplit=1)[0] in str(shop_error)
+    for error, code, party in ((bank_error, rule, "shop"), (shop_error, "refused", "bank")):
+        assert isinstance(error, ProtocolError)
+        check(error, code=code, party=party)
+    assert str(bank_error)[:30] in str(shop_error)
     # Nothing of the job leaves the bank, then or later.
     for _ in range(2):
-        with pytest.raises(ProtocolError, match=rule):
+        with refused(ProtocolError, code=rule, party="shop"):
             links[0].send("shop", TAG, SECRET)
     assert TAG not in below.sent
 
@@ -150,7 +150,7 @@ def test_a_peer_that_does_not_seal_gets_nothing() -> None:
     hub = MemoryHub(["bank", "shop"], 0.2)
     bank = SealedLink(hub.link("bank"), BANK, ["shop"], Session("job", PARTIES))
     hub.link("shop").send("bank", TAG, SECRET)
-    with pytest.raises(LinkTimeout, match="seal/step 0/round 0 from shop; unread: share"):
+    with refused(LinkTimeout, key="seal/step 0/round 0", value=0.2, party="shop"):
         bank.receive("shop", TAG)
     assert hub.link("shop").receive("bank", Tag(Kind.SEAL)).numel() > 0
 
@@ -158,7 +158,7 @@ def test_a_peer_that_does_not_seal_gets_nothing() -> None:
 def test_a_peer_that_left_before_the_handshake() -> None:
     bank, *_, below = pair()
     below.close()
-    with pytest.raises(PeerFailed, match="shop closed its link"):
+    with refused(PeerFailed, code="closed", key="seal/step 0/round 0", party="shop"):
         bank.establish()
 
 
@@ -242,16 +242,16 @@ def test_one_in_the_middle_that_swaps_both_ephemeral_keys_is_refused() -> None:
     relay = Relay()
     errors = outcomes(relayed(relay))
     assert all(isinstance(error, ProtocolError) for error in errors)
-    assert "not by the key of shop's certificate" in str(errors[0])
+    assert "signature" in str(errors[0])
     assert "not by the key of bank's certificate" in str(errors[1])
     assert relay.read == []
 
 
 def test_the_one_in_the_middle_would_read_all_if_signatures_left_the_keys_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above tests the signatures, and not a relay that does not work."""
-    signed = channels._signed
+    signed = channels.signed_bytes
     monkeypatch.setattr(
-        channels, "_signed", lambda one, other, session, body: signed(one, other, session, body[:5] + body[37:])
+        channels, "signed_bytes", lambda one, other, session, body: signed(one, other, session, body[:5] + body[37:])
     )
     relay = Relay()
     bank, shop = relayed(relay)
@@ -303,8 +303,9 @@ def garbled(position: int) -> Alter:
 def test_what_is_not_as_sealed_is_refused(alter: Alter) -> None:
     bank, shop, _, _ = established(alter=lambda tag, frame: frame if tag.kind == Kind.SEAL else alter(tag, frame))
     bank.send("shop", TAG, SECRET)
-    with pytest.raises(ProtocolError, match=r"shop cannot open share/step 3/round 1 from bank"):
+    with refused(ProtocolError, party="bank") as caught:
         shop.receive("bank", TAG)
+    assert caught.value.code in {"unsealed", "not-sealed", "short-frame"}
 
 
 def test_messages_cannot_change_places() -> None:
@@ -315,8 +316,8 @@ def test_messages_cannot_change_places() -> None:
         shop.send("bank", tag, SECRET)
     swapped = {tags[0]: bank_below.sent[tags[1]], tags[1]: shop_below.sent[tags[1]]}
     shop_below.alter = lambda tag, frame: swapped[tag]
-    for tag in tags:
-        with pytest.raises(ProtocolError, match=r"it holds share|was not sealed by bank for shop"):
+    for tag, code in zip(tags, ("other-tag", "not-sealed"), strict=True):
+        with refused(ProtocolError, code=code, party="bank"):
             shop.receive("bank", tag)
 
 
@@ -329,7 +330,7 @@ def test_a_message_is_opened_once() -> None:
         assert shop.receive("bank", tags[number]).item() == number
         again = Post(below.sent[tags[number]])
         shop_below.link, kept = again, shop_below.link
-        with pytest.raises(ProtocolError, match=f"message number {number + 1} came again"):
+        with refused(ProtocolError, code="replay", value=number + 1, party="bank"):
             shop.receive("bank", tags[number])
         shop_below.link = kept
 
@@ -370,10 +371,10 @@ def test_the_limit_is_of_the_message_before_sealing() -> None:
     bank = SealedLink(hub.link("bank"), BANK, ["shop"], session, max_message_bytes=1060)
     shop = SealedLink(hub.link("shop"), SHOP, ["bank"], session, max_message_bytes=1059)
     assert outcomes([bank, shop]) == [None, None]
-    with pytest.raises(ProtocolError, match="1061 bytes, the limit is 1060"):
+    with refused(ProtocolError, code="too-large", value=1061):
         bank.send("shop", TAG, torch.zeros(1001, dtype=torch.uint8))
     bank.send("shop", TAG, torch.zeros(1000, dtype=torch.uint8))
-    with pytest.raises(ProtocolError, match="1060 bytes came, the limit is 1059"):
+    with refused(ProtocolError, code="too-large", value=1060, party="bank"):
         shop.receive("bank", TAG)
 
 
@@ -450,7 +451,7 @@ def test_a_handshake_is_made_once() -> None:
 
 @pytest.mark.parametrize("peers", [["bank"], ["shop", "shop"]])
 def test_peers_are_others_once(peers: list[str]) -> None:
-    with pytest.raises(ConfigError, match="name every other party once"):
+    with refused(ConfigError, key="peers"):
         SealedLink(MemoryHub(["bank", "shop"], 1.0).link("bank"), BANK, peers, Session("job", PARTIES))
 
 

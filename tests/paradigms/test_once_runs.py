@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from tests.errors import refused
 from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, epochs_of
 from tests.paradigms.once import change_features, graph, lose, once_job
 from tests.paradigms.private import (
@@ -193,7 +194,7 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
     run = cut_run(settings, tmp_path / "run", 3)
     rows = released(run)
     lose(run, loser)
-    with pytest.raises(RunError, match=f"{loser}: without the release that was learnt from"):
+    with refused(RunError, code="restart", party=loser):
         resume(run)
     for _ in range(4):
         (run / "summary.json").unlink(missing_ok=True)
@@ -284,7 +285,7 @@ def test_a_damaged_release_is_one_clear_error(tmp_path: Path) -> None:
     run = train(once_job(tmp_path / "data"), tmp_path / "run").path
     path = run / "parties" / LABEL_HOLDER / "release.safetensors"
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(RunError, match=r"A/release\.safetensors: missing or damaged"):
+    with refused(RunError, key=path):
         predict(run)
     assert paid(run, OTHER) == ONE
 
@@ -300,7 +301,7 @@ def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path, train
         PartyStore(run / "parties" / OTHER).model_path.unlink(missing_ok=True)
     ledger(run, OTHER).unlink()
     change_features(run, OTHER)
-    with pytest.raises(RunError, match=r"B refuses the job: ledger\.jsonl ends with line 0, and statement"):
+    with refused(RunError, code="refused", key="ledger.jsonl", party="B"):
         predict(run) if trained else resume(run)
     assert not ledger(run, OTHER).exists()
 
@@ -416,7 +417,7 @@ def test_a_budget_below_one_release_is_refused_before_anything_is_sent(tmp_path:
 def test_an_unpaid_release_of_three_leaves_nothing_behind(tmp_path: Path) -> None:
     """C's disk is full when it pays: it sends nothing, and B's release alone is paid and not used."""
     settings = once_job(tmp_path / "data", holders=3, epsilon_total=4)
-    write = ledger_file._write
+    write = ledger_file.write_durably
 
     def full(file: FileIO, content: bytes) -> None:
         if "/C/" in str(file.name) and b'"count"' in content:
@@ -424,8 +425,8 @@ def test_an_unpaid_release_of_three_leaves_nothing_behind(tmp_path: Path) -> Non
         write(file, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_file, "_write", full)
-        with pytest.raises(RunError, match=r"C/ledger\.jsonl: cannot be written .*nothing was released"):
+        patch.setattr(ledger_file, "write_durably", full)
+        with refused(RunError, key=tmp_path / "run" / "parties" / "C" / "ledger.jsonl"):
             train(settings, tmp_path / "run")
     run = tmp_path / "run"
     assert not sent(run, "C")

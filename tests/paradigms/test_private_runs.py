@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at, cut_run
 from tests.paradigms.private import (
     DELTA,
@@ -139,7 +140,7 @@ def test_too_small_a_budget_is_one_joint_refusal(tmp_path: Path, releases: int, 
         assert entries(run, party) == []
         assert kinds_sent(run, party) == {"hello"}
         assert not RunDirectory.open(run).party(party).model_path.exists()
-    with pytest.raises(RunError, match="not a complete run"):
+    with refused(RunError, key=run):
         load_result(run)
 
 
@@ -217,7 +218,7 @@ def test_a_lost_ledger_beside_the_model_refuses_predictions(tmp_path: Path) -> N
     for party in (LABEL_HOLDER, OTHER, SERVER):
         for path in (run.path / "parties" / party / "checkpoints").iterdir():
             path.unlink()
-    with pytest.raises(RunError, match=r"B refuses the job: ledger\.jsonl ends with line 0, and statement"):
+    with refused(RunError, code="refused", key="ledger.jsonl", party="B"):
         predict(run.path)
     assert not ledger(run.path, OTHER).exists()
 
@@ -302,7 +303,7 @@ def test_spent_up_in_one_partys_view_and_begun_anew_in_anothers(tmp_path: Path) 
     for path in (run / "parties" / OTHER / "checkpoints").iterdir():
         path.unlink()
     before = {party: paid(run, party) for party in settings.data.names}
-    with pytest.raises(VeilgraphError, match="of A allows 0 more training steps"):
+    with refused(VeilgraphError, code="no-checkpoint"):
         resume(run, restart=True)
     assert {party: paid(run, party) for party in settings.data.names} == before
 
@@ -362,7 +363,7 @@ def test_a_damaged_ledger_beside_checkpoints_is_one_clear_error(
     run = cut_run(settings, tmp_path / "run", 5)
     whole = ledger(run, OTHER).read_bytes()
     damage(ledger(run, OTHER))
-    with pytest.raises(RunError, match=rf"B refuses the job: ledger\.jsonl.*{message}") as caught:
+    with refused(RunError, code="refused", key="ledger.jsonl", party="B") as caught:
         resume(run)
     assert "\n" not in str(caught.value)
     assert not sent(run, LABEL_HOLDER)

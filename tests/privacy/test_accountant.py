@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import (
     gaussian_delta,
@@ -131,9 +132,9 @@ def test_noise_too_small_for_any_float_costs_infinity():
 
 
 def test_different_units_or_relations_are_never_added_up():
-    with pytest.raises(ConfigError, match="unit=node and row"):
+    with refused(ConfigError, key="unit", value="node"):
         total({GaussianEvent(1.0): 1, GaussianEvent(1.0, unit="node"): 1}, DELTA)
-    with pytest.raises(ConfigError, match="neighbours=replacement and zero-out"):
+    with refused(ConfigError, key="neighbours", value="replacement"):
         total({GaussianEvent(1.0): 1, LaplaceEvent(1.0, "replacement"): 1}, DELTA)
 
 
@@ -144,18 +145,18 @@ def test_delta_must_be_a_probability_strictly_inside(delta):
         lambda: gaussian_epsilon(1.0, delta),
         lambda: per_step(GaussianEvent(1.0), delta),
     ):
-        with pytest.raises(ConfigError, match="delta"):
+        with refused(ConfigError, key="delta"):
             ask()
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True])
 def test_counts_are_whole_numbers(count):
-    with pytest.raises(ConfigError, match="count"):
+    with refused(ConfigError, key="count"):
         total({GaussianEvent(1.0): count}, DELTA)
 
 
 def test_an_unknown_event_is_refused():
-    with pytest.raises(ConfigError, match="no event"):
+    with refused(ConfigError, key="event", value="gaussian"):
         total({"gaussian": 1}, DELTA)  # type: ignore[dict-item]
 
 
@@ -176,5 +177,5 @@ def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
 
 
 def test_local_releases_of_features_and_of_labels_are_not_added_up():
-    with pytest.raises(ConfigError, match="unit=label and node"):
+    with refused(ConfigError, key="unit", value="label"):
         total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)

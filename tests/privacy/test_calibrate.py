@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import gaussian_delta, per_step, total
 from veilgraph.privacy.calibrate import (
@@ -62,7 +63,7 @@ def test_where_the_classical_formula_holds_the_analytic_one_needs_less(epsilon):
 
 
 def test_the_classical_formula_is_refused_where_it_is_not_proven():
-    with pytest.raises(ConfigError, match="analytic"):
+    with refused(ConfigError, key="epsilon", value=1.0):
         classical_multiplier(1.0, 1e-4)
     paper = classical_multiplier(32.0, 1e-4, as_in_the_paper=True)
     assert paper == pytest.approx(math.sqrt(2 * math.log(12_500)) / 32)
@@ -77,14 +78,14 @@ def test_epsilon_must_be_finite_and_positive(epsilon):
         lambda: analytic_multiplier(epsilon, 1e-4),
         lambda: multiplier_for_total(epsilon, 1e-4, 1, "zero-out"),
     ):
-        with pytest.raises(ConfigError, match="epsilon"):
+        with refused(ConfigError, key="epsilon"):
             calibrate()
 
 
 def test_delta_and_releases_are_checked():
-    with pytest.raises(ConfigError, match="delta"):
+    with refused(ConfigError, key="delta", value=0.0):
         classical_multiplier(0.5, 0.0)
-    with pytest.raises(ConfigError, match="delta"):
+    with refused(ConfigError, key="delta", value=1.0):
         analytic_multiplier(0.5, 1.0)
-    with pytest.raises(ConfigError, match="releases"):
+    with refused(ConfigError, key="releases", value=0):
         multiplier_for_total(1.0, 1e-4, 0, "zero-out")

@@ -237,7 +237,7 @@ def test_mutant_rows_that_are_zero_get_no_noise(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["masked", "not masked, two rounds"])
 def test_mutant_a_gradient_past_the_publisher(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(HolderCut, "_noised", lambda self, gradient, step, **deep: gradient)
+    monkeypatch.setattr(HolderCut, "noised_gradient", lambda self, gradient, step, **deep: gradient)
     is_leak(PRIVATE[name], "gradient/.* has .* rows without noise")
 
 

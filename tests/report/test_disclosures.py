@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.recorded import TrafficEntry
@@ -106,7 +107,7 @@ def test_a_malformed_line_is_named(damage: Any, says: str, tmp_path: Path) -> No
     path = tmp_path / "disclosures.jsonl"
     whole = lines("train", (SERVER, Kind.MASKED, 1))
     path.write_text(f"{whole}{damage(whole.strip())}\n{whole}")
-    with pytest.raises(RunError, match=rf"disclosures.jsonl, line 2: not a disclosure \({says}"):
+    with refused(RunError, key=path, value=2):
         read_disclosures(path)
 
 
@@ -115,5 +116,5 @@ def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> No
     path = tmp_path / "disclosures.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(RunError, match=r"disclosures\.jsonl: cannot be read"):
+    with refused(RunError, key=path):
         read_disclosures(path)

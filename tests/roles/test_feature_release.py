@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import refused
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, with_own_nodes
 from tests.roles.local_parties import (
     COLUMNS,
@@ -151,9 +152,9 @@ def test_labels_are_unpacked_as_they_were_packed(classes: int) -> None:
     ],
 )
 def test_labels_that_cannot_have_been_released_are_refused(rows: list[list[int]]) -> None:
-    with pytest.raises(ProtocolError, match="released labels are no labels of 3 nodes and 3 classes"):
+    with refused(ProtocolError, code="released-labels"):
         ReleasedLabels.unpacked(torch.tensor(rows, dtype=torch.uint8), 3, 3)
-    with pytest.raises(ProtocolError, match="released labels are no labels"):
+    with refused(ProtocolError, code="released-labels"):
         ReleasedLabels.unpacked(torch.tensor([[1.0, 1], [2, 2], [0, 0]]), 3, 3)
 
 
@@ -292,7 +293,7 @@ def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path)
         assert publisher.room() == 1, "a release is 4 of features and 2 of labels"
         exchange(settings, graphs, publishers={"B": publisher})
         assert publisher.room() == 0
-        with pytest.raises(BudgetSpent, match=r"a new release is needed.* limits\.max_epsilon of B has no room for it"):
+        with refused(BudgetSpent, party="B"):
             exchange(settings, graphs, publishers={"B": publisher})
         assert publisher.spent().releases == {"features": 1, "labels": 1}
         used = exchange(settings, graphs, dict.fromkeys("ABC", 1), {}, {"B": publisher})
@@ -302,7 +303,7 @@ def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path)
 # What is refused
 
 
-def refused(settings: JobSettings, graphs: list[PartyGraph], says: str) -> None:
+def is_refused(settings: JobSettings, graphs: list[PartyGraph], says: str) -> None:
     paid: list[PartyId] = []
 
     class Paying(LocalPublisher):
@@ -328,7 +329,7 @@ def test_a_value_outside_the_range_stops_all_before_anybody_pays_and_is_not_told
     features = graphs[2].features.to_dense().clone()
     features[4, column] = value
     graphs[2] = replace(graphs[2], features=features)
-    refused(settings, graphs, "^C refuses the job: it has a feature outside the range from low=-10 to high=10 of")
+    is_refused(settings, graphs, "^C refuses the job: it has a feature outside the range from low=-10 to high=10 of")
 
 
 def unlabelled(graph: PartyGraph) -> PartyGraph:
@@ -360,4 +361,4 @@ def test_labels_that_are_not_where_the_job_says(case: str) -> None:
     if more:
         labelled = local_parties(local_job(3))[0]
         graphs[0] = labelled
-    refused(settings, graphs, says)
+    is_refused(settings, graphs, says)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from tests.errors import refused
 from tests.tables.reading import table_of
 from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, scale_features
@@ -49,7 +50,7 @@ def test_missing_as_zero_and_a_mean_of_nothing(tmp_path):
     table = table_of(tmp_path, {"x": [None, 3], "kind": ["p", None]}, zero)
     assert encode(table, fit_encoding(table, "none")).tolist() == [[0, 1], [3, 0]]
     empty = table_of(tmp_path, {"x": [None, None], "kind": ["p", "p"]}, ({"columns": "x", "missing": "mean"},))
-    with pytest.raises(DataError, match=r"nodes\.csv: column 'x': missing='mean' and no row has a value; set missing"):
+    with refused(DataError, key="x"):
         fit_encoding(empty, "none")
 
 
@@ -81,7 +82,7 @@ def test_large_tables_are_scaled_in_pieces(monkeypatch):
     table = made(columns=3, nodes=100)
     encoding = fit_encoding(table, "standard")
     whole = encode(table, encoding)
-    monkeypatch.setattr("veilgraph.tables.encode._ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("veilgraph.tables.encode.ROWS_AT_ONCE", 7)
     torch.testing.assert_close(encode(table, encoding), whole, rtol=0, atol=0)
 
 
@@ -128,5 +129,5 @@ def test_json_brings_everything_back(names, scaling, data):
 def test_damaged_records_are_refused(old, new):
     text = fit_encoding(made(2, 5), "standard").to_json()
     assert old in text
-    with pytest.raises(DataError, match=r"the encoding of the features is damaged .*; train anew"):
+    with refused(DataError, code="encoding"):
         FeatureEncoding.from_json(text.replace(old, new, 1))

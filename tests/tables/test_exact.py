@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from tests.errors import refused
 from tests.tables.reading import table_of
 from veilgraph.core.errors import DataError
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
@@ -35,7 +36,7 @@ def test_sums_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).normal(size=100) * 10.0 ** np.random.default_rng(1).integers(-12, 12, 100)
     places = np.arange(100) % 7
     whole = exact_sums(places, values, 7)
-    monkeypatch.setattr("veilgraph.tables.exact._AT_ONCE", 9)
+    monkeypatch.setattr("veilgraph.tables.exact.AT_ONCE", 9)
     assert exact_sums(places, values, 7) == whole
     assert sum(whole) == sum(exact(value) for value in values.tolist())
     assert mean_of(sum(whole), 100) == float(sum(map(Fraction, values.tolist())) / 100)
@@ -101,5 +102,5 @@ def test_a_column_is_constant_only_if_it_is(value: float) -> None:
 def test_a_mean_of_nothing_is_refused(tmp_path: Path) -> None:
     table = table_of(tmp_path, {"x": [1, None]}, ({"columns": "x", "missing": "mean"},))
     assert fit_encoding(table, "none", lambda values: [2 * value for value in values]).fills == (1.0,)
-    with pytest.raises(DataError, match="no row has a value"):
+    with refused(DataError, key="x"):
         fit_encoding(table, "none", lambda values: [0, 0])

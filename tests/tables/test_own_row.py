@@ -18,7 +18,7 @@ from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.columns import column_hashes
-from veilgraph.tables.encode import FeatureEncoding, Scaling, _within
+from veilgraph.tables.encode import FeatureEncoding, Scaling, within_range
 from veilgraph.tables.feature_settings import ScaleSettings, beyond_own_row
 from veilgraph.tables.nodes import FeatureColumn
 
@@ -150,7 +150,7 @@ def test_values_are_cut_to_the_range_and_it_becomes_0_to_1(folder: Path) -> None
 )
 def test_whatever_the_range_features_stay_within_0_and_1_in_order(ends: list[float], values: list[float]) -> None:
     scale = ScaleSettings(low=min(ends), high=max(ends))
-    found = _within(np.array(sorted(values), np.float32), scale)
+    found = within_range(np.array(sorted(values), np.float32), scale)
     assert found.dtype == np.float32
     assert float(found.min()) >= 0
     assert float(found.max()) <= 1

@@ -262,7 +262,11 @@ class _Target:
             attack = ATTACKS[answer.attack]
             if not attack.blind:
                 raise ProtocolError(
-                    f"got an answer of {answer.attack} from {adversary}, which nobody can mount blindly"
+                    f"got an answer of {answer.attack} from {adversary}, which nobody can mount blindly",
+                    code="unasked",
+                    key="attack",
+                    value=answer.attack,
+                    party=adversary,
                 )
             what, asked = ASKED[attack.secret], self.pairs
             if what.what == "chosen":
@@ -373,7 +377,10 @@ def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
     most = max(MOST_PAIRS, _MOST_CLASSMATES * (_MOST_CLASSMATES - 1) // 2)
     if not 0 < len(pairs) <= most or pairs.min() < 0 or pairs.max() >= nodes or (pairs[:, 0] == pairs[:, 1]).any():
         raise ProtocolError(
-            f"got {len(pairs)} pairs from {sender}, which are not 1 to {most} pairs of two nodes below {nodes}"
+            f"got {len(pairs)} pairs from {sender}, which are not 1 to {most} pairs of two nodes below {nodes}",
+            code="pairs",
+            value=len(pairs),
+            party=sender,
         )
 
 
@@ -391,4 +398,9 @@ def _received(link: Link, sender: PartyId, tag: Tag, kind: type[_Said]) -> _Said
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        raise ProtocolError(f"got {tag} from {sender}, which cannot be understood: {first_problem(error)}") from error
+        raise ProtocolError(
+            f"got {tag} from {sender}, which cannot be understood: {first_problem(error)}",
+            code="not-understood",
+            key=tag,
+            party=sender,
+        ) from error

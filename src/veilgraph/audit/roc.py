@@ -102,18 +102,18 @@ def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "trut
     values, positive = np.asarray(scores), np.asarray(truth)
     if values.ndim != 1 or values.shape != positive.shape:
         raise DataError(
-            f"scores {values.shape} and {name} {positive.shape} must both be [targets]; give one per target"
+            f"scores: {values.shape} and {name} {positive.shape} must both be [targets]; give one per target"
         )
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
-        raise DataError(f"scores[{int(np.argmin(np.isfinite(values)))}] is not finite; clip or drop such targets")
+        raise DataError(f"scores: [{int(np.argmin(np.isfinite(values)))}] is not finite; clip or drop such targets")
     if positive.dtype != np.bool_ and not np.isin(positive, (0, 1)).all():
-        raise DataError(f"{name} has values other than 0 and 1; give True for positives and False for the others")
+        raise DataError(f"{name}: has values other than 0 and 1; give True for positives and False for the others")
     positive = positive.astype(np.bool_)
     count = int(positive.sum())
     if min(count, len(positive) - count) < MIN_TARGETS:
         raise DataError(
-            f"{name} has {count} positives and {len(positive) - count} negatives; an attack is measured on at least "
+            f"{name}: has {count} positives and {len(positive) - count} negatives; an attack is measured on at least "
             f"{MIN_TARGETS} of each: give more targets"
         )
     return values, positive

@@ -44,7 +44,7 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Pa
 
         if PASSPHRASE_VARIABLE in os.environ:
             return os.environb[PASSPHRASE_VARIABLE.encode()]
-        if not _at_a_terminal():
+        if not at_a_terminal():
             raise ConfigError(
                 f"the private key of {of} takes a passphrase, and nobody can type it here; give --passphrase-file, or "
                 f"set {PASSPHRASE_VARIABLE}"
@@ -57,7 +57,8 @@ def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Pa
     return ask
 
 
-def _at_a_terminal() -> bool:
+def at_a_terminal() -> bool:
+    """Whether somebody can type an answer."""
     return sys.stdin.isatty()
 
 

@@ -25,19 +25,20 @@ from typing import Final, Self
 _BEGINNING: Final = 500
 """Characters of a message that are read for its key."""
 _SUBJECT: Final = re.compile(
-    r"(?:party '(?P<party>[^']*)': |(?P<refuser>[\w.-]+) refuses the job: )?"
-    r"(?:(?P<file>\S*(?:/\S*?|\.(?:csv|jsonl?|parquet|safetensors|ya?ml)))(?:(?:, line (?P<line>\d+))?: | ))?"
-    r"(?:(?:job|party): )*"  # settings without a file
-    r"(?:(?P<key>[A-Za-z_][\w.-]*)=(?P<value>'[^']*'|\"[^\"]*\"|\[[^]]*]|\S+?(?=[,;:]?(?:\s|$)))"
-    r"|(?P<bare>[a-z_]\w*(?:\.\w+)+)(?=: ))?"
+    r"(?:party '(?P<party>[^']*)': |(?P<refuser>[\w.-]+) refuses the job: |(?:job|party): )?"
+    r"(?:(?P<file>\S*(?:/\S*?|\.(?:csv|jsonl?|parquet|safetensors|ya?ml)))(?:(?:, line (?P<line>\d+))?: |,? ))?"
+    r"(?:(?P<option>--[a-z-]+)(?: (?P<given>[^\s:]+))?"
+    r"|column '(?P<column>[^']*)'(?:, row (?P<row>\d+))?"
+    r"|(?P<key>[A-Za-z_][\w.-]*)=(?P<value>'[^']*'|\"[^\"]*\"|\[[^]]*]|\S+?(?=[,;:]?(?:\s|$)))"
+    r"|(?P<bare>[a-z_]\w*(?:(?:\.\w+)+(?=:? )|(?=: ))))?"
 )
 
 
 class VeilgraphError(Exception):
     """Root of the tree; catching it catches every error that has a message for the user.
 
-    What is not given apart is read from the message, as far as it begins ``key=value`` or ``dotted.key:``, after the
-    party or the file that it is about.
+    What is not given apart is read from the message, as far as it begins ``key=value``, ``key:`` or ``dotted.key``,
+    after the party or the file that it is about.
 
     Args:
         message: key, value, rule and way out, on one line.
@@ -57,7 +58,7 @@ class VeilgraphError(Exception):
         message: str = "",
         *,
         code: str | None = None,
-        key: str | None = None,
+        key: object = None,
         value: object = None,
         party: str | None = None,
     ) -> None:
@@ -67,20 +68,34 @@ class VeilgraphError(Exception):
         said = _SUBJECT.match(message[:_BEGINNING])
         assert said is not None  # every part is optional
         if key is None:
-            key = said["key"] or said["bare"] or said["file"]
-            if value is None and (shown := said["value"] or said["line"]):
+            bare = said["bare"] if said["bare"] != party else None
+            key = said["option"] or said["column"] or said["key"] or bare or said["file"]
+            if value is None and (shown := said["value"] or said["given"] or said["row"] or said["line"]):
                 value = _plain(shown)
-        self.key, self.value, self.party = key, value, party or said["party"] or said["refuser"]
+        self.key, self.value = None if key is None else str(key), value
+        named = said["refuser"] if said["party"] is None else said["party"]
+        self.party = named if party is None else party
 
-    def told(self, message: str) -> Self:
-        """The same error with another message, as whoever was not its cause tells it."""
-        return type(self)(message, code=self.code, key=self.key, value=self.value, party=self.party)
+    def told(self, message: str, party: str | None = None) -> Self:
+        """The same error with another message, as who was not its cause tells it; ``party`` where it names none."""
+        return type(self)(message, code=self.code, key=self.key, value=self.value, party=self.party or party)
 
     def to_json(self) -> str:
         """The error as another process makes it anew by ``error_of_json``."""
         kind = next(kind.__name__ for kind in type(self).__mro__ if KINDS.get(kind.__name__) is kind)
         parts = {"code": self.code, "key": self.key, "value": self.value, "party": self.party}
         return json.dumps({"kind": kind, "message": str(self), **parts}, default=str)
+
+
+class Fault(str):
+    """What is wrong with something, in words that go into a message, and the code of the rule."""
+
+    code: str
+
+    def __new__(cls, code: str, words: str) -> Self:  # noqa: D102
+        made = super().__new__(cls, words)
+        made.code = code
+        return made
 
 
 def _plain(text: str) -> object:

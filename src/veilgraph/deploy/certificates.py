@@ -143,7 +143,7 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
         )
     revoked = installed_list(kit.path)
     if revoked is not None and (fault := revoked.fault(new)):
-        raise DataError(f"{certificate}: {fault}")
+        raise DataError(f"{certificate}: {fault}", code=fault.code)
     if kit.key_file.is_sealed and not requested.is_sealed:
         raise RunError(f"{kit.path}: its key has a passphrase now, and the requested one has none; request it anew")
     passphrase = kit.passphrase if requested.is_sealed else None
@@ -179,7 +179,9 @@ def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request
     if any(
         revoked and old.serial_number in revoked.revoked and old.public_key() == wanted.public_key() for old in named
     ):
-        raise DataError(f"{request}: the key in it was revoked; {name} makes a new one with veilgraph cert request")
+        raise DataError(
+            f"{request}: the key in it was revoked; {name} makes a new one with veilgraph cert request", code="revoked"
+        )
     return named[0]
 
 

@@ -130,10 +130,10 @@ def submit(
 def _submit(
     kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
 ) -> str:
-    with _session(kit, connect_s) as session:
+    with admin_session(kit, connect_s) as session:
         _await_holders(session, settings.data.names, connect_s)
         with tempfile.TemporaryDirectory() as folder:
-            _write_job(Path(folder), settings, work, resume=resume)
+            write_submission(Path(folder), settings, work, resume=resume)
             job_id = str(session.submit_job(folder))
         report(f"submitted {settings.name} ({work}) as {job_id}")
         if wait:
@@ -147,7 +147,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
     Raises:
         LinkError: no connection.
     """
-    with _session(kit, connect_s) as session:
+    with admin_session(kit, connect_s) as session:
         jobs = [
             JobStatus(
                 str(job.get("job_id", "")),
@@ -178,7 +178,7 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
     if kit.kind != "administrator":
         text = _own_log(kit, job_id)
     else:
-        with _session(kit, connect_s) as session:
+        with admin_session(kit, connect_s) as session:
             text = _server_log(session, _known(session, job_id))
     lines = _REPORTED.sub(_shown, text).splitlines(keepends=True)
     return "".join(line for line in lines if everything or _OURS in line)
@@ -197,7 +197,7 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
         RunError: it does not exist or does not run.
         LinkError: no connection.
     """
-    with _session(kit, connect_s) as session:
+    with admin_session(kit, connect_s) as session:
         known = _known(session, job_id)
         if str(session.get_job_meta(known).get("status", "")).startswith(_FINISHED):
             raise RunError(f"job {known} has ended already; there is nothing to stop")
@@ -214,7 +214,7 @@ def _check_names(settings: JobSettings) -> None:
 
 
 @contextmanager
-def _session(kit: Kit, connect_s: float) -> Iterator[Session]:
+def admin_session(kit: Kit, connect_s: float) -> Iterator[Session]:
     """A session with the server; FLARE's errors become ours."""
     if kit.kind != "administrator":
         raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
@@ -256,7 +256,8 @@ def _await_holders(session: Session, holders: tuple[PartyId, ...], connect_s: fl
         time.sleep(_POLL_S)
 
 
-def _write_job(folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> None:
+def write_submission(folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> None:
+    """Writes a job into a folder as the engine takes it: settings, and which of our classes run them."""
     arguments = {"job": settings.model_dump(mode="json"), "work": work, "resume": resume}
     holders = list(settings.data.names)
     files: dict[str, dict[str, Any]] = {

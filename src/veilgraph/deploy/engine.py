@@ -203,7 +203,7 @@ def _link(
     session = Session(job_id, parties, settings.hash())
     identity = kit.identity()
     known = b"" if identity.revoked is None else identity.revoked.pem
-    take = partial(_take_list, kit)
+    take = partial(take_list, kit)
     wire = FlareLink(party, cell, addresses, identity, session, settings.timeout_s, extra=known, on_extra=take)
     done = threading.Event()
     watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done, why), daemon=True)
@@ -219,7 +219,7 @@ def _link(
         done.set()
 
 
-def _take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
+def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
     """Keeps a newer list of revoked certificates that a peer has: handshakes are held to it from the next job on.
 
     Raises:

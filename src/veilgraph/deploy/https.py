@@ -54,7 +54,9 @@ def check_token(token: str) -> None:
     if _TOKEN.fullmatch(token) is None:
         raise ConfigError(
             f"the token ({len(token)} characters) must be 32 to 512 letters, digits or . _ ~ + / - (= at the end); "
-            f"{_HOW_TO_MAKE}"
+            f"{_HOW_TO_MAKE}",
+            key="token",
+            value=len(token),
         )
 
 

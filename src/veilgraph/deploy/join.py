@@ -84,12 +84,12 @@ def join(
                 raise RunError(f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s; see {_log(kit)}")
             started.append(time.monotonic())
             logged = _log(kit).stat().st_size if _log(kit).exists() else 0
-            with _process(kit) as process:
+            with site_process(kit) as process:
                 if not _wait_ready(kit, process, stopped, connect_s, logged):
                     continue
                 report(f"{kit.name} is connected; runs are kept in {kit.runs_now()}")
                 while process.poll() is None and not stopped.wait(_POLL_S):
-                    asked = _tell_waiting(kit, asked, report)
+                    asked = tell_waiting(kit, asked, report)
             if not stopped.is_set():
                 report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
         report(f"{kit.name} has left")
@@ -148,7 +148,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
+def site_process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
     """The site's program, in a process group of its own so that its jobs end with it."""
     variables = ["secure_train=true", f"org={kit.name}", "config_folder=config"]
     if kit.kind == "holder":
@@ -209,7 +209,7 @@ def _wait_ready(
     return False
 
 
-def _tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
+def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
     """Says which jobs wait for a person, each once; returns the numbers of the questions."""
     found = all_waiting(kit.consent)
     for each in found:

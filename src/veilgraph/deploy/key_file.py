@@ -79,11 +79,11 @@ class KeyFile:
             OSError: it cannot be written.
         """
         if passphrase is None:
-            _write_private(self.plain, _plain(key))
+            write_private(self.plain, _plain(key))
             self.sealed.unlink(missing_ok=True)
             return
         check_passphrase(passphrase)
-        _write_private(self.sealed, sealed_key(key, passphrase))
+        write_private(self.sealed, sealed_key(key, passphrase))
         self.plain.unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -184,7 +184,7 @@ def check_passphrase(passphrase: bytes) -> None:
     """
     if len(passphrase) < SHORTEST_PASSPHRASE:
         raise ConfigError(
-            f"the passphrase has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
+            f"passphrase: it has {len(passphrase)} bytes, and at least {SHORTEST_PASSPHRASE} are needed: a thief of "
             "the file can try as many as there are; take several words"
         )
 
@@ -229,7 +229,8 @@ def _plain(key: PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, encoding, NoEncryption())
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that nobody but its owner can ever read, whole or not at all."""
     temporary = path.with_name(f".{path.name}")
     temporary.unlink(missing_ok=True)
     temporary.touch(mode=0o600)

@@ -108,8 +108,8 @@ def build_graph(
 def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling: Scaling) -> None:
     if encoding.features != settings.nodes.features:
         raise DataError(
-            f"party {settings.party!r}: nodes.features are not those that the features' encoding was fitted with; "
-            "restore them, or train anew"
+            f"party {settings.party!r}: nodes.features: they are not those that the features' encoding was fitted "
+            "with; restore them, or train anew"
         )
     if encoding.scaling != scaling:
         raise DataError(

@@ -115,7 +115,7 @@ def split_by_label(
         )
     whole = PartyGraph.from_data(POOLED, data)
     if whole.labels is None:
-        raise DataError("data.y is missing, and nodes are dealt by their class; give labels or split the edges instead")
+        raise DataError("data.y: missing, and nodes are dealt by their class; give labels or split the edges instead")
     generator = torch.Generator().manual_seed(seed)
     home = _deal_classes(whole, len(names), generator)
     first = home.clone()

@@ -40,7 +40,7 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
         DataError: there are no labels, or a fraction is too small for a node.
     """
     if graph.labels is None:
-        raise DataError(f"party {graph.party!r}: there are no labels, whose nodes a split divides; give some")
+        raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
     found.check_split()
     return found

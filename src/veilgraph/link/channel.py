@@ -139,18 +139,21 @@ class Channel:
     ) -> None:
         if party == peer or not {party, peer} <= set(session.parties):
             raise ConfigError(
-                f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}"
+                f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}",
+                code="no-channel",
+                key="peer",
+                value=peer,
             )
         if len(extra) > MAX_EXTRA_BYTES:
-            raise ConfigError(f"extra has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
+            raise ConfigError(f"extra: has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
         self._private = X25519PrivateKey.from_private_bytes(secrets(SEED_BYTES))
         body = _hello_body(self._private.public_key().public_bytes_raw(), session, identity.certificate_pem)
-        self._body, self._hello = body, body + identity.sign(_signed(party, peer, session, body))
+        self._body, self._hello = body, body + identity.sign(signed_bytes(party, peer, session, body))
         self._lock = threading.Lock()
         self._accepted: bytes | None = None
-        self._sealing: _Direction | None = None
-        self._opening: _Direction | None = None
+        self._sealing: Direction | None = None
+        self._opening: Direction | None = None
         self._messages = self._controls = self._newest = 0
         self._extra = extra
         self._confirmation: bytes | None = None
@@ -176,12 +179,18 @@ class Channel:
             ProtocolError: it is not the peer's hello to this party in this job, or not the first.
         """
         if not _HELLO.size < len(hello) <= MAX_HELLO_BYTES:
-            raise ProtocolError(f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}")
+            raise ProtocolError(
+                f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}",
+                code="hello-size",
+                value=len(hello),
+            )
         heard = bytes(hello)
         if self._accepted is not None:
             if heard == self._accepted:
                 return False
-            raise ProtocolError(f"another hello in the name of {self._peer}, which has been heard")
+            raise ProtocolError(
+                f"another hello in the name of {self._peer}, which has been heard", code="hello-again", party=self._peer
+            )
         body, public = self._verified(heard)
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -191,8 +200,8 @@ class Channel:
             if self._accepted is not None:
                 return False
             transcript = self._transcript(body)
-            self._opening = _Direction(secret, transcript, self._session, self._peer, self._party)
-            self._sealing = _Direction(secret, transcript, self._session, self._party, self._peer)
+            self._opening = Direction(secret, transcript, self._session, self._peer, self._party)
+            self._sealing = Direction(secret, transcript, self._session, self._party, self._peer)
             self._accepted = heard
         return True
 
@@ -253,7 +262,9 @@ class Channel:
         """
         opening = _agreed(self._opening, self._peer)
         if len(frame) < FRAME_BYTES:
-            raise ProtocolError(f"{len(frame)} bytes came, a sealed frame has at least {FRAME_BYTES}")
+            raise ProtocolError(
+                f"{len(frame)} bytes came, a sealed frame has at least {FRAME_BYTES}", code="short-frame"
+            )
         head = bytes(frame[:HEAD_BYTES])
         code, number, index, total = _HEAD.unpack(head)
         cipher = opening.pieces if code == FrameKind.PIECE else opening.controls
@@ -261,13 +272,18 @@ class Channel:
             content = cipher.decrypt(_nonce(number, index), memoryview(frame)[HEAD_BYTES:], opening.context + head)
         except InvalidTag as error:
             raise ProtocolError(
-                f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way"
+                f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way",
+                code="not-sealed",
+                party=self._peer,
             ) from error
         try:
             return Frame(FrameKind(code), number, index, total, content)
         except ValueError as error:
             raise ProtocolError(
-                f"{self._peer} sealed a frame of kind {code}: install one release everywhere"
+                f"{self._peer} sealed a frame of kind {code}: install one release everywhere",
+                code="frame-kind",
+                value=code,
+                party=self._peer,
             ) from error
 
     def renews(self, frame: Frame) -> bool:
@@ -295,16 +311,20 @@ class Channel:
                 f"a hello in the name of {self._peer} begins with {magic!r}, {version}, expected {_MAGIC!r}, "
                 f"{_VERSION}: install one release at all parties"
             )
-        if job != _job(self._session):
-            raise ProtocolError(f"a hello in the name of {self._peer} is of another job")
+        if job != job_digest(self._session):
+            raise ProtocolError(
+                f"a hello in the name of {self._peer} is of another job", code="other-job", party=self._peer
+            )
         end = _HELLO.size + certificate_bytes
         certificate, signature = hello[_HELLO.size : end], hello[end:]
-        message = _signed(self._peer, self._party, self._session, hello[:end])
+        message = signed_bytes(self._peer, self._party, self._session, hello[:end])
         self._identity.verify_peer(self._peer, certificate, signature, message, datetime.now(UTC))
         if terms != self._session.terms():
             raise Disagreement(
                 f"{self._peer} takes part in this job with other settings, or other parties, than {self._party}: "
-                "submit it again; who keeps jobs may have changed it"
+                "submit it again; who keeps jobs may have changed it",
+                code="other-settings",
+                party=self._peer,
             )
         return hello[:end], public
 
@@ -316,7 +336,7 @@ class Channel:
         return hashlib.sha256(known).digest()
 
 
-class _Direction:
+class Direction:
     """Keys of what one party seals for the other, and of the receipts for it."""
 
     def __init__(self, secret: bytes, transcript: bytes, session: Session, sender: PartyId, receiver: PartyId) -> None:
@@ -345,20 +365,22 @@ def claimed_kind(frame: object) -> str:
 
 
 def _hello_body(public: bytes, session: Session, certificate: bytes) -> bytes:
-    return _HELLO.pack(_MAGIC, _VERSION, public, _job(session), session.terms(), len(certificate)) + certificate
+    return _HELLO.pack(_MAGIC, _VERSION, public, job_digest(session), session.terms(), len(certificate)) + certificate
 
 
-def _job(session: Session) -> bytes:
+def job_digest(session: Session) -> bytes:
+    """SHA-256 of what names the job and the session."""
     return hashlib.sha256(session.job.encode()).digest()
 
 
-def _signed(sender: PartyId, receiver: PartyId, session: Session, body: bytes) -> bytes:
+def signed_bytes(sender: PartyId, receiver: PartyId, session: Session, body: bytes) -> bytes:
+    """What a hello's signature is over: who says it to whom, in which session, and its body."""
     return joined(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
 
 
-def _agreed(direction: _Direction | None, peer: PartyId) -> _Direction:
+def _agreed(direction: Direction | None, peer: PartyId) -> Direction:
     if direction is None:
-        raise ProtocolError(f"there are no keys with {peer} yet")
+        raise ProtocolError(f"there are no keys with {peer} yet", code="no-keys", party=peer)
     return direction
 
 

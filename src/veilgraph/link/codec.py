@@ -83,20 +83,34 @@ def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTE
         ProtocolError: the tag or the tensor has no encoding.
     """
     if not (0 <= tag.step <= _MAX_STEP and 0 <= tag.round <= _MAX_ROUND):
-        raise ProtocolError(f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)")
+        raise ProtocolError(
+            f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)", code="tag-range", key=tag
+        )
     if tensor.dtype not in _CODES:
         legal = ", ".join(map(str, _CODES))
-        raise ProtocolError(f"cannot send {tag}: a tensor of {tensor.dtype}; convert it to one of {legal}")
+        raise ProtocolError(
+            f"cannot send {tag}: a tensor of {tensor.dtype}; convert it to one of {legal}",
+            code="dtype",
+            value=str(tensor.dtype),
+        )
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise ProtocolError(
-            f"cannot send {tag}: a {tensor.layout} tensor on {tensor.device}; send a dense tensor on the CPU"
+            f"cannot send {tag}: a {tensor.layout} tensor on {tensor.device}; send a dense tensor on the CPU",
+            code="not-dense",
+            value=str(tensor.layout),
         )
     if tensor.ndim > MAX_DIMS:
-        raise ProtocolError(f"cannot send {tag}: {tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first")
+        raise ProtocolError(
+            f"cannot send {tag}: {tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first",
+            code="dimensions",
+            value=tensor.ndim,
+        )
     if encoded_size(tensor) > max_message_bytes:
         raise ProtocolError(
             f"cannot send {tag}: {encoded_size(tensor)} bytes, the limit is {max_message_bytes}; "
-            "split it or raise max_message_bytes"
+            "split it or raise max_message_bytes",
+            code="too-large",
+            value=encoded_size(tensor),
         )
     return tensor.detach().contiguous().resolve_neg()
 
@@ -126,18 +140,30 @@ def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int
         ProtocolError: says which field came and what was expected.
     """
     if len(header) != HEADER_BYTES:
-        raise ProtocolError(f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected")
+        raise ProtocolError(
+            f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected", code="header-size", value=len(header)
+        )
     magic, version, kind, code, ndim, step, round_, *dims, payload_bytes = _HEADER.unpack(header)
     if magic != MAGIC:
-        raise ProtocolError(f"a message begins with {magic!r}, {MAGIC!r} was expected: is the peer this software?")
+        raise ProtocolError(
+            f"a message begins with {magic!r}, {MAGIC!r} was expected: is the peer this software?", code="not-a-message"
+        )
     if version != VERSION:
-        raise ProtocolError(f"wire version {version} came, {VERSION} was expected: install one release at all parties")
+        raise ProtocolError(
+            f"wire version {version} came, {VERSION} was expected: install one release at all parties",
+            code="wire-version",
+            value=version,
+        )
     if code not in DTYPES:
-        raise ProtocolError(f"dtype code {code} came, one of {', '.join(map(str, DTYPES))} was expected")
+        raise ProtocolError(
+            f"dtype code {code} came, one of {', '.join(map(str, DTYPES))} was expected", code="dtype", value=code
+        )
     if ndim > MAX_DIMS:
-        raise ProtocolError(f"a tensor of {ndim} dimensions came, at most {MAX_DIMS} are allowed")
+        raise ProtocolError(
+            f"a tensor of {ndim} dimensions came, at most {MAX_DIMS} are allowed", code="dimensions", value=ndim
+        )
     if any(dims[ndim:]):
-        raise ProtocolError(f"dims {dims} came with ndim {ndim}: dims beyond ndim must be 0")
+        raise ProtocolError(f"dims {dims} came with ndim {ndim}: dims beyond ndim must be 0", code="dims", value=dims)
     shape = tuple(dims[:ndim])
     _check_size(shape, _WIRE_DTYPES[code].itemsize, payload_bytes, max_message_bytes)
     return Header(Tag(_kind(kind), step, round_), code, shape, payload_bytes)
@@ -154,10 +180,20 @@ def build_tensor(header: Header, data: Tensor) -> Tensor:
         ProtocolError: the length is wrong, or a bool is neither 0 nor 1.
     """
     if data.numel() != header.payload_bytes:
-        raise ProtocolError(f"{header.tag}: {data.numel()} bytes of data came, {header.payload_bytes} were announced")
+        raise ProtocolError(
+            f"{header.tag}: {data.numel()} bytes of data came, {header.payload_bytes} were announced",
+            code="data-size",
+            key=header.tag,
+            value=data.numel(),
+        )
     raw = data.numpy()
     if DTYPES[header.code] == torch.bool and raw.size and raw.max() > 1:
-        raise ProtocolError(f"{header.tag}: a bool of value {raw.max()} came, 0 or 1 was expected")
+        raise ProtocolError(
+            f"{header.tag}: a bool of value {raw.max()} came, 0 or 1 was expected",
+            code="bool",
+            key=header.tag,
+            value=int(raw.max()),
+        )
     wire = _WIRE_DTYPES[header.code]
     values = raw.view(wire).astype(wire.newbyteorder("="), copy=False)
     return torch.from_numpy(values.reshape(header.shape))
@@ -172,7 +208,12 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
     header = decode_header(encoded[:HEADER_BYTES], max_message_bytes)
     payload = memoryview(encoded)[HEADER_BYTES:]
     if payload.nbytes != header.payload_bytes:
-        raise ProtocolError(f"{header.tag}: {payload.nbytes} bytes of data came, {header.payload_bytes} were announced")
+        raise ProtocolError(
+            f"{header.tag}: {payload.nbytes} bytes of data came, {header.payload_bytes} were announced",
+            code="data-size",
+            key=header.tag,
+            value=payload.nbytes,
+        )
     data = torch.empty(header.payload_bytes, dtype=torch.uint8)
     data.numpy().data[:] = payload
     return header.tag, build_tensor(header, data)
@@ -182,16 +223,28 @@ def _kind(code: int) -> Kind:
     try:
         return Kind(code)
     except ValueError:
-        raise ProtocolError(f"kind {code} came, one of 1 to {max(Kind)} was expected") from None
+        raise ProtocolError(
+            f"kind {code} came, one of 1 to {max(Kind)} was expected", code="kind", value=code
+        ) from None
 
 
 def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, max_message_bytes: int) -> None:
     if HEADER_BYTES + payload_bytes > max_message_bytes:
-        raise ProtocolError(f"a message of {HEADER_BYTES + payload_bytes} bytes came, the limit is {max_message_bytes}")
+        raise ProtocolError(
+            f"a message of {HEADER_BYTES + payload_bytes} bytes came, the limit is {max_message_bytes}",
+            code="too-large",
+            value=HEADER_BYTES + payload_bytes,
+        )
     if prod(shape) * item_bytes != payload_bytes:
         raise ProtocolError(
-            f"shape {list(shape)} of {item_bytes}-byte elements came with {payload_bytes} bytes of data"
+            f"shape {list(shape)} of {item_bytes}-byte elements came with {payload_bytes} bytes of data",
+            code="data-size",
+            value=payload_bytes,
         )
     # Without data (a dim of 0) the other dims could still be too large for a tensor's strides.
     if prod(max(dim, 1) for dim in shape) * item_bytes > max_message_bytes:
-        raise ProtocolError(f"shape {list(shape)} came, too large for the limit of {max_message_bytes} bytes")
+        raise ProtocolError(
+            f"shape {list(shape)} came, too large for the limit of {max_message_bytes} bytes",
+            code="too-large",
+            value=list(shape),
+        )

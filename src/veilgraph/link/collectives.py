@@ -27,12 +27,19 @@ def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch
     if not fits or tensor.dtype != dtype:
         raise ProtocolError(
             f"{link.party} got {_describe(tensor.shape, tensor.dtype)} as {tag} from {sender}, "
-            f"expected {_describe(shape, dtype)}"
+            f"expected {_describe(shape, dtype)}",
+            code="shape",
+            key=tag,
+            value=_describe(tensor.shape, tensor.dtype),
+            party=sender,
         )
     if dtype.is_floating_point and not _is_finite(tensor):
         raise ProtocolError(
             f"{link.party} got {tag} from {sender} with numbers that are not finite; where training has diverged, "
-            f"lower train.learning_rate, else ask what {sender} runs"
+            f"lower train.learning_rate, else ask what {sender} runs",
+            code="not-finite",
+            key=tag,
+            party=sender,
         )
     return tensor
 
@@ -96,11 +103,19 @@ def tensor_text(tensor: Tensor) -> str:
         ProtocolError: the tensor is not a uint8 vector of valid UTF-8.
     """
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
-        raise ProtocolError(f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8")
+        raise ProtocolError(
+            f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8",
+            code="shape",
+            value=_describe(tensor.shape, tensor.dtype),
+        )
     try:
         return bytes(tensor.tolist()).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})") from error
+        raise ProtocolError(
+            f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})",
+            code="not-utf-8",
+            value=tensor.numel(),
+        ) from error
 
 
 def _describe(shape: Shape, dtype: torch.dtype) -> str:

@@ -49,9 +49,9 @@ _SIDE_BY_SIDE: Final = 4
 _PING_EVERY_S: Final = 1.0
 _REPLY_S: Final = 10.0
 _FIRST_REPLY_S: Final = 2.0
-_RETRY_S: Final = 0.2
+RETRY_S: Final = 0.2
 _FLUSH_S: Final = 15.0
-_TELL_S: Final = 2.0
+TELL_S: Final = 2.0
 _ABORTED: Final = "the job was stopped"
 
 
@@ -132,12 +132,15 @@ class FlareLink:
         """
         if to not in self._peers:
             raise ProtocolError(
-                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._peers)}"
+                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._peers)}",
+                code="no-link",
+                value=to,
+                party=to,
             )
         if self._closed.is_set():
-            raise LinkError(f"{self._party} cannot send {tag} to {to}: its own link is closed")
+            raise LinkError(f"{self._party} cannot send {tag} to {to}: its own link is closed", code="closed", party=to)
         if (failure := self._peers[to].failure) is not None:
-            raise PeerFailed(f"{self._party} cannot send {tag} to {to}: {failure}") from failure
+            raise PeerFailed(f"{self._party} cannot send {tag} to {to}: {failure}", key=tag, party=to) from failure
         self._outgoing[to].put(encode(tag, tensor, self._max_message_bytes))
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
@@ -180,7 +183,7 @@ class FlareLink:
             content = reason.encode()[:LONGEST_REASON]
             tells = [self._thread(self._tell, peer, content) for peer in self._peers.values()]
             for tell in tells:
-                tell.join(_TELL_S)  # a peer that cannot be told finds out by itself
+                tell.join(TELL_S)  # a peer that cannot be told finds out by itself
             for watcher in self._watchers:
                 watcher.join(_REPLY_S)
             self._pieces.shutdown(wait=False, cancel_futures=True)
@@ -198,7 +201,7 @@ class FlareLink:
         """Body of the thread that sends what is queued for ``peer``."""
         while (message := self._outgoing[peer.name].get()) is not None:
             try:
-                while not peer.ready.wait(_RETRY_S):
+                while not peer.ready.wait(RETRY_S):
                     self._give_up_on_silence(peer, "its handshake is not done")
                 self._send_message(peer, Outgoing(peer.channel, *message))
             except LinkError as error:
@@ -218,7 +221,7 @@ class FlareLink:
         piece = message.piece(index)
         while why := self._hand_over(peer, piece, _REPLY_S):
             self._give_up_on_silence(peer, why)
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
 
     def _give_up_on_silence(self, peer: Peer, why: str) -> None:
         if self._closed.is_set() or peer.silent():
@@ -226,10 +229,10 @@ class FlareLink:
 
     def _hand_over(self, peer: Peer, frame: Buffer, reply_s: float) -> str:
         """Sends a frame once; empty if the peer says that it has it, else what FLARE says of it."""
-        said, receipt = self._request(peer, FRAME, frame, reply_s)
+        said, receipt = self.ask_peer(peer, FRAME, frame, reply_s)
         return "" if peer.has(frame, receipt) else said
 
-    def _request(self, peer: Peer, topic: str, payload: Buffer, reply_s: float) -> tuple[str, Buffer]:
+    def ask_peer(self, peer: Peer, topic: str, payload: Buffer, reply_s: float) -> tuple[str, Buffer]:
         """What FLARE says of a request, and the answer: nobody's until it is verified."""
         message = CellMessage(self._headers(), payload)
         try:
@@ -301,11 +304,11 @@ class FlareLink:
         agreed = peer.channel.agreed
         if self._greet(peer, peer.channel.confirmation() if agreed else b"", _FIRST_REPLY_S):
             peer.ready.set()
-        return _RETRY_S if peer.channel.agreed == agreed else 0.0
+        return RETRY_S if peer.channel.agreed == agreed else 0.0
 
     def _greet(self, peer: Peer, frame: bytes, reply_s: float) -> bool:
         """Sends hello and a frame once; whether the peer says that it has the frame."""
-        _, answer = self._request(peer, HELLO, peer.greeting(frame), reply_s)
+        _, answer = self.ask_peer(peer, HELLO, peer.greeting(frame), reply_s)
         if not len(answer):
             return False
         try:
@@ -317,11 +320,11 @@ class FlareLink:
 
     def _tell(self, peer: Peer, reason: bytes) -> None:
         """Says that this end has stopped; with its hello, in case the peer has not heard it yet."""
-        deadline = time.monotonic() + _TELL_S
+        deadline = time.monotonic() + TELL_S
         frame = b""
         while time.monotonic() < deadline:
             if not frame and peer.channel.agreed:
                 frame = peer.channel.seal(FrameKind.STOPPED, reason)
-            if self._greet(peer, frame, _TELL_S):
+            if self._greet(peer, frame, TELL_S):
                 return
-            time.sleep(0.0 if peer.channel.agreed and not frame else _RETRY_S)
+            time.sleep(0.0 if peer.channel.agreed and not frame else RETRY_S)

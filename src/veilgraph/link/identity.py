@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError
+from veilgraph.core.errors import ConfigError, DataError, Fault, ProtocolError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.private_key import PrivateKey, read_key
 from veilgraph.link.revocation import ROOT_SIGNATURES, RevocationList
@@ -124,17 +124,19 @@ def check_signed(
     """
     try:
         peer = x509.load_pem_x509_certificate(certificate)
-        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or _fault_of_role(peer, party, server_name)
+        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or fault_of_role(peer, party, server_name)
         if revoked is not None:
             fault = fault or revoked.fault(peer)
     except _MALFORMED as error:
-        raise ProtocolError(f"{party}'s certificate cannot be read: {error}") from error
+        raise ProtocolError(f"{party}'s certificate cannot be read: {error}", code="unreadable", party=party) from error
     if fault:
-        raise ProtocolError(f"{party}'s certificate {fault}")
+        raise ProtocolError(f"{party}'s certificate {fault}", code=fault.code, party=party)
     try:
         _verify(peer.public_key(), signature, message)
     except (InvalidSignature, ValueError) as error:
-        raise ProtocolError(f"{party}'s signature is not by the key of {party}'s certificate") from error
+        raise ProtocolError(
+            f"{party}'s signature is not by the key of {party}'s certificate", code="signature", party=party
+        ) from error
 
 
 def load_identity(
@@ -158,12 +160,15 @@ def load_identity(
     private = read_key(key, passphrase)
     try:
         if own.public_key() != private.public_key():
-            raise DataError(f"{key} is not the key of the certificate in {certificate}; take both from one startup kit")
+            raise DataError(
+                f"{key} is not the key of the certificate in {certificate}; take both from one startup kit",
+                code="key-pair",
+            )
         fault = _fault(own, roots)
     except _MALFORMED as error:
-        raise DataError(f"{certificate}: the certificate cannot be read: {error}") from error
+        raise DataError(f"{certificate}: the certificate cannot be read: {error}", code="unreadable") from error
     if fault:
-        raise DataError(f"{certificate}: the certificate {fault} (root: {root})")
+        raise DataError(f"{certificate}: the certificate {fault} (root: {root})", code=fault.code)
     return Identity(own, private, roots, server_name)
 
 
@@ -177,7 +182,7 @@ def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
     roots = _read_certificates(path, "the project's root certificate")
     for one in roots:
         if fault := _fault_of_root(one):
-            raise DataError(f"{path}: the root certificate {fault}")
+            raise DataError(f"{path}: the root certificate {fault}", code=fault.code)
     return roots
 
 
@@ -196,73 +201,77 @@ def _read_certificates(path: Path, what: str) -> tuple[x509.Certificate, ...]:
         raise DataError(f"{path} does not hold {what} as PEM: {error}") from error
 
 
-def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -> str | None:
+def _fault(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...]) -> Fault | None:
     """What is wrong with a party's certificate at any time and under any name; None if nothing is."""
     if certificate.signature_algorithm_oid not in ROOT_SIGNATURES:
-        return f"is signed with {certificate.signature_algorithm_oid.dotted_string}; use SHA-256 or better, or Ed25519"
+        name = certificate.signature_algorithm_oid.dotted_string
+        return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
     if not any(_issued(certificate, root) for root in roots):
-        return "is of another project: the root certificate did not issue it"
+        return Fault("other-project", "is of another project: the root certificate did not issue it")
     return _fault_of_key(certificate) or _fault_of_use(certificate)
 
 
-def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...], now: datetime) -> str | None:
+def _fault_now(certificate: x509.Certificate, roots: tuple[x509.Certificate, ...], now: datetime) -> Fault | None:
     issuer = next(root for root in roots if _issued(certificate, root))
     for one, whose in ((certificate, ""), (issuer, "was issued by a root certificate that ")):
         if now > one.not_valid_after_utc:
-            return f"{whose}expired on {one.not_valid_after_utc:%Y-%m-%d}; provision the project again"
+            end = f"{one.not_valid_after_utc:%Y-%m-%d}"
+            return Fault("expired", f"{whose}expired on {end}; provision the project again")
         if now < one.not_valid_before_utc:
             start = one.not_valid_before_utc.isoformat()
-            return f"{whose}is valid from {start}, and here it is {now.isoformat()}: compare the clocks"
+            return Fault(
+                "not-yet", f"{whose}is valid from {start}, and here it is {now.isoformat()}: compare the clocks"
+            )
     return None
 
 
-def _fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: str) -> str | None:
+def fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: str) -> Fault | None:
     """No participant's certificate passes for another's: not a holder's for the server's, nor an administrator's."""
     roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
     if roles:
-        return f"is an administrator's ({roles[0].value!r}), not a party's"
+        return Fault("administrator", f"is an administrator's ({roles[0].value!r}), not a party's")
     names = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     expected = server_name if party == SERVER else party
     if names != [expected]:
-        return f"is for {', '.join(map(repr, names)) or 'nobody'}, not {expected!r}"
+        return Fault("other-name", f"is for {', '.join(map(repr, names)) or 'nobody'}, not {expected!r}")
     if party != SERVER and expected == server_name:
-        return f"is the server's, which is no holder; rename the holder {party!r}"
+        return Fault("servers", f"is the server's, which is no holder; rename the holder {party!r}")
     return None
 
 
-def _fault_of_key(certificate: x509.Certificate) -> str | None:
+def _fault_of_key(certificate: x509.Certificate) -> Fault | None:
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey) and key.key_size < MIN_RSA_BITS:
-        return f"has an RSA key of {key.key_size} bits; at least {MIN_RSA_BITS} are needed"
+        return Fault("short-key", f"has an RSA key of {key.key_size} bits; at least {MIN_RSA_BITS} are needed")
     if isinstance(key, ec.EllipticCurvePublicKey) and not isinstance(key.curve, _CURVES):
-        return f"has a key on the curve {key.curve.name}; use a NIST curve of 256 bits or more"
+        return Fault("curve", f"has a key on the curve {key.curve.name}; use a NIST curve of 256 bits or more")
     if not isinstance(key, PublicKey):
-        return "has a key that is neither RSA, nor ECDSA, nor Ed25519"
+        return Fault("key-kind", "has a key that is neither RSA, nor ECDSA, nor Ed25519")
     return None
 
 
-def _fault_of_use(certificate: x509.Certificate) -> str | None:
+def _fault_of_use(certificate: x509.Certificate) -> Fault | None:
     """A party's certificate is for signing and for nothing else that matters here."""
     for extension in certificate.extensions:
         match extension.value:
             case x509.BasicConstraints(ca=True):
-                return "is a certificate authority's, not a party's"
+                return Fault("authority", "is a certificate authority's, not a party's")
             case x509.KeyUsage(digital_signature=False):
-                return "may not be used for signatures"
+                return Fault("not-for-signing", "may not be used for signatures")
             case x509.UnrecognizedExtension() if extension.critical:
-                return f"demands the unknown extension {extension.oid.dotted_string}"
+                return Fault("extension", f"demands the unknown extension {extension.oid.dotted_string}")
     return None
 
 
-def _fault_of_root(root: x509.Certificate) -> str | None:
+def _fault_of_root(root: x509.Certificate) -> Fault | None:
     try:
         if not any(
             isinstance(extension.value, x509.BasicConstraints) and extension.value.ca for extension in root.extensions
         ):
-            return "is not a certificate authority's"
+            return Fault("no-authority", "is not a certificate authority's")
         return _fault_of_key(root)
     except _MALFORMED as error:
-        return f"cannot be read: {error}"
+        return Fault("unreadable", f"cannot be read: {error}")
 
 
 def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:

@@ -64,11 +64,16 @@ class Mailbox:
             if tag in unread or not self._mark_used(sender, tag):
                 if tag in unread:
                     self._remove(sender, tag)
-                self._failures[sender] = ProtocolError(f"{sender} used the tag {tag} twice")
+                self._failures[sender] = ProtocolError(
+                    f"{sender} used the tag {tag} twice", code="tag-again", key=tag, party=sender
+                )
             elif self._unread_bytes[sender] + _cost(tensor) > self._max_unread_bytes:
                 self._failures[sender] = ProtocolError(
                     f"with {tag}, {sender} has sent more than {self._max_unread_bytes} bytes that {self._owner} "
-                    "has not asked for; do both run the same release?"
+                    "has not asked for; do both run the same release?",
+                    code="unread",
+                    value=self._max_unread_bytes,
+                    party=sender,
                 )
             else:
                 unread[tag] = tensor
@@ -92,7 +97,10 @@ class Mailbox:
                 remaining_s = deadline - time.monotonic()
                 if remaining_s <= 0:
                     raise LinkTimeout(
-                        f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
+                        f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it",
+                        key=tag,
+                        value=timeout_s,
+                        party=sender,
                     )
                 self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
             return self._remove(sender, tag)
@@ -124,7 +132,12 @@ class Mailbox:
 
     def _unread_from(self, sender: PartyId) -> dict[Tag, Tensor]:
         if sender not in self._unread:
-            raise ProtocolError(f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}")
+            raise ProtocolError(
+                f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}",
+                code="no-link",
+                value=sender,
+                party=sender,
+            )
         return self._unread[sender]
 
     def _remove(self, sender: PartyId, tag: Tag) -> Tensor:
@@ -146,9 +159,14 @@ class Mailbox:
         failure = self._failures.get(sender)
         if failure is not None:
             # A new error for every waiter: threads must not share one traceback.
-            raise failure.told(f"{self._owner} cannot receive {tag} from {sender}: {failure}") from failure
+            raise failure.told(f"{self._owner} cannot receive {tag} from {sender}: {failure}", sender) from failure
         if self._closed:
-            raise LinkError(f"{self._owner} cannot receive {tag} from {sender}: its own link is closed")
+            raise LinkError(
+                f"{self._owner} cannot receive {tag} from {sender}: its own link is closed",
+                code="closed",
+                key=tag,
+                party=sender,
+            )
 
 
 def _cost(tensor: Tensor) -> int:

@@ -32,7 +32,7 @@ class MemoryHub(Network):
     ) -> None:
         names = tuple(parties)
         if len(set(names)) < len(names):
-            raise ConfigError(f"parties {', '.join(names)}: every party needs a name of its own")
+            raise ConfigError(f"parties: {', '.join(names)}: every party needs a name of its own")
         self._mailboxes = {name: Mailbox(name, [other for other in names if other != name]) for name in names}
         super().__init__({name: MemoryLink(self, name, timeout_s) for name in names})
         self._gone: dict[PartyId, PeerFailed] = {}
@@ -60,7 +60,7 @@ class MemoryHub(Network):
             ProtocolError: no such party.
         """
         self._check_known(party)
-        failure = PeerFailed(f"{party} failed with {type(error).__name__}")
+        failure = PeerFailed(f"{party} failed with {type(error).__name__}", party=party)
         failure.__cause__ = error
         with self._lock:
             self._gone.setdefault(party, failure)
@@ -70,7 +70,7 @@ class MemoryHub(Network):
 
     def leave(self, party: PartyId) -> None:
         """Takes ``party`` off the hub; what it sent before can still be received."""
-        failure = PeerFailed(f"{party} closed its link")
+        failure = PeerFailed(f"{party} closed its link", code="closed", party=party)
         with self._lock:
             self._gone.setdefault(party, failure)
         for name, mailbox in self._mailboxes.items():
@@ -83,14 +83,16 @@ class MemoryHub(Network):
         """Puts a message into the mailbox of ``to``; see ``Link.send``."""
         self._check_known(to)
         if to == sender:
-            raise ProtocolError(f"{sender} cannot send {tag} to itself")
+            raise ProtocolError(f"{sender} cannot send {tag} to itself", code="no-link", value=to, party=to)
         tensor = sendable(tag, tensor, self._max_message_bytes)
         with self._lock:
             own, failure = self._gone.get(sender), self._gone.get(to)
         if own is not None:
-            raise LinkError(f"{sender} cannot send {tag} to {to}: {own}")
+            raise LinkError(f"{sender} cannot send {tag} to {to}: {own}", code="closed", key=tag, party=to)
         if failure is not None:
-            raise PeerFailed(f"{sender} cannot send {tag} to {to}: {failure}") from failure
+            raise PeerFailed(
+                f"{sender} cannot send {tag} to {to}: {failure}", code="closed", key=tag, party=to
+            ) from failure
         self._mailboxes[to].put(sender, tag, tensor)
 
     def take(self, party: PartyId, sender: PartyId, tag: Tag, timeout_s: float) -> Tensor:
@@ -103,7 +105,12 @@ class MemoryHub(Network):
 
     def _check_known(self, party: PartyId) -> None:
         if party not in self._mailboxes:
-            raise ProtocolError(f"there is no party {party!r}; the hub has {', '.join(self._mailboxes)}")
+            raise ProtocolError(
+                f"there is no party {party!r}; the hub has {', '.join(self._mailboxes)}",
+                code="no-link",
+                value=party,
+                party=party,
+            )
 
 
 class MemoryLink:

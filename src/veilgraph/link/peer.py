@@ -105,7 +105,7 @@ class Peer:
         try:
             new = self._use(frame)
         except LinkError as error:
-            self.fail(ProtocolError(f"{self.name} sent what cannot be used: {error}"))
+            self.fail(ProtocolError(f"{self.name} sent what cannot be used: {error}", code=error.code, party=self.name))
         else:
             if new:
                 self._is_alive()
@@ -132,7 +132,7 @@ class Peer:
         if self._alive_at is None:
             limit = self._connect_s
             doubt = self._doubt and f"; a hello in its name was refused: {self._doubt}"
-        self.fail(PeerFailed(f"{self.name} gave no sign of life for {limit:g} s{doubt}"))
+        self.fail(PeerFailed(f"{self.name} gave no sign of life for {limit:g} s{doubt}", code="silent"))
 
     def fail(self, error: LinkError) -> None:
         """Ends the session with the peer; its first failure is kept."""
@@ -154,7 +154,7 @@ class Peer:
             case FrameKind.PING:
                 return self.channel.renews(frame)
             case FrameKind.STOPPED:
-                self.fail(PeerFailed(f"{self.name} {_farewell(frame.content)}"))
+                self.fail(PeerFailed(f"{self.name} {_farewell(frame.content)}", code="stopped"))
                 return True
 
     def _confirm(self, extra: bytes) -> bool:
@@ -170,11 +170,11 @@ class Peer:
 def _unpacked(greeting: object) -> tuple[Buffer, Buffer]:
     """A hello, and what came with it."""
     if not isinstance(greeting, Buffer) or len(greeting) < _LENGTH.size:
-        raise ProtocolError("a greeting without a hello")
+        raise ProtocolError("a greeting without a hello", code="hello-size", value=0)
     (size,) = _LENGTH.unpack_from(greeting)
     view = memoryview(greeting)[_LENGTH.size :]
     if size > len(view):
-        raise ProtocolError(f"a hello of {size} bytes, of which {len(view)} came")
+        raise ProtocolError(f"a hello of {size} bytes, of which {len(view)} came", code="hello-size", value=size)
     return view[:size], view[size:]
 
 

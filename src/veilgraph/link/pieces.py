@@ -99,9 +99,15 @@ class Assembly:
 
     def _begin(self, frame: Frame) -> None:
         if self._missing or frame.number != self._number + 1:
-            raise ProtocolError(f"message {frame.number} before the end of message {self._number}")
+            raise ProtocolError(
+                f"message {frame.number} before the end of message {self._number}", code="order", value=frame.number
+            )
         if not HEADER_BYTES <= frame.total <= self._max_message_bytes:
-            raise ProtocolError(f"a message of {frame.total} bytes came, the limit is {self._max_message_bytes}")
+            raise ProtocolError(
+                f"a message of {frame.total} bytes came, the limit is {self._max_message_bytes}",
+                code="too-large",
+                value=frame.total,
+            )
         self._data = torch.empty(frame.total - HEADER_BYTES, dtype=torch.uint8)
         self._missing = set(range(_count(frame.total, self._piece_bytes)))
         self._number, self._total = frame.number, frame.total
@@ -113,14 +119,20 @@ class Assembly:
         if frame.index == 0:
             self._header, content = bytes(content[:HEADER_BYTES]), content[HEADER_BYTES:]
         if content.nbytes != end - start or self._data is None:
-            raise ProtocolError(f"piece {frame.index} of message {frame.number} has not the bytes of its place")
+            raise ProtocolError(
+                f"piece {frame.index} of message {frame.number} has not the bytes of its place",
+                code="piece-size",
+                value=frame.index,
+            )
         self._data.numpy().data[start:end] = content
         self._missing.discard(frame.index)
 
     def _check_place(self, frame: Frame) -> None:
         same = frame.total == self._total or frame.number < self._number
         if not same or frame.index >= _count(frame.total, self._piece_bytes):
-            raise ProtocolError(f"piece {frame.index} does not belong to message {frame.number}")
+            raise ProtocolError(
+                f"piece {frame.index} does not belong to message {frame.number}", code="piece", value=frame.index
+            )
 
 
 def frame_sizes(total: int, piece_bytes: int) -> Iterator[int]:

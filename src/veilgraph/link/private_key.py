@@ -23,7 +23,7 @@ from veilgraph.core.randomness import SEED_BYTES, SecretSource, system_secrets
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
-_COST, _BLOCK_SIZE, _PARALLEL = 1 << 14, 8, 5
+COST, _BLOCK_SIZE, _PARALLEL = 1 << 14, 8, 5
 """16 MiB and a fifth of a second."""
 
 _IV_BYTES: Final = 16
@@ -75,10 +75,10 @@ def sealed_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = syste
         secrets: gives salt and initial vector.
     """
     salt, vector = secrets(SEED_BYTES), secrets(_IV_BYTES)
-    secret = Scrypt(salt, algorithms.AES256.key_size // 8, _COST, _BLOCK_SIZE, _PARALLEL).derive(passphrase)
+    secret = Scrypt(salt, algorithms.AES256.key_size // 8, COST, _BLOCK_SIZE, _PARALLEL).derive(passphrase)
     padder, encryptor = PKCS7(128).padder(), Cipher(algorithms.AES256(secret), modes.CBC(vector)).encryptor()
     plain = padder.update(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())) + padder.finalize()
-    costs = (_der(_INTEGER, _integer(number)) for number in (_COST, _BLOCK_SIZE, _PARALLEL))
+    costs = (_der(_INTEGER, _integer(number)) for number in (COST, _BLOCK_SIZE, _PARALLEL))
     derivation = _der(_SEQUENCE, _der(_OBJECT, _SCRYPT), _der(_SEQUENCE, _der(_OCTETS, salt), *costs))
     encryption = _der(_SEQUENCE, _der(_OBJECT, _AES256_CBC), _der(_OCTETS, vector))
     algorithm = _der(_SEQUENCE, _der(_OBJECT, _PBES2), _der(_SEQUENCE, derivation, encryption))

@@ -90,7 +90,9 @@ class RecordedLink(Wrapper):
             ConfigError: the link was made without ``keep_transcript``.
         """
         if self._transcript is None:
-            raise ConfigError(f"the link of {self.party} keeps no transcript; make it with keep_transcript=True")
+            raise ConfigError(
+                f"keep_transcript=False: the link of {self.party} keeps none; make it with keep_transcript=True"
+            )
         with self._lock:
             return tuple(self._transcript)
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import Fault, ProtocolError
 
 MAX_LIST_BYTES: Final = 48 << 10
 """Of a list as PEM, read before anything in it: some 700 certificates, and fits into a handshake."""
@@ -73,29 +73,34 @@ class RevocationList:
         if len(pem) > MAX_LIST_BYTES or not pem.startswith(_BEGIN):
             raise ProtocolError(
                 f"a list of revoked certificates is PEM of at most {MAX_LIST_BYTES} bytes; here are {len(pem)} bytes "
-                f"that begin with {pem[: len(_BEGIN)]!r}"
+                f"that begin with {pem[: len(_BEGIN)]!r}",
+                code="not-a-list",
+                value=len(pem),
             )
         try:
             crl = x509.load_pem_x509_crl(pem)
-            if fault := _fault(crl, roots):
-                raise ProtocolError(f"the list of revoked certificates {fault}")
+            if fault := fault_of_list(crl, roots):
+                raise ProtocolError(f"the list of revoked certificates {fault}", code=fault.code)
             number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
             next_update, alone = crl.next_update_utc, crl.public_bytes(Encoding.PEM)
             revoked = {entry.serial_number: entry.revocation_date_utc for entry in reversed(list(crl))}
         except (*_MALFORMED, x509.ExtensionNotFound) as error:
-            raise ProtocolError(f"the list of revoked certificates cannot be read: {error}") from error
+            raise ProtocolError(
+                f"the list of revoked certificates cannot be read: {error}", code="unreadable"
+            ) from error
         if next_update is None:
             raise ProtocolError("the list of revoked certificates does not say when the next one comes")
         return cls(alone, number, next_update, revoked)
 
-    def fault(self, certificate: x509.Certificate) -> str | None:
+    def fault(self, certificate: x509.Certificate) -> Fault | None:
         """What is wrong with a certificate that this list names; None if it does not."""
         since = self.revoked.get(certificate.serial_number)
         if since is None:
             return None
-        return (
+        return Fault(
+            "revoked",
             f"(serial {certificate.serial_number:x}) was revoked on {since:%Y-%m-%d}; its owner makes a new key with "
-            "veilgraph cert request, and has it signed"
+            "veilgraph cert request, and has it signed",
         )
 
     def follows(self, other: RevocationList | None) -> bool:
@@ -109,30 +114,37 @@ class RevocationList:
         if self.number == other.number:
             raise ProtocolError(
                 f"there are two lists of revoked certificates with number {self.number}: the authority must know the "
-                "one that is installed before it makes another; give it startup/revoked.pem of this kit as revoked.pem"
+                "one that is installed before it makes another; give it startup/revoked.pem of this kit as revoked.pem",
+                code="revocation-fork",
+                value=self.number,
             )
         older, newer = sorted((self, other), key=lambda one: one.number)
         if missing := older.revoked.keys() - newer.revoked.keys():
             raise ProtocolError(
                 f"list {newer.number} of revoked certificates no longer has serial {min(missing):x} of list "
-                f"{older.number}; what was revoked stays so: revoke it again by --serial"
+                f"{older.number}; what was revoked stays so: revoke it again by --serial",
+                code="revocation-undone",
+                value=newer.number,
             )
         return self is newer
 
 
-def _fault(crl: x509.CertificateRevocationList, roots: tuple[x509.Certificate, ...]) -> str | None:
+def fault_of_list(crl: x509.CertificateRevocationList, roots: tuple[x509.Certificate, ...]) -> Fault | None:
     """What is wrong with a list; None if nothing is."""
     if crl.signature_algorithm_oid not in ROOT_SIGNATURES:
-        return f"is signed with {crl.signature_algorithm_oid.dotted_string}; use SHA-256 or better, or Ed25519"
+        name = crl.signature_algorithm_oid.dotted_string
+        return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
     if not any(_signed(crl, root) for root in roots):
-        return "is of another project: the root certificate did not sign it"
+        return Fault("other-project", "is of another project: the root certificate did not sign it")
     for extension in crl.extensions:
         if extension.critical:
-            return f"demands the extension {extension.oid.dotted_string}, which is not known here"
+            name = extension.oid.dotted_string
+            return Fault("extension", f"demands the extension {name}, which is not known here")
     for entry in crl:
         for of_entry in entry.extensions:
             if of_entry.critical:
-                return f"demands the extension {of_entry.oid.dotted_string} for serial {entry.serial_number:x}"
+                name = of_entry.oid.dotted_string
+                return Fault("extension", f"demands the extension {name} for serial {entry.serial_number:x}")
     return None
 
 

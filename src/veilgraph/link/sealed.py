@@ -67,7 +67,7 @@ class SealedLink(Wrapper):
         max_message_bytes: int = MAX_MESSAGE_BYTES - SEALING_BYTES,
     ) -> None:
         if len({link.party, *peers}) < 1 + len(peers):
-            raise ConfigError(f"peers {', '.join(peers)} of {link.party}: name every other party once")
+            raise ConfigError(f"peers: {', '.join(peers)} of {link.party}: name every other party once")
         super().__init__(link)
         self._channels = {peer: Channel(identity, link.party, peer, session, secrets=secrets) for peer in peers}
         self._max_message_bytes = max_message_bytes
@@ -89,7 +89,7 @@ class SealedLink(Wrapper):
             return
         with self._establishing:
             if self._failure is not None:
-                raise type(self._failure)(str(self._failure)) from self._failure
+                raise self._failure.told(str(self._failure)) from self._failure
             if self._established:
                 return
             try:
@@ -119,7 +119,7 @@ class SealedLink(Wrapper):
         try:
             return self._open(sender, tag, frame)
         except ProtocolError as error:
-            raise ProtocolError(f"{self.party} cannot open {tag} from {sender}: {error}") from error
+            raise error.told(f"{self.party} cannot open {tag} from {sender}: {error}", sender) from error
 
     def _seal(self, channel: Channel, tag: Tag, tensor: Tensor) -> Tensor:
         message = Outgoing(channel, *encode(tag, tensor, self._max_message_bytes), SEGMENT_BYTES)
@@ -129,7 +129,9 @@ class SealedLink(Wrapper):
     def _open(self, sender: PartyId, tag: Tag, sealed: Tensor) -> Tensor:
         """Opens one message; nothing of it is returned, or remembered, unless all of it is as it was sealed."""
         if sealed.dtype != torch.uint8 or sealed.ndim != 1 or sealed.numel() < FRAME_BYTES:
-            raise ProtocolError(f"{sealed.dtype} {list(sealed.shape)} came, a sealed message was expected")
+            raise ProtocolError(
+                f"{sealed.dtype} {list(sealed.shape)} came, a sealed message was expected", code="unsealed"
+            )
         opened: list[tuple[Tag, Tensor]] = []
         assembly: Assembly | None = None
         number = 0
@@ -139,12 +141,14 @@ class SealedLink(Wrapper):
                 number = frame.number
                 assembly = Assembly(lambda *it: opened.append(it), self._max_message_bytes, SEGMENT_BYTES, number)
             if frame.kind != FrameKind.PIECE or frame.index != index or not assembly.take(frame):
-                raise ProtocolError(f"a sealed {frame.kind.name.lower()} came that is no part of this message")
+                raise ProtocolError(
+                    f"a sealed {frame.kind.name.lower()} came that is no part of this message", code="piece"
+                )
         if not opened or opened[0][0] != tag:
-            raise ProtocolError(f"it holds {opened[0][0] if opened else 'only a part of a message'}")
+            raise ProtocolError(f"it holds {opened[0][0] if opened else 'only a part of a message'}", code="other-tag")
         with self._opening:
             if not self._opened[sender].add(number):
-                raise ProtocolError(f"message number {number} came again")
+                raise ProtocolError(f"message number {number} came again", code="replay", value=number)
         return opened[0][1]
 
     def _shake_hands(self) -> None:
@@ -158,9 +162,11 @@ class SealedLink(Wrapper):
             try:
                 frame = channel.open(self._hear(peer, _CONFIRMATION_ROUND))
             except ProtocolError as error:
-                raise ProtocolError(f"{self.party} cannot open {peer}'s confirmation: {error}") from error
+                raise error.told(f"{self.party} cannot open {peer}'s confirmation: {error}", peer) from error
             if frame.kind != FrameKind.CONFIRMATION:
-                raise ProtocolError(f"{peer} sent a sealed {frame.kind.name.lower()}, expected its confirmation")
+                raise ProtocolError(
+                    f"{peer} sent a sealed {frame.kind.name.lower()}, expected its confirmation", code="unconfirmed"
+                )
 
     def _tell(self, peer: PartyId, frame: bytes) -> None:
         """Sends the next round of the handshake."""
@@ -173,12 +179,17 @@ class SealedLink(Wrapper):
         if frame.dtype != torch.uint8 or frame.ndim != 1 or frame.numel() > MAX_HELLO_BYTES:
             raise ProtocolError(
                 f"{peer} sent {frame.dtype} {list(frame.shape)} as round {round_} of the handshake, "
-                f"expected at most {MAX_HELLO_BYTES} bytes"
+                f"expected at most {MAX_HELLO_BYTES} bytes",
+                code="hello-size",
             )
         content = frame.numpy().tobytes()
         if content.startswith(_REFUSAL):
             # Nobody vouches for this text: shown as quoted, and short.
-            raise ProtocolError(f"{peer} refused {self.party}'s handshake: {content[len(_REFUSAL) :][:300]!r}")
+            raise ProtocolError(
+                f"{peer} refused {self.party}'s handshake: {content[len(_REFUSAL) :][:300]!r}",
+                code="refused",
+                party=peer,
+            )
         return content
 
     def _refuse(self, error: LinkError) -> None:

@@ -93,13 +93,18 @@ class SocketLink:
         """
         if to not in self._sockets:
             raise ProtocolError(
-                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._sockets)}"
+                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._sockets)}",
+                code="no-link",
+                value=to,
+                party=to,
             )
         header, data = encode(tag, tensor, self._max_message_bytes)
         connection = self._sockets[to]
         with self._sending[to]:
             if self._closed:
-                raise LinkError(f"{self._party} cannot send {tag} to {to}: its own link is closed")
+                raise LinkError(
+                    f"{self._party} cannot send {tag} to {to}: its own link is closed", code="closed", key=tag, party=to
+                )
             try:
                 if data.nbytes <= _ONE_WRITE_BYTES:
                     connection.sendall(header + data)
@@ -110,10 +115,16 @@ class SocketLink:
                 _drop(connection)  # part of the message may be written: nothing can follow it
                 raise LinkTimeout(
                     f"{self._party} cannot send {tag} to {to}: it did not take {data.nbytes} bytes of data "
-                    f"in {self._timeout_s:g} s"
+                    f"in {self._timeout_s:g} s",
+                    code="not-taken",
+                    key=tag,
+                    value=data.nbytes,
+                    party=to,
                 ) from error
             except OSError as error:
-                raise PeerFailed(f"{self._party} cannot send {tag} to {to}: it is gone ({error})") from error
+                raise PeerFailed(
+                    f"{self._party} cannot send {tag} to {to}: it is gone ({error})", code="closed", key=tag, party=to
+                ) from error
 
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
@@ -148,11 +159,11 @@ class SocketLink:
                 tag, tensor = read_message(fill, self._max_message_bytes)
                 self._mailbox.put(peer, tag, tensor)
         except ProtocolError as error:
-            failure = ProtocolError(f"{peer} sent what cannot be decoded: {error}")
+            failure = error.told(f"{peer} sent what cannot be decoded: {error}", peer)
         except LinkError as error:
             failure = error
         except OSError as error:
-            failure = PeerFailed(f"the connection with {peer} broke ({error})")
+            failure = PeerFailed(f"the connection with {peer} broke ({error})", code="closed")
         finally:
             _drop(connection)
             self._mailbox.fail(peer, failure)
@@ -195,7 +206,7 @@ def _fill(connection: socket.socket, peer: PartyId, view: memoryview) -> None:
             continue
         if count == 0:
             where = f"after {arrived} of {len(view)} expected bytes" if arrived else "between two reads"
-            raise PeerFailed(f"{peer} closed the connection {where}")
+            raise PeerFailed(f"{peer} closed the connection {where}", code="closed")
         arrived += count
 
 

@@ -33,7 +33,12 @@ def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tupl
     try:
         data = _read_payload(fill, header.payload_bytes)
     except (MemoryError, RuntimeError) as error:  # torch reports a failed allocation as a RuntimeError
-        raise LinkError(f"no memory for {header.tag} of {header.payload_bytes} bytes ({error})") from error
+        raise LinkError(
+            f"no memory for {header.tag} of {header.payload_bytes} bytes ({error})",
+            code="memory",
+            key=header.tag,
+            value=header.payload_bytes,
+        ) from error
     return header.tag, build_tensor(header, data)
 
 

@@ -138,7 +138,7 @@ def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, s
         last = group[-1]
         before_masks, total = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
         for position, holder in enumerate(group):
-            mask, share = _masks(seeds[holder], level, group, words, step, round_, with_share=holder != last)
+            mask, share = masks_of_level(seeds[holder], level, group, words, step, round_, with_share=holder != last)
             if position:
                 total = total ^ level.product.cross(before_masks, mask)
             before_masks = before_masks ^ mask
@@ -179,7 +179,7 @@ def multiply(
     words = next(iter(operands.values())).shape[-1]
     masks = {}
     for group, operand in operands.items():
-        masks[group] = _masks(seed, level, group, words, step, round_, with_share=party != group[-1])
+        masks[group] = masks_of_level(seed, level, group, words, step, round_, with_share=party != group[-1])
         broadcast(link, _others(group, party), tag, operand ^ masks[group][0])
     completes = sum(group[-1] == party for group in operands)
     if completes:
@@ -203,7 +203,7 @@ def _others(group: Sequence[PartyId], party: PartyId) -> list[PartyId]:
     return [holder for holder in group if holder != party]
 
 
-def _masks(
+def masks_of_level(
     seed: bytes,
     level: Level,
     group: Group,

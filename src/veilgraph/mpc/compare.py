@@ -120,9 +120,11 @@ class _Side:
 
     def __init__(self, link: Link, holders: Sequence[PartyId], dtype: torch.dtype) -> None:
         if len(holders) < 2 or len(set(holders)) < len(holders):
-            raise ConfigError(f"holders {', '.join(holders)}: a secure maximum needs two or more, each named once")
+            raise ConfigError(f"holders: {', '.join(holders)}: a secure maximum needs two or more, each named once")
         if dtype not in INTEGERS:
-            raise ConfigError(f"a secure maximum of {dtype} is not possible; use torch.float32 or torch.float64")
+            raise ConfigError(
+                f"dtype={dtype}: a secure maximum of it is not possible; use torch.float32 or torch.float64"
+            )
         self._link, self._holders, self._dtype = link, tuple(holders), dtype
         self._comparing, self._winning = comparison_levels(holders, dtype), win_levels(holders)
 
@@ -130,7 +132,7 @@ class _Side:
         """The exchanges of one block of one maximum as rounds of tags."""
         if not 0 <= round_ < ROUNDS:
             raise ConfigError(
-                f"round {round_} of a secure maximum must be from 0 to {ROUNDS - 1}; count it in the step"
+                f"round={round_} of a secure maximum must be from 0 to {ROUNDS - 1}; count it in the step"
             )
         exchanges = len(self._comparing) + len(self._winning)
         first = (block * ROUNDS + round_) * exchanges
@@ -174,7 +176,7 @@ class SecureMax(_Side):
         """
         if values.dtype != self._dtype or values.isnan().any():
             raise DataError(
-                f"{self._link.party}'s values for the secure maximum of step {step}, round {round_} must be "
+                f"party {self._link.party!r}: values: for the secure maximum of step {step}, round {round_} must be "
                 f"{self._dtype} without NaN; got {values.dtype} with {int(values.isnan().sum())} NaN"
             )
         codes = order_codes(values).reshape(-1)
@@ -291,6 +293,8 @@ class MaxServer(_Side):
         maximum = from_order_codes(unpacked(add(pieces.values()), entries, self._dtype), self._dtype)
         if maximum.isnan().any():
             raise ProtocolError(
-                f"what {', '.join(self._holders)} sent as the maximum of step {step}, round {round_} has no value"
+                f"what {', '.join(self._holders)} sent as the maximum of step {step}, round {round_} has no value",
+                code="no-maximum",
+                value=step,
             )
         return maximum.reshape(tuple(shape))

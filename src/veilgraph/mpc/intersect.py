@@ -96,7 +96,7 @@ def align_holder(
         ProtocolError: another party sent something that is not a curve point, or lost, added or doubled something.
         LinkError: as ``Link.send`` and ``Link.receive``.
     """
-    _check_ids(link.party, ids)
+    check_ids(link.party, ids)
     ring = _Ring(link, holders, secrets, stated or {})
     order = expand(secrets(SEED_BYTES), "order", (len(ids),)).argsort()
     ring.send_own([ids[row] for row in order.tolist()])
@@ -105,12 +105,18 @@ def align_holder(
     ascending = tokens.argsort()
     tokens = tokens[ascending]
     if not _is_ascending(tokens):
-        raise ProtocolError(f"{ring.previous} returned the points of {link.party} with one of them twice")
+        raise ProtocolError(
+            f"{ring.previous} returned the points of {link.party} with one of them twice",
+            code="points-twice",
+            party=ring.previous,
+        )
     link.send(SERVER, Tag(Kind.ID_TOKENS), _to_tensor(tokens))
     common = _receive_tokens(link, SERVER, Tag(Kind.COMMON_IDS))
     found = np.searchsorted(tokens, common)
     if not np.array_equal(tokens[found.clip(max=len(tokens) - 1)], common):
-        raise ProtocolError(f"{SERVER} sent {link.party} common ids that {link.party} does not have")
+        raise ProtocolError(
+            f"{SERVER} sent {link.party} common ids that {link.party} does not have", code="foreign-ids", party=SERVER
+        )
     _check_any(common, holders)
     rows = order[torch.from_numpy(ascending[found])]
     return Alignment(rows, _identity(common), {holder: set_sizes[holder] for holder in holders})
@@ -146,7 +152,7 @@ class _Ring:
         self._link = link
         self._next = holders[(place + 1) % len(holders)]
         self._owners = [holders[place - passed] for passed in range(len(holders))]
-        blind, seal = _random_scalar(secrets), _random_scalar(secrets)
+        blind, seal = random_scalar(secrets), random_scalar(secrets)
         self._blind, self._seal, self._key = _Key(blind), _Key(seal), _Key(blind * seal % _GROUP_ORDER)
 
     def send_own(self, ids: Sequence[str]) -> None:
@@ -175,7 +181,11 @@ class _Ring:
                 if rows > PIECE_ROWS or sizes[owner] > self._most[owner]:
                     raise ProtocolError(
                         f"{self.previous} sent {self._link.party} {rows} points at once, {sizes[owner]} in all; "
-                        f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}"
+                        f"the limits are {PIECE_ROWS} and {self._most[owner]} for the ids of {owner}",
+                        code="too-many-ids",
+                        key=owner,
+                        value=sizes[owner],
+                        party=self.previous,
                     )
                 if rows == PIECE_ROWS:
                     longer.append(passed)
@@ -203,7 +213,11 @@ class _Ring:
         try:
             return key.multiply([row.tobytes() for row in piece.numpy()])
         except RuntimeError as error:
-            raise ProtocolError(f"{self.previous} sent {self._link.party} bytes that are no point of P-256") from error
+            raise ProtocolError(
+                f"{self.previous} sent {self._link.party} bytes that are no point of P-256",
+                code="no-point",
+                party=self.previous,
+            ) from error
 
 
 class _Key:
@@ -232,36 +246,65 @@ def _load_library() -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             "private alignment needs the package openmined_psi: pip install openmined_psi, with a Python below 3.14, "
-            "for which it has wheels; or bring the same ids into the same order at all holders by other means"
+            "for which it has wheels; or bring the same ids into the same order at all holders by other means",
+            code="not-installed",
+            key="openmined_psi",
         ) from error
 
 
-def _random_scalar(secrets: SecretSource) -> int:
+def random_scalar(secrets: SecretSource) -> int:
     """Uniform in [1, order)."""
     return 1 + int.from_bytes(secrets(_SCALAR_SOURCE_BYTES), "big") % (_GROUP_ORDER - 1)
 
 
-def _check_ids(party: PartyId, ids: Sequence[str]) -> None:
+def check_ids(party: PartyId, ids: Sequence[str]) -> None:
     """Refuses ids that cannot be aligned. The messages name rows, never ids: they may be read elsewhere."""
     if not 1 <= len(ids) <= MAX_IDS:
-        raise DataError(f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible")
+        raise DataError(
+            f"{party} has {len(ids)} ids to align; between 1 and {MAX_IDS} are possible",
+            code="count-of-ids",
+            key="ids",
+            value=len(ids),
+            party=party,
+        )
     rows: dict[str, int] = {}
     for row, value in enumerate(ids):
         if not isinstance(value, str) or not value:
-            raise DataError(f"{party}'s id in row {row} is empty or no text; give every row an id or leave it out")
+            raise DataError(
+                f"{party}'s id in row {row} is empty or no text; give every row an id or leave it out",
+                code="empty-id",
+                key="ids",
+                value=row,
+                party=party,
+            )
         if (first := rows.setdefault(value, row)) != row:
-            raise DataError(f"{party}'s rows {first} and {row} have the same id; keep one row per id")
+            raise DataError(
+                f"{party}'s rows {first} and {row} have the same id; keep one row per id",
+                code="id-twice",
+                key="ids",
+                value=row,
+                party=party,
+            )
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{party}'s id in row {row} is not Unicode text; read the file as UTF-8") from error
+            raise DataError(
+                f"{party}'s id in row {row} is not Unicode text; read the file as UTF-8",
+                code="not-unicode",
+                key="ids",
+                value=row,
+                party=party,
+            ) from error
 
 
 def _check_any(common: Tokens, holders: Sequence[PartyId]) -> None:
     if not len(common):
         raise DataError(
             f"no id is common to {', '.join(holders)}: ids are compared as text, exactly (spaces, case and "
-            "leading zeros count); write them in the same form at all holders"
+            "leading zeros count); write them in the same form at all holders",
+            code="no-common-id",
+            key="ids",
+            value=list(holders),
         )
 
 
@@ -274,7 +317,12 @@ def _receive_tokens(link: Link, sender: PartyId, tag: Tag) -> Tokens:
     tensor = receive_as(link, sender, tag, [None, TOKEN_BYTES], torch.uint8)
     tokens = tensor.numpy().view(_TOKEN_DTYPE).reshape(-1)
     if not _is_ascending(tokens):
-        raise ProtocolError(f"{sender} sent {link.party} {tag} out of order: tokens ascend, and each comes once")
+        raise ProtocolError(
+            f"{sender} sent {link.party} {tag} out of order: tokens ascend, and each comes once",
+            code="order",
+            key=tag,
+            party=sender,
+        )
     return tokens
 
 

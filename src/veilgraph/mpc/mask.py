@@ -74,7 +74,9 @@ class PairwiseMasks:
             try:
                 secret = private.exchange(X25519PublicKey.from_public_bytes(received.numpy().tobytes()))
             except ValueError as error:
-                raise ProtocolError(f"{peer} sent {link.party} an invalid X25519 public key: {error}") from error
+                raise ProtocolError(
+                    f"{peer} sent {link.party} an invalid X25519 public key: {error}", code="bad-public-key", party=peer
+                ) from error
             keys[peer] = derive_key(secret, "pairwise/" + "/".join(sorted([link.party, peer])))
         return cls(link.party, keys, secrets(SEED_BYTES) if rounding_key is None else rounding_key)
 
@@ -92,7 +94,7 @@ class PairwiseMasks:
         """As ``mask``, of integers mod 2^``INTEGER_BITS``."""
         totals = [0] * count
         for peer, key in self._keys.items():
-            expanded = _integers(expand(key, f"{purpose}/{step}", (count, _WORDS)))
+            expanded = integers_of(expand(key, f"{purpose}/{step}", (count, _WORDS)))
             sign = 1 if self._party < peer else -1
             totals = [total + sign * each for total, each in zip(totals, expanded, strict=True)]
         return [total % (1 << INTEGER_BITS) for total in totals]
@@ -177,11 +179,16 @@ def sum_integers_among(
     """
     limit, modulus = (1 << (INTEGER_BITS - 1)) // (len(others) + 1), 1 << INTEGER_BITS
     if any(abs(value) >= limit for value in values):
-        raise RangeOverflow(f"{link.party}'s {purpose}: a whole number of more than {limit.bit_length() - 1} bits")
+        raise RangeOverflow(
+            f"{link.party}'s {purpose}: a whole number of more than {limit.bit_length() - 1} bits",
+            key=purpose,
+            value=limit.bit_length() - 1,
+            party=link.party,
+        )
     mask = masks.mask_integers(purpose, tag.step, len(values))
     hidden = _words([(value + own) % modulus for value, own in zip(values, mask, strict=True)])
     pieces = [hidden, *exchange(link, others, tag, hidden).values()]
-    totals = [sum(each) % modulus for each in zip(*map(_integers, pieces), strict=True)]
+    totals = [sum(each) % modulus for each in zip(*map(integers_of, pieces), strict=True)]
     return [total - modulus if total >= modulus >> 1 else total for total in totals]
 
 
@@ -191,7 +198,7 @@ def _words(integers: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.frombuffer(joined, dtype="<i8").reshape(-1, _WORDS).copy())
 
 
-def _integers(words: Tensor) -> list[int]:
+def integers_of(words: Tensor) -> list[int]:
     """What ``_words`` made words of."""
     raw, size = words.numpy().astype("<i8").tobytes(), INTEGER_BITS // 8
     return [int.from_bytes(raw[start : start + size], "little") for start in range(0, len(raw), size)]

@@ -72,7 +72,7 @@ def encode(
         scaled = part * 2.0**bits if factor is None else part.to(torch.float64) * (factor * 2.0**bits)
         smallest, largest = map(float, scaled.aminmax())
         if not (-(2.0**room) < smallest and largest < 2.0**room):  # true for NaN too
-            raise RangeOverflow(_overflow(what, bits, room, remedy))
+            raise RangeOverflow(_overflow(what, bits, room, remedy), key=what, value=room)
         out.copy_(scaled.round_())
     return encoded
 
@@ -88,7 +88,7 @@ def decode(elements: Tensor, bits: int, dtype: torch.dtype, what: str, remedy: s
     for part, out in _parts(elements, decoded):
         smallest, largest = map(int, part.aminmax())
         if largest >= limit or smallest < -limit:
-            raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy))
+            raise RangeOverflow(_overflow(what, bits, 63 - GUARD_BITS, remedy), key=what)
         out.copy_(part.to(torch.float64).mul_(factor * 2.0**-bits))
     return decoded
 

@@ -100,7 +100,7 @@ class SecretRounding:
 
 def _format(dtype: torch.dtype) -> tuple[torch.dtype, int, int]:
     if dtype not in _EXPONENTS:
-        raise DataError(f"values of dtype {dtype} cannot be rounded; give float32 or float64")
+        raise DataError(f"dtype={dtype}: such values cannot be rounded; give float32 or float64")
     return _EXPONENTS[dtype]
 
 

@@ -211,15 +211,15 @@ def from_json(data: object) -> Event:
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in EVENTS:
         raise ConfigError(
-            f"event kind={kind!r} is none of {', '.join(EVENTS)}: an unknown release cannot be accounted for; use the "
-            "version of veilgraph, and the packages, that wrote it"
+            f"kind={kind!r} of an event is none of {', '.join(EVENTS)}: an unknown release cannot be accounted for; "
+            "use the version of veilgraph, and the packages, that wrote it"
         )
     cls = EVENTS[kind]
     needed = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     given = set(data) - {"kind"}
     if given != needed:
         raise ConfigError(
-            f"event of kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(needed)}"
+            f"event: kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(needed)}"
         )
     return cls(**{name: data[name] for name in needed})
 

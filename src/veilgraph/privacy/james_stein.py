@@ -69,6 +69,6 @@ def james_stein(noisy: Tensor, standard_deviation: float, *, positive_part: bool
 def _check_columns(x: Tensor, name: str) -> None:
     if x.shape[-1] < _FEWEST_COLUMNS:
         raise ConfigError(
-            f"mechanism {name} needs rows of at least {_FEWEST_COLUMNS} columns, not {x.shape[-1]}: use gaussian or a "
-            "larger model.dim"
+            f"mechanism={name!r} needs rows of at least {_FEWEST_COLUMNS} columns, not {x.shape[-1]}: use gaussian or "
+            "a larger model.dim"
         )

@@ -143,7 +143,7 @@ class LedgerFile:
         )
         line = _encoded(entry)
         try:
-            _write(self._file, line)
+            write_durably(self._file, line)
         except OSError as error:
             self.close()
             raise RunError(
@@ -180,7 +180,7 @@ def _mended(path: Path) -> list[bytes]:
         if _is_json(lines[-1]):
             file.seek(0, os.SEEK_END)
             lines[-1] += b"\n"
-            _write(file, b"\n")
+            write_durably(file, b"\n")
         else:
             torn = lines.pop()
             file.truncate(path.stat().st_size - len(torn))
@@ -233,7 +233,8 @@ def _encoded(line: _Line) -> bytes:
     return json.dumps(line.model_dump(exclude_defaults=True), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _write(file: FileIO, content: bytes) -> None:
+def write_durably(file: FileIO, content: bytes) -> None:
+    """Writes all of it, on the disk when this returns."""
     if file.write(content) != len(content):
         raise OSError("only a part was written")
     os.fsync(file.fileno())

@@ -156,7 +156,7 @@ def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
     rows = x.to(torch.float64)
     if rows.numel() and not max(-float(rows.min()), float(rows.max())) <= _LARGEST_ENTRY:
         raise RangeOverflow(
-            f"x has an entry that is NaN, infinite or above {_LARGEST_ENTRY:g} in magnitude, and a released row must "
+            f"x: has an entry that is NaN, infinite or above {_LARGEST_ENTRY:g} in magnitude, and a released row must "
             "be finite: lower train.learning_rate or scale the features"
         )
     norms = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)

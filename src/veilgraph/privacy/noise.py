@@ -49,7 +49,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-100, 1e100
 """Between them nothing here overflows or loses bits to subnormal numbers."""
 
 _SIGN_OFF = (1 << 63) - 1
-_PIECE = 1 << 16  # values computed at once, so that temporaries stay small and in the cache
+PIECE = 1 << 16  # values computed at once, so that temporaries stay small and in the cache
 
 
 def granularity(scale: float) -> float:
@@ -60,7 +60,9 @@ def granularity(scale: float) -> float:
     """
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise ConfigError(
-            f"noise scale={scale!r} must lie in [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}]: change clip or multiplier"
+            f"noise scale={scale!r} must lie in [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}]: change clip or multiplier",
+            key="scale",
+            value=scale,
         )
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - GRID_BITS)
 
@@ -85,11 +87,11 @@ def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSo
     pairs = (count + 1) // 2
     seed = source(SEED_BYTES)
     noise = torch.empty(2, pairs, dtype=torch.float64)
-    for start in range(0, pairs, _PIECE):
-        high, low, turn = expand(seed, f"gaussian/{start}", (3, min(_PIECE, pairs - start)))
+    for start in range(0, pairs, PIECE):
+        high, low, turn = expand(seed, f"gaussian/{start}", (3, min(PIECE, pairs - start)))
         radius = _minus_log_uniform(high, low).mul_(2.0).sqrt_().mul_(standard_deviation / step)
         angle = turn.to(torch.float64).mul_(math.ldexp(math.pi, -63))
-        cosines, sines = noise[:, start : start + _PIECE]
+        cosines, sines = noise[:, start : start + PIECE]
         _to_grid(torch.cos(angle, out=cosines).mul_(radius), step)
         _to_grid(torch.sin(angle, out=sines).mul_(radius), step)
     return noise.view(-1)[:count].view(shape)
@@ -114,11 +116,11 @@ def laplace(shape: tuple[int, ...], scale: float, source: SecretSource) -> Tenso
     count = math.prod(shape)
     seed = source(SEED_BYTES)
     noise = torch.empty(count, dtype=torch.float64)
-    for start in range(0, count, _PIECE):
-        high, low = expand(seed, f"laplace/{start}", (2, min(_PIECE, count - start)))
+    for start in range(0, count, PIECE):
+        high, low = expand(seed, f"laplace/{start}", (2, min(PIECE, count - start)))
         sign = high.to(torch.float64)  # before the sign bit is taken off
         magnitude = _minus_log_uniform(high, low).mul_(scale / step)
-        _to_grid(torch.copysign(magnitude, sign, out=noise[start : start + _PIECE]), step)
+        _to_grid(torch.copysign(magnitude, sign, out=noise[start : start + PIECE]), step)
     return noise.view(shape)
 
 

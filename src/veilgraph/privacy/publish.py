@@ -81,7 +81,7 @@ class NoisedPublisher(Publisher):
             self.clean = clip_rows(rows.detach()[self.watched], clip, self._order)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
-        self._pay_for_others(step)
+        self.pay_for_others(step)
         released = self._release(rows.detach(), "embeddings", step)
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
 
@@ -92,7 +92,7 @@ class NoisedPublisher(Publisher):
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         if not deep:
-            self._pay_for_others(step)
+            self.pay_for_others(step)
         return self._release(rows, "gradients", step).to(rows.dtype)
 
     @override
@@ -167,7 +167,7 @@ class NoisedPublisher(Publisher):
             return rows
         return self._canaries.plant(rows, clip, step, self._order, self.plan.settings.relation)
 
-    def _pay_for_others(self, step: int) -> None:
+    def pay_for_others(self, step: int) -> None:
         """For what the other holders release beside it; nothing where that does not depend on this holder's data."""
         if self.plan.others and self._ledger is not None and self._event is not None:
             self._ledger.spend(self._event, "others", step, self.plan.others)
@@ -179,12 +179,13 @@ class NoisedPublisher(Publisher):
             return release_once(self._kept, self._ledger, self._event, channel, noised)
         if self._ledger is not None and self._event is not None:
             self._ledger.spend(self._event, channel, step)
-        coming = self._coming.pop((channel, shape), None) or self._draw(mechanism, shape)
+        coming = self._coming.pop((channel, shape), None) or self.draw_release(mechanism, shape)
         released = mechanism.apply(rows, coming.result())
-        self._coming[channel, shape] = self._draw(mechanism, shape)
+        self._coming[channel, shape] = self.draw_release(mechanism, shape)
         return released
 
-    def _draw(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
+    def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
+        """Draws a release's noise in the background, before its values are known."""
         return self._background.submit(mechanism.draw, shape, self._source)
 
 

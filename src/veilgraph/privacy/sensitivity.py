@@ -122,7 +122,7 @@ def why_degree_bound(unit: Unit, hops: int) -> str | None:
 def _bound(degree_bound: int | None, unit: Unit, hops: int) -> int:
     _check_whole("hops", hops)
     if degree_bound is None:
-        raise ConfigError(f"degree_bound is missing: {why_degree_bound(unit, hops)}; give one, or protect rows")
+        raise ConfigError(f"degree_bound: missing: {why_degree_bound(unit, hops)}; give one, or protect rows")
     _check_whole("degree_bound", degree_bound, least=1)
     return degree_bound
 

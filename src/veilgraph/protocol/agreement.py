@@ -24,7 +24,7 @@ from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Sta
 PROTOCOL_VERSION: Final = 5
 MAX_HELLO_BYTES: Final = 1 << 16
 
-_TELL_EVERY_S: Final = 5.0
+TELL_EVERY_S: Final = 5.0
 _SHOWN: Final = 12
 """Characters of a hash that a message names."""
 
@@ -175,7 +175,7 @@ def agree_with_people(
         for party in sorted(wait_for - told - {link.party}):
             log.info("%s waits for a person there to approve the job", party)
         told |= wait_for
-        if mine.waits and (found := answer(min(_TELL_EVERY_S, timeout_s / 4))) is not None:
+        if mine.waits and (found := answer(min(TELL_EVERY_S, timeout_s / 4))) is not None:
             mine = mine.model_copy(update={"waits": False, "refuses": found})
         step += 1
     raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
@@ -190,7 +190,10 @@ def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
     """The hello of another party; its version is read first, for other versions have other fields."""
     if received.numel() > MAX_HELLO_BYTES:
         raise ProtocolError(
-            f"{party} got a hello of {received.numel()} bytes from {sender}; at most {MAX_HELLO_BYTES} are allowed"
+            f"{party} got a hello of {received.numel()} bytes from {sender}; at most {MAX_HELLO_BYTES} are allowed",
+            code="hello-size",
+            value=received.numel(),
+            party=sender,
         )
     text = tensor_text(received)
     try:
@@ -202,11 +205,17 @@ def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
         known = ".".join(str(part) for part in problem["loc"] if isinstance(part, int) or part in Hello.model_fields)
         raise ProtocolError(
             f"{party} cannot understand the hello of {sender}: {known or 'its form'}: {problem['msg']}; install the "
-            "same release of veilgraph at every party"
+            "same release of veilgraph at every party",
+            code="not-understood",
+            key=known or None,
+            party=sender,
         ) from error
     raise ConfigError(
         f"{sender} speaks protocol version {str(version)[:_SHOWN]} and {party} {PROTOCOL_VERSION}; install the same "
-        "release of veilgraph at every party"
+        "release of veilgraph at every party",
+        code="version",
+        value=version,
+        party=sender,
     )
 
 
@@ -216,14 +225,16 @@ def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
         if hello.job != mine.job:
             raise ConfigError(
                 f"{other} runs job {hello.job[:_SHOWN]} and {party} {mine.job[:_SHOWN]} (SHA-256 of the settings); "
-                "give every party the same job file"
+                "give every party the same job file",
+                code="other-job",
+                party=other,
             )
 
 
 def _check_accepted(hellos: Mapping[PartyId, Hello]) -> None:
     refusals = [f"{party} refuses the job: {hello.refuses}" for party, hello in hellos.items() if hello.refuses]
     if refusals:
-        raise ConfigError("; ".join(refusals))
+        raise ConfigError("; ".join(refusals), code="refused")
 
 
 def _check_alignment(alignments: Mapping[PartyId, str]) -> None:
@@ -231,5 +242,7 @@ def _check_alignment(alignments: Mapping[PartyId, str]) -> None:
         listed = ", ".join(f"{party} has {identity[:_SHOWN] or 'none'}" for party, identity in alignments.items())
         raise DataError(
             f"the tables are not of one alignment ({listed}); row v must be the same node at every holder, so align "
-            "them again, all together"
+            "them again, all together",
+            code="other-alignment",
+            key="alignment",
         )

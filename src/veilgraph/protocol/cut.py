@@ -97,13 +97,13 @@ class HolderCut:
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
-        gradient = self._off_grid(self._noised(gradient, step), self._publisher.cell("gradients"))
+        gradient = self._off_grid(self.noised_gradient(gradient, step), self._publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
     def publish_deep_gradient(self, step: int, gradient: Tensor) -> None:
         """Sends ∂L/∂z_L, at the label holder only: without noise its rows and their directions tell of the labels."""
-        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self._noised(gradient, step, deep=True).contiguous())
+        self._link.send(SERVER, Tag(Kind.GRADIENT, step), self.noised_gradient(gradient, step, deep=True).contiguous())
 
     def combined(self, step: int, round_: int, shape: tuple[int, int]) -> Tensor:
         """Receives h^r for the next round; at the label holder, after the last, z_L."""
@@ -113,7 +113,8 @@ class HolderCut:
         """Receives the gradient of what was published in ``round_``."""
         return receive_as(self._link, SERVER, Tag(Kind.GRADIENT, step, round_), shape, self._dtype).to(self._device)
 
-    def _noised(self, gradient: Tensor, step: int, *, deep: bool = False) -> Tensor:
+    def noised_gradient(self, gradient: Tensor, step: int, *, deep: bool = False) -> Tensor:
+        """The gradient as the server may see it."""
         return self._publisher.gradients(gradient.cpu(), step, deep=deep)
 
     def _off_grid(self, released: Tensor, cell: float) -> Tensor:

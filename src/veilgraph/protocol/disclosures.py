@@ -112,7 +112,11 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
     if not rows:
         raise ProtocolError(
             f"{entry.party} sent {entry.kind.name.lower()} to {entry.peer}, which is no message of this job; give the "
-            "settings that the traffic was recorded with"
+            "settings that the traffic was recorded with",
+            code="undisclosed",
+            key=entry.kind.name.lower(),
+            value=entry.peer,
+            party=entry.party,
         )
     cost = spent if any(row.paid for row in rows) else None
     return Disclosure(

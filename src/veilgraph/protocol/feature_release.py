@@ -109,7 +109,8 @@ def exchange_releases(
     if spent:
         raise BudgetSpent(
             f"a new release is needed, since there is none or data have changed, and the limits.max_epsilon of "
-            f"{', '.join(spent)} has no room for it; raise it there, or lower the release's epsilon in a new run"
+            f"{', '.join(spent)} has no room for it; raise it there, or lower the release's epsilon in a new run",
+            party=", ".join(spent),
         )
     number = 1 + max(abs(hellos[holder].release) for holder in session.holders)
     tensors: dict[str, Tensor] = {}
@@ -227,7 +228,9 @@ def _to_release(session: Session, graph: PartyGraph) -> Tensor:
 
 def _labels(common: PartyGraph, publisher: LocalPublisher) -> Tensor:
     if publisher.response is None or common.labels is None or common.train_mask is None or common.val_mask is None:
-        raise DataError(f"party {common.party!r}: labels or masks are missing, and release.labels names it; give them")
+        raise DataError(
+            f"party {common.party!r}: labels: they or masks are missing, and release.labels names it; give them"
+        )
     known = (common.train_mask | common.val_mask) & (common.labels >= 0)
     values = torch.full_like(common.labels, -1)
     values[known] = publisher.labels(common.labels[known])
@@ -261,7 +264,7 @@ def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
     try:
         yield
     except ProtocolError as error:
-        raise ProtocolError(f"{party} got {tag} from {sender}: {error}") from error
+        raise error.told(f"{party} got {tag} from {sender}: {error}", sender) from error
 
 
 def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
@@ -309,4 +312,6 @@ def _name(holder: PartyId) -> str:
 
 
 def _broken(what: str) -> ProtocolError:
-    return ProtocolError(f"released features hold {what}; install the same release of veilgraph at every party")
+    return ProtocolError(
+        f"released features hold {what}; install the same release of veilgraph at every party", code="released-features"
+    )

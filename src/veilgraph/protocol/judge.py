@@ -49,7 +49,12 @@ class Judge(Role, ABC):
         loss = self._current_loss()
         self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
-            raise RangeOverflow(f"the training loss is {self.loss}: training has diverged; lower {rates}")
+            raise RangeOverflow(
+                f"the training loss is {self.loss}: training has diverged; lower {rates}",
+                code="diverged",
+                key=rates,
+                value=self.loss,
+            )
         return loss
 
     def _current_loss(self) -> Tensor:

@@ -57,7 +57,8 @@ class ReleasedLabels:
         if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
             raise ProtocolError(
                 f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
-                "install the same release of veilgraph at every party"
+                "install the same release of veilgraph at every party",
+                code="released-labels",
             )
         labels, split = values.to(torch.int64).unbind(dim=1)
         return cls(labels - 1, split == _TRAIN, split == _VAL, classes)

@@ -114,7 +114,9 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
     if unwilling:
         raise RunError(
             f"{', '.join(without)}: without {what}, so that the job would begin again and replace what "
-            f"{', '.join(unwilling)} trained; {WAY_OUT}"
+            f"{', '.join(unwilling)} trained; {WAY_OUT}",
+            code="restart",
+            party=", ".join(without),
         )
 
 

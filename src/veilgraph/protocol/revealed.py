@@ -62,7 +62,7 @@ def all_revelations() -> Mapping[str, str]:
         for told in _told(PARADIGMS[paradigm].rows):
             if found.setdefault(told.name, told.statement) != told.statement:
                 raise ConfigError(
-                    f"paradigm {paradigm!r} calls something else {told.name!r} than another does, and parties "
+                    f"paradigm={paradigm!r} calls something else {told.name!r} than another does, and parties "
                     "accept revelations by name; rename it in that package, or remove the package"
                 )
     return MappingProxyType(found)

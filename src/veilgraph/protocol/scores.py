@@ -71,7 +71,9 @@ class Objective:
     def __init__(self, graph: PartyGraph, settings: TrainSettings, dtype: torch.dtype) -> None:
         labels, train, val = graph.labels, graph.train_mask, graph.val_mask
         if labels is None or train is None or val is None:
-            raise DataError(f"{graph.party} is the label holder but has no labels or no train and validation masks")
+            raise DataError(
+                f"party {graph.party!r}: labels: the label holder has none, or no train and validation masks"
+            )
         self._labels, self._train, self._val, self._test = labels, train, val, graph.test_mask
         self.classes = graph.num_classes or int(labels.max()) + 1
         self._select_by = settings.select_by

@@ -78,5 +78,9 @@ def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
 
 def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:
     return ProtocolError(
-        f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs"
+        f"{party} states {field}={value} in its hello, and this job allows {allowed}; ask {party} what it runs",
+        code="stated",
+        key=field,
+        value=value,
+        party=party,
     )

@@ -74,7 +74,7 @@ class Attesting:
 
     def __init__(self, file: EvidenceFile, parties: Sequence[PartyId], identity: Identity | None, trust: Trust) -> None:
         self._file, self._identity, self._trust = file, identity, trust
-        self._opened = False
+        self.opened = False
         beginning = file.found.beginning
         self._run, self._party = beginning.run, beginning.party
         self._others = [party for party in parties if party != self._party]
@@ -89,7 +89,7 @@ class Attesting:
         Raises:
             RunError: it cannot be written.
         """
-        if self._opened:
+        if self.opened:
             self._sign()
 
     def _sign(self) -> None:
@@ -127,7 +127,7 @@ class Attesting:
         refuses = "; ".join(filter(None, reasons))
         statements = {party: opening.statement for party, opening in openings.items()}
         self._countersign(link, _VERDICT, statements, refuses)
-        self._opened = True
+        self.opened = True
 
     def tell(self, link: Link) -> None:
         """States what the party has recorded, and hears the others.
@@ -158,7 +158,9 @@ class Attesting:
         verdicts = self._exchange(link, round_, Verdict, verdict)
         refusals = {self._party: refuses} | {party: verdict.refuses for party, verdict in verdicts.items()}
         if any(refusals.values()):
-            raise RunError("; ".join(f"{party} refuses the job: {why}" for party, why in refusals.items() if why))
+            raise RunError(
+                "; ".join(f"{party} refuses the job: {why}" for party, why in refusals.items() if why), code="refused"
+            )
         mine = self._file.newest
         if mine is not None:
             for party, verdict_ in verdicts.items():
@@ -218,12 +220,18 @@ class Attesting:
         if given is None or not given.is_of(mine):
             raise ProtocolError(
                 f"{party} did not countersign {self._party}'s {mine}; install the same release of veilgraph at every "
-                "party"
+                "party",
+                code="countersignature",
+                party=party,
             )
         try:
             given.check(party, self._run, self._trust)
         except ProtocolError as error:
-            raise ProtocolError(f"{party}'s countersignature under {self._party}'s {mine}: {error}") from error
+            raise ProtocolError(
+                f"{party}'s countersignature under {self._party}'s {mine}: {error}",
+                code="countersignature",
+                party=party,
+            ) from error
 
     def _exchange(
         self, link: Link, round_: int, schema: type[_Said], say: Callable[[PartyId], _Said]
@@ -236,7 +244,9 @@ class Attesting:
         for party, text in texts.items():
             if text.numel() > MAX_HELLO_BYTES:
                 raise ProtocolError(
-                    f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed"
+                    f"{party} sent {text.numel()} bytes as {tag}; at most {MAX_HELLO_BYTES} are allowed",
+                    code="countersignature",
+                    party=party,
                 )
             try:
                 found[party] = schema.model_validate_json(tensor_text(text))
@@ -244,7 +254,9 @@ class Attesting:
                 problem = error.errors(include_url=False, include_input=False)[0]["msg"]
                 raise ProtocolError(
                     f"{self._party} cannot understand {tag} of {party}: {problem}; install the same release of "
-                    "veilgraph at every party"
+                    "veilgraph at every party",
+                    code="countersignature",
+                    party=party,
                 ) from error
         return found
 

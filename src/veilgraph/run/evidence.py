@@ -225,7 +225,7 @@ class EvidenceFile:
     def begin(self) -> None:
         """Writes the first line, where there is none: what is stated is also of that."""
         if not self._lines:
-            self._write([_Line(begins=self.found.beginning)])
+            self.write_lines([_Line(begins=self.found.beginning)])
 
     def add(self, said: Sequence[Statement | Countersignature]) -> None:
         """Adds lines; when this returns, they are on the disk, and so is what the other records have.
@@ -238,11 +238,12 @@ class EvidenceFile:
         self.begin()
         for place, one in enumerate(said, start=self._lines):
             self.found.add(one, place)
-        self._write(
+        self.write_lines(
             [_Line(statement=one) if isinstance(one, Statement) else _Line(countersignature=one) for one in said]
         )
 
-    def _write(self, lines: Sequence[_Line]) -> None:
+    def write_lines(self, lines: Sequence[_Line]) -> None:
+        """Adds lines, each with the hash of the one before it, on the disk when this returns."""
         content = b""
         for line in lines:
             text = line.model_copy(update={"previous": self._last}).model_dump_json(exclude_none=True).encode()

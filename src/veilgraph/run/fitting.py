@@ -67,7 +67,7 @@ def fit(
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
-    start, last = agreed.epoch, _last_epoch(role, agreed.epoch)
+    start, last = agreed.epoch, last_epoch(role, agreed.epoch)
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)
@@ -90,7 +90,7 @@ def fit(
             with trace.span("evaluate", step=step):
                 if not role.session.settings.passes_cost:
                     step = infer(role, step)
-                judgement, stop = _judge(role, epoch, judgement, record)
+                judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
         if isinstance(role, Judge):
@@ -105,7 +105,7 @@ def fit(
     return Fitted(start, judgement)
 
 
-def _last_epoch(role: Role, start: int) -> int:
+def last_epoch(role: Role, start: int) -> int:
     """The last epoch that the job, or a privacy budget, lets a training reach that goes on from ``start``.
 
     Raises:
@@ -119,7 +119,8 @@ def _last_epoch(role: Role, start: int) -> int:
     if last == 0:
         raise BudgetSpent(
             f"{stated}, and there is no checkpoint that all parties hold; begin a new run, with a larger "
-            "privacy.epsilon_total or more noise"
+            "privacy.epsilon_total or more noise",
+            code="no-checkpoint",
         )
     _log.info("%s: training ends after epoch %d of %d", stated, last, epochs)
     return last
@@ -191,7 +192,7 @@ def infer(role: Role, step: int) -> int:
     return step
 
 
-def _judge(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
+def judge_epoch(role: Role, epoch: int, judgement: Judgement, record: Record) -> tuple[Judgement, bool]:
     """The judgement after this evaluation; parties without labels learn two bits of it."""
     session, settings = role.session, role.session.settings
     tag, label_party = Tag(Kind.CONTROL, epoch), settings.data.label_party

@@ -104,7 +104,7 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     for name, path in paths.items():
         reason = Organisation.read(path, name).refusal(settings, named=True)
         if reason is not None:
-            raise ConfigError(f"{name} refuses the job: {reason}")
+            raise ConfigError(f"{name} refuses the job: {reason}", code="refused")
     return settings
 
 

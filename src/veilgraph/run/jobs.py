@@ -189,7 +189,7 @@ def predict(
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
     if nodes is not None and ids is not None:
-        raise ConfigError("nodes and ids are both given; give one of them")
+        raise ConfigError("nodes: ids are given as well; give one of them")
     _check_custom(settings, custom, processes=processes)
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:

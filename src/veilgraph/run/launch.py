@@ -201,8 +201,7 @@ def report_failure(error: VeilgraphError, report: int) -> int:
         error: whatever class of the tree it is.
         report: descriptor of the file that the launcher reads.
     """
-    with os.fdopen(report, "w", encoding="utf-8") as file:
-        file.write(error.to_json())
+    os.write(report, error.to_json().encode())
     return _FAILED
 
 

@@ -72,7 +72,7 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
     """Opens what a session needs; at its end, however it ends, what was sent is on record."""
     store = part.store
     phase: Phase = "train" if part.work == "resume" else part.work
-    trace = _new_trace(part)
+    trace = new_trace(part)
     if isinstance(trace, Trace):
         link = TracedLink(link, trace)
     recorded = None if part.work == "audit" else store.new_view(part.work)
@@ -135,7 +135,8 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
         yield aligned, publisher
 
 
-def _new_trace(part: Part) -> AnyTrace:
+def new_trace(part: Part) -> AnyTrace:
+    """The trace of a training that is profiled; else one that notes nothing."""
     if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
         return NO_TRACE
     return Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))

@@ -110,7 +110,7 @@ class RunDirectory:
         try:
             return read_job(self.path / "job.yaml")
         except ConfigError as error:
-            raise RunError(f"the run's own job cannot be read: {error}") from error
+            raise RunError(f"the run's own job cannot be read: {error}", key=error.key, value=error.value) from error
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -156,7 +156,8 @@ class _Check:
             where = f"{self._path}, line {place + 1}"
             if statement.number != number or statement.extents[-1].lines != place:
                 raise RunError(
-                    f"{where}: {statement} is not number {number}, of {place} lines before it; one is missing"
+                    f"{where}: {statement} is not number {number}, of {place} lines before it; one is missing",
+                    code="missing-statement",
                 )
             self._check(where, str(statement), statement, self._party)
             if fault := difference(statement, heads, before):

@@ -30,7 +30,9 @@ def shipped_job(name: str) -> JobSettings:
         ConfigError: there is no such job; the message names those there are.
     """
     if name not in shipped_jobs():
-        raise ConfigError(f"job {name!r} is not shipped; choose from {', '.join(shipped_jobs())}")
+        raise ConfigError(
+            f"job {name!r} is not shipped; choose from {', '.join(shipped_jobs())}", key="job", value=name
+        )
     with as_file(_folder() / f"{name}{_SUFFIX}") as path:
         return read_job(path)
 
@@ -55,7 +57,9 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
         for group in groups:
             inner = place.get(group)
             if not isinstance(inner, dict):
-                raise ConfigError(f"override {key}={value!r}: {group} is not a group of settings; mend the key")
+                raise ConfigError(
+                    f"override {key}={value!r}: {group} is not a group of settings; mend the key", key=key, value=value
+                )
             place = inner
         place[last] = value
     return parse_job(content, f"{settings.name} with overrides")

@@ -28,7 +28,7 @@ Total = Callable[[Sequence[int]], Sequence[int]]
 SPARSE_BELOW = 0.10
 """Share of non-zeros under which features are sparse."""
 
-_ROWS_AT_ONCE = 1 << 16
+ROWS_AT_ONCE = 1 << 16
 _Entries = tuple[NDArray[np.intp], NDArray[np.int64], Floats]
 
 
@@ -91,11 +91,13 @@ class FeatureEncoding:
             encoding = cls(columns, record.fills, record.scaling, record.means, record.deviations)
         except (ValidationError, IndexError) as error:
             raise DataError(
-                f"the encoding of the features is damaged ({' '.join(str(error).split())}); train anew"
+                f"the encoding of the features is damaged ({' '.join(str(error).split())}); train anew", code="encoding"
             ) from error
         wanted = encoding.num_features if record.scaling == "standard" else 0
         if len(record.fills) != len(columns) or not len(record.means) == len(record.deviations) == wanted:
-            raise DataError("the encoding of the features is damaged (its parts do not fit together); train anew")
+            raise DataError(
+                "the encoding of the features is damaged (its parts do not fit together); train anew", code="encoding"
+            )
         return encoding
 
 
@@ -159,8 +161,8 @@ def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = Fals
     for (rows, columns, values), width in _entries(table, encoding):
         wide[rows, first + columns] = values
         first += width
-    for start in range(0, shape[0], _ROWS_AT_ONCE):
-        _scale(features[start : start + _ROWS_AT_ONCE], encoding)
+    for start in range(0, shape[0], ROWS_AT_ONCE):
+        _scale(features[start : start + ROWS_AT_ONCE], encoding)
     return features
 
 
@@ -218,7 +220,7 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
         if isinstance(column.feature, NumericFeatures):
             filled = np.where(np.isnan(values), np.float32(fill), values)
             if column.feature.scale is not None:
-                filled = _within(filled, column.feature.scale)
+                filled = within_range(filled, column.feature.scale)
             rows = np.flatnonzero(filled)
             yield (rows, _zeros(rows), filled[rows]), width
         else:
@@ -229,7 +231,7 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
             yield (rows, place[rows].astype(np.int64), np.ones(len(rows), np.float32)), width
 
 
-def _within(values: Floats, scale: ScaleSettings) -> Floats:
+def within_range(values: Floats, scale: ScaleSettings) -> Floats:
     """Values cut to a declared range, which becomes [0, 1]; each by itself: [n]."""
     wide = np.clip(values.astype(np.float64), scale.low, scale.high)
     return ((wide - scale.low) / (scale.high - scale.low)).astype(np.float32)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 FRACTION_BITS: Final = 300
 """A number v is the integer v·2^300, which holds every float32 and every square of one exactly."""
 
-_AT_ONCE: Final = 1 << 24
+AT_ONCE: Final = 1 << 24
 """Sums of so many pieces of 28 bits are exact in float64."""
 
 _HIGH_BITS, _DIGITS = 27, 53
@@ -25,8 +25,8 @@ def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integ
         width: number of places.
     """
     sums = [0] * width
-    for start in range(0, len(values), _AT_ONCE):
-        at, piece = places[start : start + _AT_ONCE], values[start : start + _AT_ONCE].astype(np.float64)
+    for start in range(0, len(values), AT_ONCE):
+        at, piece = places[start : start + AT_ONCE], values[start : start + AT_ONCE].astype(np.float64)
         fractions, exponents = np.frexp(piece)
         lowest = int(exponents.min())
         span = int(exponents.max()) - lowest + 1

@@ -22,8 +22,8 @@ from veilgraph.core.errors import DataError
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
-_CSV_BLOCK_BYTES = 32 << 20
-_PARQUET_BATCH_ROWS = 1 << 20
+CSV_BLOCK_BYTES = 32 << 20
+PARQUET_BATCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ def stream(path: Path, columns: Sequence[str], names: Sequence[str] | None = Non
 
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     with _readable(path), pa.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns)
+        yield from file.iter_batches(PARQUET_BATCH_ROWS, columns=columns)
 
 
 def _csv_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ def _open_csv(path: Path, columns: list[str] | None) -> Iterator[pa.csv.CSVStrea
         return "error"
 
     # Rows are numbered in the parser only when one thread parses; the streaming reader is hardly faster with more.
-    read_options = pa.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)
+    read_options = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
     parse_options = pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse)
     convert_options = pa.csv.ConvertOptions(
         include_columns=columns,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from tests.errors import refused
 from veilgraph.audit.attacks.blind_labels import blind_labels
 from veilgraph.audit.attacks.label_gradients import UNASSIGNED, directions, matched, mean_rows
 from veilgraph.audit.attacks.pairs import random_pairs
@@ -72,7 +73,7 @@ def test_of_nodes_without_a_gradient_nothing_is_said():
 
 
 def test_what_cannot_be_attacked_is_refused():
-    with pytest.raises(ConfigError, match="classes=1"):
+    with refused(ConfigError, key="classes", value=1):
         blind_labels(gradients_of()[0], classes=1, seed=0)
-    with pytest.raises(DataError, match="0 nodes are not zero"):
+    with refused(DataError, key="gradients"):
         blind_labels(np.zeros((2, 9, 3)), seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.errors import refused
 from veilgraph.audit.attacks.dependence import order_p_value, split_p_value
 from veilgraph.audit.attacks.low_bits import low_bits_p_value
 from veilgraph.audit.attacks.noise_level import Noisy, noise_level
@@ -70,7 +71,7 @@ def test_low_bits_of_rounded_sums_are_uniform_and_others_are_not() -> None:
         alarms += low_bits_p_value([moved.sum(axis=0)], bits=bits, summands=2)[0] <= LEVEL
     assert alarms <= MOST
     again = [np.repeat(moved.sum(axis=0)[:1], 5000)]
-    with pytest.raises(DataError, match="1 different sums are of"):
+    with refused(DataError, key="sums"):
         low_bits_p_value(again, bits=bits, summands=2)
 
 
@@ -89,7 +90,7 @@ def test_a_split_by_classes_is_too_even_and_one_by_numbers_too_uneven(classes: i
     for each in range(classes):
         some[np.flatnonzero(labels == each)[:20]] = 1
     assert split_p_value(some, labels, seed=0)[0] < 0.01
-    with pytest.raises(DataError, match="one class, or one part"):
+    with refused(DataError, key="classes"):
         split_p_value(even, np.zeros(400), seed=0)
 
 
@@ -101,5 +102,5 @@ def test_an_order_by_degree_or_by_class_is_found_and_a_random_one_rarely() -> No
     assert order_p_value(np.sort(degrees), None)[0] < 1e-9
     assert order_p_value(degrees, np.sort(labels))[0] < 1e-9
     assert order_p_value(degrees, np.sort(labels))[1] > 0.9
-    with pytest.raises(DataError, match="too few to tell"):
+    with refused(DataError, key="degrees"):
         order_p_value(degrees[:20], labels[:20])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.errors import refused
 from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
@@ -64,16 +65,24 @@ def test_lengths_of_rows_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda pairs: combination_scores(rows(0), rows(0)[:, 1:], pairs, alike(rows(0))), DataError, "one shape"),
-        (lambda pairs: combination_scores(rows(0), rows(0)[1:], pairs, alike(rows(0))), DataError, "outputs has 299"),
-        (lambda pairs: combination_scores(rows(0), rows(0), pairs + NODES, alike(rows(0))), DataError, "pairs name"),
+        (
+            lambda pairs: combination_scores(rows(0), rows(0)[:, 1:], pairs, alike(rows(0))),
+            DataError,
+            {"key": "inputs"},
+        ),
+        (lambda pairs: combination_scores(rows(0), rows(0)[1:], pairs, alike(rows(0))), DataError, {"key": "outputs"}),
+        (
+            lambda pairs: combination_scores(rows(0), rows(0), pairs + NODES, alike(rows(0))),
+            DataError,
+            {"key": "pairs"},
+        ),
         (
             lambda pairs: combination_scores(rows(0), rows(0), pairs, alike(rows(0)), penalty=-1),
             ConfigError,
-            "penalty=-1 must be at least 0",
+            {"key": "penalty", "value": -1},
         ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, error, message) -> None:
-    with pytest.raises(error, match=message):
+    with refused(error, **message):
         call(np.array([[0, 1]]))

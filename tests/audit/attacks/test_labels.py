@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.errors import About, refused
 from veilgraph.audit.attacks.label_attacks import COMPLETIONS
 from veilgraph.audit.attacks.label_gradients import matched, membership_scores
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
@@ -199,26 +200,26 @@ ROWS = np.ones((1, 6, 2))
         (
             {"attack": "guess"},
             ConfigError,
-            "attack='guess' is unknown; choose one of norm, cosine, clusters, completion",
+            {"key": "attack", "value": "guess"},
         ),
-        ({"classes": 1}, ConfigError, "classes=1 must be at least 2"),
-        ({"attack": "norm"}, ConfigError, "attack='norm' is for 2 classes, not 3"),
-        ({"gradients": None}, ConfigError, "attack='cosine' was given neither gradients nor embeddings"),
-        ({"gradients": None, "embeddings": ROWS[0]}, ConfigError, "attack='cosine' needs gradients"),
-        ({"gradients": ROWS[0]}, DataError, r"gradients \(6, 2\) must be \[steps, nodes, columns\]"),
-        ({"gradients": ROWS[:0]}, DataError, "at least one of each"),
-        ({"gradients": ROWS * np.nan}, DataError, "gradients has values that are not finite"),
-        ({"embeddings": ROWS[0, :5]}, DataError, "embeddings has 5 rows for 6 nodes"),
-        ({"known_nodes": np.array([0, 1, 6])}, DataError, r"known_nodes must be distinct numbers in 0\.\.5"),
-        ({"known_nodes": np.array([0, 1, 1])}, DataError, "known_nodes must be distinct"),
-        ({"known_nodes": np.ones(3, dtype=np.bool_)}, DataError, "known_nodes .* must be integers"),
-        ({"known_labels": np.array([0, 1])}, DataError, r"known_labels \(2,\) of int64 must be \[3\] integers"),
-        ({"known_labels": np.array([0, 1, 3])}, DataError, r"known_labels must lie in 0\.\.2"),
-        ({"known_labels": np.array([0, 2, 2])}, DataError, "known_labels has none of class 1"),
+        ({"classes": 1}, ConfigError, {"key": "classes", "value": 1}),
+        ({"attack": "norm"}, ConfigError, {"key": "attack", "value": "norm"}),
+        ({"gradients": None}, ConfigError, {"key": "attack", "value": "cosine"}),
+        ({"gradients": None, "embeddings": ROWS[0]}, ConfigError, {"key": "attack", "value": "cosine"}),
+        ({"gradients": ROWS[0]}, DataError, {"key": "gradients"}),
+        ({"gradients": ROWS[:0]}, DataError, {"key": "gradients"}),
+        ({"gradients": ROWS * np.nan}, DataError, {"key": "gradients"}),
+        ({"embeddings": ROWS[0, :5]}, DataError, {"key": "embeddings"}),
+        ({"known_nodes": np.array([0, 1, 6])}, DataError, {"key": "known_nodes"}),
+        ({"known_nodes": np.array([0, 1, 1])}, DataError, {"key": "known_nodes"}),
+        ({"known_nodes": np.ones(3, dtype=np.bool_)}, DataError, {"key": "known_nodes"}),
+        ({"known_labels": np.array([0, 1])}, DataError, {"key": "known_labels"}),
+        ({"known_labels": np.array([0, 1, 3])}, DataError, {"key": "known_labels"}),
+        ({"known_labels": np.array([0, 2, 2])}, DataError, {"key": "known_labels"}),
         (
             {"gradients": ROWS * np.array([1, 0, 1, 1, 1, 1])[:, None]},
             DataError,
-            "known_nodes of class 1 have no gradient: they are zero",
+            {"key": "known_nodes"},
         ),
     ],
 )
@@ -231,20 +232,20 @@ def test_what_cannot_be_attacked(change, error, message):
         "classes": 3,
         "seed": 0,
     }
-    with pytest.raises(error, match=message):
+    with refused(error, **message):
         label_scores(**{**whole, **change})
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: matched(np.arange(3), np.arange(4)), "must both be"),
-        (lambda: matched(np.array([-2]), np.array([0])), "assignment must be integers of at least -1"),
-        (lambda: flattened(np.ones((3, 2)), np.arange(3), np.arange(3)), r"labels must lie in 0\.\.1"),
-        (lambda: accuracy(np.ones((3, 2)), np.zeros(4, dtype=np.int64), np.arange(3)), "scores has 3 rows for 4"),
-        (lambda: accuracy(np.ones((3, 2)), np.zeros(3, dtype=np.int64), np.array([3])), "nodes must be distinct"),
+        (lambda: matched(np.arange(3), np.arange(4)), {"key": "assignment"}),
+        (lambda: matched(np.array([-2]), np.array([0])), {"key": "assignment"}),
+        (lambda: flattened(np.ones((3, 2)), np.arange(3), np.arange(3)), {"key": "labels"}),
+        (lambda: accuracy(np.ones((3, 2)), np.zeros(4, dtype=np.int64), np.arange(3)), {"key": "scores"}),
+        (lambda: accuracy(np.ones((3, 2)), np.zeros(3, dtype=np.int64), np.array([3])), {"key": "nodes"}),
     ],
 )
-def test_arrays_that_do_not_fit(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_arrays_that_do_not_fit(call: Callable[[], object], message: About) -> None:
+    with refused(DataError, **message):
         call()

@@ -9,6 +9,7 @@ from scipy.stats import binom, norm
 from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, train_plain
+from tests.errors import refused
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.core.errors import DataError
@@ -151,29 +152,29 @@ ZEROS = np.zeros(20, dtype=int)
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: confidence_scores(np.array([[0.5, 0.4]])), r"posteriors\[0\] is not a distribution.*softmax"),
-        (lambda: confidence_scores(np.array([[0.5, 0.5], [-1.0, 2.0]])), r"posteriors\[1\]"),
-        (lambda: confidence_scores(np.array([[np.nan, 0.5]])), r"posteriors\[0\]"),
-        (lambda: confidence_scores(np.ones((4, 1))), r"\(4, 1\)"),
-        (lambda: confidence_scores(np.ones((0, 2))), r"\(0, 2\)"),
-        (lambda: confidence_scores(EVEN, np.zeros(3, dtype=int)), r"labels \(3,\)"),
-        (lambda: confidence_scores(EVEN, np.zeros(20)), "float64 must be"),
-        (lambda: confidence_scores(EVEN, ZEROS + 2), r"labels must lie in 0\.\.1"),
-        (lambda: confidence_scores(EVEN, ZEROS - 1), r"labels must lie in 0\.\.1"),
-        (lambda: shadow_scores(EVEN, np.full((20, 4), 0.25), HALF), "4 classes and posteriors 2"),
-        (lambda: shadow_scores(EVEN, EVEN, HALF, labels=ZEROS), "go together"),
-        (lambda: shadow_scores(EVEN, EVEN, HALF[1:]), r"shadow_members \(19,\)"),
-        (lambda: shadow_scores(EVEN, EVEN, ~HALF & HALF), "shadow_members has 0 positives"),
-        (lambda: lira_scores(EVEN, ZEROS, EVEN), r"out_posteriors \(20, 2\)"),
-        (lambda: lira_scores(EVEN, ZEROS, EVEN[None]), "target 0 has 1 models that were trained without it"),
-        (lambda: lira_scores(EVEN, ZEROS, np.zeros((0, 20, 2))), "target 0 has 0 models that were trained without it"),
-        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3)), "target 0 has the same confidence"),
-        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((3, 20))), "float64 must be.*bool"),
-        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((2, 20), dtype=bool)), r"out \(2, 20\)"),
+        (lambda: confidence_scores(np.array([[0.5, 0.4]])), {"key": "posteriors"}),
+        (lambda: confidence_scores(np.array([[0.5, 0.5], [-1.0, 2.0]])), {"key": "posteriors"}),
+        (lambda: confidence_scores(np.array([[np.nan, 0.5]])), {"key": "posteriors"}),
+        (lambda: confidence_scores(np.ones((4, 1))), {"key": "posteriors"}),
+        (lambda: confidence_scores(np.ones((0, 2))), {"key": "posteriors"}),
+        (lambda: confidence_scores(EVEN, np.zeros(3, dtype=int)), {"key": "labels"}),
+        (lambda: confidence_scores(EVEN, np.zeros(20)), {"key": "labels"}),
+        (lambda: confidence_scores(EVEN, ZEROS + 2), {"key": "labels"}),
+        (lambda: confidence_scores(EVEN, ZEROS - 1), {"key": "labels"}),
+        (lambda: shadow_scores(EVEN, np.full((20, 4), 0.25), HALF), {"key": "shadow_posteriors"}),
+        (lambda: shadow_scores(EVEN, EVEN, HALF, labels=ZEROS), {"key": "labels"}),
+        (lambda: shadow_scores(EVEN, EVEN, HALF[1:]), {"key": "scores"}),
+        (lambda: shadow_scores(EVEN, EVEN, ~HALF & HALF), {"key": "shadow_members"}),
+        (lambda: lira_scores(EVEN, ZEROS, EVEN), {"key": "out_posteriors"}),
+        (lambda: lira_scores(EVEN, ZEROS, EVEN[None]), {"key": "members"}),
+        (lambda: lira_scores(EVEN, ZEROS, np.zeros((0, 20, 2))), {"key": "members"}),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3)), {"key": "model_posteriors"}),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((3, 20))), {"key": "out"}),
+        (lambda: lira_scores(EVEN, ZEROS, np.stack([EVEN] * 3), np.ones((2, 20), dtype=bool)), {"key": "out"}),
     ],
 )
 def test_arrays_that_cannot_be_attacked_are_refused(call, says):
-    with pytest.raises(DataError, match=says):
+    with refused(DataError, **says):
         call()
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import refused
 from veilgraph.audit.attacks import reconstruction
 from veilgraph.audit.attacks.reconstruction import (
     alike_pairs,
@@ -200,32 +201,32 @@ SOME = np.arange(4) < 2
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "error", "key"),
     [
-        (lambda: sequence_basis(ROWS), DataError, r"h0 has the shape \(4, 4\); give steps of one row per node"),
-        (lambda: sequence_basis(STEPS * np.inf), DataError, "h0 has values that are not finite"),
-        (lambda: sequence_basis(STEPS, ROWS[:3]), DataError, "own has 3 rows for 4 nodes"),
-        (lambda: sequence_basis(STEPS * 0), DataError, "h0 and own are zero everywhere"),
-        (lambda: sequence_basis(STEPS, tolerance=1e-8), ConfigError, "tolerance=1e-08 must be at least 1e-7"),
-        (lambda: sequence_basis(STEPS, power=2), ConfigError, "power=2 must lie from 0 to 1"),
-        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), DataError, r"known is bool \(3,\); give one of 4 bools"),
-        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), DataError, "two or more True"),
-        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), DataError, r"columns has the shape \(4,\) for 4 nodes"),
-        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), DataError, "columns has values that are not finite"),
-        (lambda: complete_columns(ROWS, ROWS, SOME, ridge=0), ConfigError, "ridge=0 must be positive"),
-        (lambda: projected_gram(ROWS, 0), ConfigError, "weight_std=0 must be positive"),
-        (lambda: projected_gram(np.ones((5001, 1)), 1), DataError, "5001 nodes are too many"),
-        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), DataError, "give 5000 of them or fewer"),
-        (lambda: gram_estimate(STEPS, STEPS), DataError, r"updates \(3, 4, 2\); give one step more"),
-        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), DataError, "updates are zero wherever h0 changes"),
-        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), DataError, r"prior has the shape \(4, 2\)"),
-        (lambda: gram_estimate(STEPS, STEPS[:2], ridge=-1), ConfigError, "ridge=-1 must be positive"),
-        (lambda: alike_pairs(ROWS[:1], 3, seed=0), DataError, "features has a single row"),
-        (lambda: alike_pairs(ROWS, 3, share=1, seed=0), ConfigError, "share=1 strictly between 0 and 1"),
-        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), DataError, r"gram has the shape \(4, 2\)"),
-        (lambda: gram_scores(ROWS, np.array([[0, 4]])), DataError, "pairs name nodes 0 to 4"),
+        (lambda: sequence_basis(ROWS), DataError, "h0"),
+        (lambda: sequence_basis(STEPS * np.inf), DataError, "h0"),
+        (lambda: sequence_basis(STEPS, ROWS[:3]), DataError, "own"),
+        (lambda: sequence_basis(STEPS * 0), DataError, "h0"),
+        (lambda: sequence_basis(STEPS, tolerance=1e-8), ConfigError, "tolerance"),
+        (lambda: sequence_basis(STEPS, power=2), ConfigError, "power"),
+        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), DataError, "known"),
+        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), DataError, "known"),
+        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), DataError, "columns"),
+        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), DataError, "columns"),
+        (lambda: complete_columns(ROWS, ROWS, SOME, ridge=0), ConfigError, "ridge"),
+        (lambda: projected_gram(ROWS, 0), ConfigError, "weight_std"),
+        (lambda: projected_gram(np.ones((5001, 1)), 1), DataError, "nodes"),
+        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), DataError, "nodes"),
+        (lambda: gram_estimate(STEPS, STEPS), DataError, "h0"),
+        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), DataError, "updates"),
+        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), DataError, "prior"),
+        (lambda: gram_estimate(STEPS, STEPS[:2], ridge=-1), ConfigError, "ridge"),
+        (lambda: alike_pairs(ROWS[:1], 3, seed=0), DataError, "features"),
+        (lambda: alike_pairs(ROWS, 3, share=1, seed=0), ConfigError, "share"),
+        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), DataError, "gram"),
+        (lambda: gram_scores(ROWS, np.array([[0, 4]])), DataError, "pairs"),
     ],
 )
-def test_bad_arguments(call, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_arguments(call, error, key):
+    with refused(error, key=key):
         call()

@@ -124,9 +124,7 @@ def infer_attribute(
     """
     for name, flags in (("values", values), ("auxiliary", auxiliary)):
         if flags.dtype != np.bool_ or flags.shape != (len(embeddings),):
-            raise DataError(
-                f"{name} is {flags.dtype} {flags.shape} for {len(embeddings)} nodes; give one bool per node"
-            )
+            raise DataError(f"{name}: {flags.dtype} {flags.shape} for {len(embeddings)} nodes; give one bool per node")
     rows = _standardised(check_rows("embeddings", embeddings, len(embeddings)))
     score = train_classifier(classifier, rows[auxiliary], values[auxiliary], seed=seed)
     truth = values[~auxiliary]

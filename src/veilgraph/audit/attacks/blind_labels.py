@@ -101,7 +101,7 @@ def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: i
     count, least = int(np.count_nonzero(seen)), _FEWEST if classes is None else classes
     if count < least:
         raise DataError(
-            f"gradients of {count} nodes are not zero, and the attack needs {least}; give the steps of a training pass"
+            f"gradients: of {count} nodes are not zero, and the attack needs {least}; give the steps of a training pass"
         )
     told = rows[seen]
     found = _clustered(told, classes or _of_rank(told) or _of_silhouette(told, seed), seed)

@@ -46,7 +46,7 @@ def train_classifier(classifier: Classifier, features: Floats, truth: NDArray[np
         raise ConfigError(f"classifier={classifier!r} is unknown; choose one of {', '.join(_MAKERS)}")
     positives = int(np.count_nonzero(truth))
     if positives in (0, len(truth)):
-        raise DataError(f"truth has {positives} positives among {len(truth)} known targets; give some of both")
+        raise DataError(f"truth: has {positives} positives among {len(truth)} known targets; give some of both")
     model = fitted(_MAKERS[classifier](seed), features, np.asarray(truth, dtype=np.bool_))
     return lambda others: _log_odds(model.predict_proba(others))
 

@@ -74,7 +74,7 @@ def combination_scores(
     given = check_rows("inputs", inputs, len(inputs)).astype(np.float64)
     made = check_rows("outputs", outputs, len(inputs)).astype(np.float64)
     if given.shape != made.shape:
-        raise DataError(f"inputs {given.shape} and outputs {made.shape} must have one shape: the same equations")
+        raise DataError(f"inputs: {given.shape} and outputs {made.shape} must have one shape: the same equations")
     asked = check_pairs(pairs, len(given))
     both = np.concatenate([asked, asked[:, ::-1]])
     order = np.argsort(both[:, 0], kind="stable")

@@ -29,7 +29,7 @@ def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[f
         DataError: there are too few rows.
     """
     if len(degrees) < _FEWEST:
-        raise DataError(f"{len(degrees)} rows are too few to tell whether their order says something")
+        raise DataError(f"degrees: {len(degrees)} rows are too few to tell whether their order says something")
     places = np.arange(len(degrees))
     p_values, figures = [1.0], [0.0]
     if len(np.unique(degrees)) > 1:
@@ -65,7 +65,7 @@ def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tu
     np.add.at(table, (parts, classes), 1)
     rows, columns = table.sum(axis=1), table.sum(axis=0)
     if min(table.shape) < 2:
-        raise DataError("there is one class, or one part of the split, alone")
+        raise DataError("classes: there is one class, or one part of the split, alone")
     expected = np.outer(rows, columns) / table.sum()
     drawn = random_table(rows.astype(int), columns.astype(int)).rvs(size=_DRAWS, random_state=seed)
     distances = ((drawn - expected) ** 2 / expected).sum(axis=(1, 2))

@@ -93,7 +93,7 @@ def canary_scores(released: Sequence[NDArray[Any]], rows: NDArray[Any], directio
     """
     if not released or len(released) != len(directions):
         raise DataError(
-            f"released has {len(released)} matrices and directions {len(directions)}: each release, one at least, "
+            f"released: has {len(released)} matrices and directions {len(directions)}: each release, one at least, "
             "needs its directions; give one of each"
         )
     scores: Floats = np.sum(
@@ -191,7 +191,7 @@ def _largest(is_refuted: Callable[[float], bool]) -> float:
 def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any]) -> Floats:
     if released.ndim != 2 or directions.shape != (len(rows), released.shape[1]):
         raise DataError(
-            f"released {released.shape} and directions {directions.shape} do not fit {len(rows)} canaries: give "
+            f"released: {released.shape} and directions {directions.shape} do not fit {len(rows)} canaries: give "
             "[N, d] and [m, d]"
         )
     own, width = released[rows].astype(np.float64), released.shape[1]
@@ -204,9 +204,9 @@ def _score(released: NDArray[Any], directions: NDArray[Any], rows: NDArray[Any])
 def _checked(scores: NDArray[Any], coins: NDArray[Any], delta: float, confidence: float) -> tuple[Floats, Truth]:
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(coins)
     if values.ndim != 1 or values.shape != truth.shape or not len(values):
-        raise DataError(f"scores {values.shape} and coins {truth.shape} must be [m] both, m >= 1: give one of each")
+        raise DataError(f"scores: {values.shape} and coins {truth.shape} must be [m] both, m >= 1: give one of each")
     if not np.isfinite(values).all() or not np.isin(truth, (0, 1)).all():
-        raise DataError("scores must be finite, and coins True or False, 1 or 0: leave other canaries out")
+        raise DataError("scores: must be finite, and coins True or False, 1 or 0: leave other canaries out")
     if not 0 <= delta < 1:
         raise ConfigError(f"delta={delta!r} must be at least 0 and below 1; take the ledger's")
     if not 0 < confidence < 1:

@@ -57,7 +57,7 @@ def log_ratios(posteriors: Numbers) -> Floats:
     """
     rows = check_rows("posteriors", posteriors, len(posteriors)).astype(np.float64)
     if rows.shape[1] < 2 or (rows < 0).any():
-        raise DataError(f"posteriors {rows.shape} must be two or more confidences a row, none below 0")
+        raise DataError(f"posteriors: {rows.shape} must be two or more confidences a row, none below 0")
     logs = np.log(np.maximum(rows, _LEAST_CONFIDENCE))
     return np.asarray(logs[:, :-1] - logs[:, 1:])
 
@@ -81,9 +81,7 @@ def fit_model(
     if not 0 <= ridge < np.inf:
         raise ConfigError(f"ridge={ridge!r} must be at least 0 and finite; take {_RIDGE}")
     if known.dtype != np.bool_ or known.shape != (len(outputs),) or known.sum() < 2:
-        raise DataError(
-            f"known is {known.dtype} {known.shape}; give one bool for each of {len(outputs)} nodes, two True"
-        )
+        raise DataError(f"known: {known.dtype} {known.shape}; give one bool for each of {len(outputs)} nodes, two True")
     made = check_rows("outputs", outputs[known], int(known.sum())).astype(np.float64)
     parts = [
         check_rows(name, each[known], len(made)).astype(np.float64) if each.shape[1] else np.empty((len(made), 0))
@@ -116,7 +114,7 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
     """
     made = check_rows("outputs", outputs, len(own)).astype(np.float64)
     if own.shape[1] != len(model.own) or made.shape[1] != model.columns.shape[1]:
-        raise DataError(f"own {own.shape} and outputs {made.shape} do not fit a model of {model.own.shape}")
+        raise DataError(f"own: {own.shape} and outputs {made.shape} do not fit a model of {model.own.shape}")
     rest = made - own.astype(np.float64) @ model.own - model.bias
     whiten = model.whitened()
     return np.asarray(rest @ whiten @ np.linalg.pinv(model.columns @ whiten, rcond=1e-8))

@@ -26,7 +26,7 @@ MAX_NODES: Final = 2000
 
 _HIDDEN: Final = 64
 _NOISE: Final = 8
-_STEPS: Final = 200
+STEPS: Final = 200
 _RATE: Final = 0.01
 _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
 """Of Adam."""
@@ -60,7 +60,7 @@ def generated_columns(
     trained = random.permutation(len(known))[:MAX_NODES]
     generator = _Generator(given.shape[1], columns.shape[1], random)
     scale = float(np.square(wanted).sum(axis=1).mean()) or 1.0
-    for _ in range(_STEPS):
+    for _ in range(STEPS):
         made = generator.columns(given[trained])
         generator.step((made @ weights - wanted[trained]) @ weights.T / (scale * len(trained)))
     return generator.columns(given)

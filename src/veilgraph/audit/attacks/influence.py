@@ -69,7 +69,7 @@ def queried_pairs(
     random = np.random.default_rng(seed)
     nodes = np.flatnonzero(np.diff(hidden.indptr))
     if not len(nodes):
-        raise DataError("edge_index has no link that the adversary does not have; there is nothing to attack")
+        raise DataError("edge_index: has no link that the adversary does not have; there is nothing to attack")
     asked = random.choice(nodes, size=min(queries, len(nodes)), replace=False)
     rows = hidden[asked]
     links = np.stack([np.repeat(asked, np.diff(rows.indptr)), rows.indices], axis=1)

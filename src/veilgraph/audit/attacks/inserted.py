@@ -54,11 +54,15 @@ def inserted_scores(releases: Sequence[Released], coins: NDArray[Any], *, seed: 
     """
     are_in = np.asarray(coins, dtype=np.bool_)
     if not releases or any(each.rows.shape != each.clean.shape or len(each.rows) != len(are_in) for each in releases):
-        raise DataError(f"releases must be [m, w] with and without noise, of {len(are_in)} canaries; give one at least")
+        raise DataError(
+            f"releases: must be [m, w] with and without noise, of {len(are_in)} canaries; give one at least"
+        )
     told = np.zeros(len(are_in), dtype=np.bool_)
     told[np.random.default_rng(seed).permutation(len(are_in))[:_TOLD]] = True
     if told.all() or not 0 < np.count_nonzero(are_in[told]) < _TOLD:
-        raise DataError(f"{len(are_in)} canaries are too few to learn from some and judge the others; take 100 or more")
+        raise DataError(
+            f"canaries: {len(are_in)} are too few to learn from some and judge the others; take 100 or more"
+        )
     judged = ~told
     return np.asarray(np.sum([_score(each, are_in, told)[judged] for each in releases], axis=0)), judged
 

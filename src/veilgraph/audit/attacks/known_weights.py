@@ -51,8 +51,8 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) 
     rows = _checked(opened, weights)
     if len(weights) > MAX_COLUMNS or len(rows) * len(weights) > MAX_NUMBERS:
         raise DataError(
-            f"{len(rows)} nodes with {len(weights)} unknown columns are too many; give at most {MAX_COLUMNS} columns, "
-            f"and at most {MAX_NUMBERS} values in all"
+            f"weights: {len(rows)} nodes with {len(weights)} unknown columns are too many; give at most {MAX_COLUMNS} "
+            f"columns, and at most {MAX_NUMBERS} values in all"
         )
     size = penalty * float(np.median(np.linalg.norm(weights, axis=1)))
 
@@ -119,7 +119,7 @@ def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -
     size = float(np.square(part).sum())
     unit = abs(float((_checked(opened, drawn) * part).sum())) / (size or 1.0)
     if not unit > 0:
-        raise DataError("the adversary's own part of h0 is zero; there is nothing to tell the unit of h0 by")
+        raise DataError("own: the adversary's part of h0 is zero; there is nothing to tell the unit of h0 by")
     rest = opened / 2.0 ** np.round(np.log2(unit)) - part
     if not others:
         return np.asarray(rest)
@@ -149,5 +149,7 @@ def _nonnegative(equations: Floats, values: Floats) -> Floats:
 def _checked(opened: Numbers, weights: Floats) -> Floats:
     rows = check_rows("opened", opened, len(opened)).astype(np.float64)
     if weights.ndim != 2 or weights.shape[1] != rows.shape[1] or not np.isfinite(weights).all():
-        raise DataError(f"weights have the shape {weights.shape} for h0 {rows.shape}; give finite ones, a row a column")
+        raise DataError(
+            f"weights: have the shape {weights.shape} for h0 {rows.shape}; give finite ones, a row a column"
+        )
     return rows

@@ -65,7 +65,9 @@ class Knowledge:
         for label in range(self.classes):
             mine = self.nodes[told & (self.labels == label)]
             if not len(mine):
-                raise DataError(f"known_nodes of class {label} have no {what}: they are zero; give a training node")
+                raise DataError(
+                    f"known_nodes: those of class {label} have no {what}: they are zero; give a training node"
+                )
             means[label] = rows[mine].mean(axis=0)
         return means
 

@@ -37,10 +37,10 @@ def mean_rows(gradients: NDArray[Any]) -> Floats:
     """
     steps = np.asarray(gradients)
     if steps.ndim != 3 or not steps.size:
-        raise DataError(f"gradients {steps.shape} must be [steps, nodes, columns], at least one of each")
+        raise DataError(f"gradients: {steps.shape} must be [steps, nodes, columns], at least one of each")
     rows = np.asarray(steps.mean(axis=0, dtype=np.float64))
     if not np.isfinite(rows).all():
-        raise DataError("gradients has values that are not finite; leave out the steps they belong to")
+        raise DataError("gradients: has values that are not finite; leave out the steps they belong to")
     return rows
 
 
@@ -85,10 +85,12 @@ def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
     """
     clusters, labels = np.asarray(assignment), np.asarray(truth)
     if clusters.ndim != 1 or clusters.shape != labels.shape or not len(clusters):
-        raise DataError(f"assignment {clusters.shape} and truth {labels.shape} must both be [nodes]; give one per node")
+        raise DataError(
+            f"assignment: {clusters.shape} and truth {labels.shape} must both be [nodes]; give one per node"
+        )
     for name, values, least in (("assignment", clusters, UNASSIGNED), ("truth", labels, 0)):
         if not np.issubdtype(values.dtype, np.integer) or values.min() < least:
-            raise DataError(f"{name} must be integers of at least {least}; it is {values.dtype} from {values.min()}")
+            raise DataError(f"{name}: must be integers of at least {least}; it is {values.dtype} from {values.min()}")
     size = int(max(clusters.max(), labels.max())) + 1
     common = np.zeros((size, size))
     assigned = clusters != UNASSIGNED

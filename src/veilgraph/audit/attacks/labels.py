@@ -59,7 +59,7 @@ def label_scores(
     labels = _checked_labels("known_labels", known_labels, len(nodes), classes)
     missing = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
     if len(missing):
-        raise DataError(f"known_labels has none of class {missing[0]}; give at least one node of every class")
+        raise DataError(f"known_labels: has none of class {missing[0]}; give at least one node of every class")
     return COMPLETIONS[attack](Knowledge(nodes, labels, classes, rows, embeddings, seed))
 
 
@@ -110,16 +110,16 @@ def _checked_truth(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) ->
 def _checked_nodes(name: str, nodes: NDArray[Any], count: int) -> Labels:
     found = np.asarray(nodes)
     if found.ndim != 1 or not len(found) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"{name} {found.shape} of {found.dtype} must be integers, one per node; give at least one")
+        raise DataError(f"{name}: {found.shape} of {found.dtype} must be integers, one per node; give at least one")
     if found.min() < 0 or found.max() >= count or len(np.unique(found)) < len(found):
-        raise DataError(f"{name} must be distinct numbers in 0..{count - 1}; they are the rows of the other arrays")
+        raise DataError(f"{name}: must be distinct numbers in 0..{count - 1}; they are the rows of the other arrays")
     return found.astype(np.int64)
 
 
 def _checked_labels(name: str, labels: NDArray[Any], count: int, classes: int) -> Labels:
     found = np.asarray(labels)
     if found.shape != (count,) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"{name} {found.shape} of {found.dtype} must be [{count}] integers: one per node")
+        raise DataError(f"{name}: {found.shape} of {found.dtype} must be [{count}] integers: one per node")
     if found.min() < 0 or found.max() >= classes:
-        raise DataError(f"{name} must lie in 0..{classes - 1}; leave out nodes whose class is not known")
+        raise DataError(f"{name}: must lie in 0..{classes - 1}; leave out nodes whose class is not known")
     return found.astype(np.int64)

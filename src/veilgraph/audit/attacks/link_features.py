@@ -20,7 +20,7 @@ Numbers = NDArray[np.floating | np.integer]
 RowFunction = Callable[[Floats, Floats], Floats]
 """Two arrays [M, W] to one [M] or [M, W], row by row."""
 
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
@@ -61,11 +61,11 @@ def check_rows(name: str, rows: Numbers, count: int) -> Numbers:
     """
     found = np.asarray(rows)
     if found.ndim != 2 or not found.size:
-        raise DataError(f"{name} has the shape {found.shape}; give one row per node and at least one column")
+        raise DataError(f"{name}: has the shape {found.shape}; give one row per node and at least one column")
     if len(found) != count:
-        raise DataError(f"{name} has {len(found)} rows for {count} nodes; give one row per node")
+        raise DataError(f"{name}: has {len(found)} rows for {count} nodes; give one row per node")
     if not np.isfinite(found).all():
-        raise DataError(f"{name} has values that are not finite; leave out the nodes they belong to")
+        raise DataError(f"{name}: has values that are not finite; leave out the nodes they belong to")
     return found
 
 
@@ -146,7 +146,7 @@ OPERATIONS: dict[str, RowFunction] = {
 
 
 def _blocks(count: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // width)
+    step = max(1, BLOCK // width)
     return (slice(start, start + step) for start in range(0, count, step))
 
 

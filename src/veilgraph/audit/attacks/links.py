@@ -31,7 +31,7 @@ _SIGNS: dict[Distances, dict[str, int]] = {
 }
 """Distances → whose distances add to a score, with their sign."""
 _BACKGROUND_PAIRS = 4000
-_PAIRS_A_TIME = 50_000
+PAIRS_A_TIME = 50_000
 _FAR = 10.0
 
 
@@ -113,8 +113,8 @@ def link_scores(
     describe = _describer(target, same_width=not attack.shadow)
     features, truth = _examples(attack, knowledge, describe)
     score = train_classifier(classifier, features, truth, seed=seed)
-    parts = range(0, len(attacked), _PAIRS_A_TIME)
-    return np.concatenate([score(describe(attacked[start : start + _PAIRS_A_TIME])) for start in parts])
+    parts = range(0, len(attacked), PAIRS_A_TIME)
+    return np.concatenate([score(describe(attacked[start : start + PAIRS_A_TIME])) for start in parts])
 
 
 def attribute_scores(target: NodeRows, pairs: Pairs, distance: str, evidence: Distances) -> Floats:

@@ -40,7 +40,7 @@ def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: 
     chosen = distinct[np.abs(distinct.astype(np.float64)) >= least]
     if len(chosen) < _FEWEST:
         raise DataError(
-            f"{len(chosen)} different sums are of {least * 2.0**-bits:.2g} or more; of {_FEWEST} it can be told "
+            f"sums: {len(chosen)} different ones are of {least * 2.0**-bits:.2g} or more; of {_FEWEST} it can be told "
             "whether their low bits are uniform"
         )
     counts = np.bincount(chosen & ((1 << _LOW) - 1), minlength=1 << _LOW)

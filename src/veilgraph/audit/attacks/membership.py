@@ -81,11 +81,11 @@ def shadow_scores(
     shadow = _checked_posteriors("shadow_posteriors", shadow_posteriors)
     if shares.shape[1] != shadow.shape[1]:
         raise DataError(
-            f"shadow_posteriors has {shadow.shape[1]} classes and posteriors {shares.shape[1]}; train the shadow "
+            f"shadow_posteriors: has {shadow.shape[1]} classes and posteriors {shares.shape[1]}; train the shadow "
             "model on the same classes"
         )
     if (labels is None) != (shadow_labels is None):
-        raise DataError("labels and shadow_labels go together; give both or neither")
+        raise DataError("labels: they and shadow_labels go together; give both or neither")
     inputs, shadow_inputs = _features("labels", shares, labels), _features("shadow_labels", shadow, shadow_labels)
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
@@ -128,7 +128,7 @@ def lira_scores(
     classes = _checked_labels("labels", labels, shares)
     outside = np.asarray(out_posteriors)
     if outside.ndim != 3 or outside.shape[1:] != shares.shape:
-        raise DataError(f"out_posteriors {outside.shape} must be [models, {shares.shape[0]}, {shares.shape[1]}]")
+        raise DataError(f"out_posteriors: {outside.shape} must be [models, {shares.shape[0]}, {shares.shape[1]}]")
     logits = (
         np.stack(
             [_logits_of(_checked_posteriors(f"out_posteriors[{m}]", model), classes) for m, model in enumerate(outside)]
@@ -159,8 +159,8 @@ def normals(
     if counts.min() < MIN_MODELS:
         target = int(counts.argmin())
         raise DataError(
-            f"target {target} has {counts[target]} models that were trained {side} it, and LiRA needs at least "
-            f"{MIN_MODELS}: train more"
+            f"members: target {target} has {counts[target]} models that were trained {side} it, and LiRA needs at "
+            f"least {MIN_MODELS}: train more"
         )
     mean = np.where(used, logits, 0).sum(axis=0) / counts
     squares = (np.where(used, logits - mean, 0) ** 2).sum(axis=0)
@@ -168,8 +168,8 @@ def normals(
     variance = squares / (counts - 1) if own_variance else shared
     if not (variance > 0).all():
         raise DataError(
-            f"target {int(variance.argmin())} has the same confidence in every model {side} it; train them with "
-            "different seeds, and take own_variance=False where there are few"
+            f"model_posteriors: target {int(variance.argmin())} has the same confidence in every model {side} it; "
+            "train them with different seeds, and take own_variance=False where there are few"
         )
     return mean, np.sqrt(variance)
 
@@ -196,24 +196,24 @@ def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:
 def _checked_posteriors(name: str, posteriors: NDArray[Any]) -> Floats:
     shares = np.asarray(posteriors, dtype=np.float64)
     if shares.ndim != 2 or shares.shape[1] < 2 or not len(shares):
-        raise DataError(f"{name} {shares.shape} must be [targets, classes] with at least 1 target and 2 classes")
+        raise DataError(f"{name}: {shares.shape} must be [targets, classes] with at least 1 target and 2 classes")
     wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1) <= _SUM_TOLERANCE))
     if wrong.any():
-        raise DataError(f"{name}[{int(wrong.argmax())}] is not a distribution over the classes; give softmax outputs")
+        raise DataError(f"{name}: [{int(wrong.argmax())}] is not a distribution over the classes; give softmax outputs")
     return shares
 
 
 def _checked_labels(name: str, labels: NDArray[Any], shares: Floats) -> NDArray[np.intp]:
     classes = np.asarray(labels)
     if classes.shape != (len(shares),) or not np.issubdtype(classes.dtype, np.integer):
-        raise DataError(f"{name} {classes.shape} of {classes.dtype} must be [{len(shares)}] integers: one per target")
+        raise DataError(f"{name}: {classes.shape} of {classes.dtype} must be [{len(shares)}] integers: one per target")
     if classes.min() < 0 or classes.max() >= shares.shape[1]:
-        raise DataError(f"{name} must lie in 0..{shares.shape[1] - 1}; leave out targets whose class is not known")
+        raise DataError(f"{name}: must lie in 0..{shares.shape[1] - 1}; leave out targets whose class is not known")
     return classes.astype(np.intp)
 
 
 def _checked_out(out: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.bool_]:
     used = np.asarray(out)
     if used.shape != shape or used.dtype != np.bool_:
-        raise DataError(f"out {used.shape} of {used.dtype} must be {list(shape)} bool: models by targets")
+        raise DataError(f"out: {used.shape} of {used.dtype} must be {list(shape)} bool: models by targets")
     return used

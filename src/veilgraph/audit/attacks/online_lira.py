@@ -51,10 +51,10 @@ def online_lira_scores(
     models, inside = np.asarray(model_posteriors), np.asarray(members)
     if models.ndim != 3 or models.shape[1:] != np.shape(posteriors):
         raise DataError(
-            f"model_posteriors {models.shape} must be [models, {', '.join(map(str, np.shape(posteriors)))}]"
+            f"model_posteriors: {models.shape} must be [models, {', '.join(map(str, np.shape(posteriors)))}]"
         )
     if inside.shape != models.shape[:2] or inside.dtype != np.bool_:
-        raise DataError(f"members {inside.shape} of {inside.dtype} must be {list(models.shape[:2])} bool")
+        raise DataError(f"members: {inside.shape} of {inside.dtype} must be {list(models.shape[:2])} bool")
     logits = np.stack([confidence_scores(model, labels) for model in models]) if len(models) else np.empty(inside.shape)
     return _log_normal(own, *normals(logits, inside, "with", own_variance=own_variance)) - _log_normal(
         own, *normals(logits, ~inside, "without", own_variance=own_variance)

@@ -31,7 +31,7 @@ class KnownPairs:
     def __post_init__(self) -> None:
         if self.truth.dtype != np.bool_ or self.truth.shape != (len(self.pairs),):
             raise DataError(
-                f"truth is {self.truth.dtype} {self.truth.shape} for {len(self.pairs)} pairs; give one bool per pair"
+                f"truth: {self.truth.dtype} {self.truth.shape} for {len(self.pairs)} pairs; give one bool per pair"
             )
 
     def split(self, share: float, seed: int) -> tuple[KnownPairs, KnownPairs]:
@@ -58,11 +58,11 @@ def check_pairs(pairs: Pairs, num_nodes: int) -> Pairs:
     """
     found = np.asarray(pairs)
     if found.ndim != 2 or found.shape[1] != 2 or not len(found) or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"pairs have the shape {found.shape} and type {found.dtype}; give two node numbers a row")
+        raise DataError(f"pairs: have the shape {found.shape} and type {found.dtype}; give two node numbers a row")
     if found.min() < 0 or found.max() >= num_nodes:
-        raise DataError(f"pairs name nodes {found.min()} to {found.max()}; the graph has 0 to {num_nodes - 1}")
+        raise DataError(f"pairs: name nodes {found.min()} to {found.max()}; the graph has 0 to {num_nodes - 1}")
     if (found[:, 0] == found[:, 1]).any():
-        raise DataError("pairs hold a node and itself; leave such pairs out")
+        raise DataError("pairs: hold a node and itself; leave such pairs out")
     return found.astype(np.int64)
 
 
@@ -88,7 +88,7 @@ def sample_pairs(
     """
     edges = np.sort(edge_index.T[edge_index[0] != edge_index[1]], axis=1)
     if not len(edges):
-        raise DataError("edge_index has no link between two different nodes; there is nothing to attack")
+        raise DataError("edge_index: has no link between two different nodes; there is nothing to attack")
     linked = np.unique(_codes(check_pairs(edges, num_nodes), num_nodes))
     count = len(linked) if links is None else links
     excluded = linked

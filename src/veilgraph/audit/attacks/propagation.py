@@ -35,10 +35,12 @@ def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3)
     if not 0 < ridge < np.inf:
         raise ConfigError(f"ridge={ridge!r} must be positive and finite; take 1e-3")
     if inputs.ndim != 3 or inputs.shape != outputs.shape or not inputs.size:
-        raise DataError(f"inputs {inputs.shape} and outputs {outputs.shape} must both be [steps, nodes, width]")
+        raise DataError(f"inputs: {inputs.shape} and outputs {outputs.shape} must both be [steps, nodes, width]")
     nodes = inputs.shape[1]
     if nodes > MAX_NODES:
-        raise DataError(f"inputs have {nodes} nodes; weights between all of them are estimated for at most {MAX_NODES}")
+        raise DataError(
+            f"inputs: have {nodes} nodes; weights between all of them are estimated for at most {MAX_NODES}"
+        )
     squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
     for given, made in zip(inputs, outputs, strict=True):
         row = given.astype(np.float64)
@@ -47,7 +49,7 @@ def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3)
         products += made.astype(np.float64) @ (row.T / size)
     trace = float(np.trace(squares))
     if not (np.isfinite(trace) and np.isfinite(products).all() and trace > 0):
-        raise DataError("inputs and outputs must be finite, and inputs not zero everywhere; leave out such steps")
+        raise DataError("inputs: they and outputs must be finite, and inputs not zero everywhere; leave out such steps")
     squares[np.diag_indices(nodes)] += ridge * trace / nodes
     return np.asarray(cho_solve(cho_factor(squares, overwrite_a=True), products.T, overwrite_b=True).T)
 

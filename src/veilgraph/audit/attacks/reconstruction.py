@@ -61,7 +61,7 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
     parts = [] if own is None else [check_rows("own", own, sequence.shape[1]).astype(np.float64)]
     scaled = [part / size for part in (*parts, *_changes(sequence)) if (size := np.linalg.norm(part)) > 0]
     if not scaled:
-        raise DataError("h0 and own are zero everywhere; there is nothing to span")
+        raise DataError("h0: it and own are zero everywhere; there is nothing to span")
     values, vectors = _left_singular(np.concatenate(scaled, axis=1))
     kept = values > tolerance * values[0]
     return np.asarray(vectors[:, kept] * values[kept] ** power)
@@ -90,9 +90,9 @@ def complete_columns(
         raise ConfigError(f"ridge={ridge!r} must be positive and finite; leave it out for the best on known nodes")
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
     if known.dtype != np.bool_ or known.shape != (len(rows),) or known.sum() < 2:
-        raise DataError(f"known is {known.dtype} {known.shape}; give one of {len(rows)} bools a node, two or more True")
+        raise DataError(f"known: {known.dtype} {known.shape}; give one of {len(rows)} bools a node, two or more True")
     if columns.ndim != 2 or len(columns) != len(rows):
-        raise DataError(f"columns has the shape {columns.shape} for {len(rows)} nodes; give one row per node")
+        raise DataError(f"columns: has the shape {columns.shape} for {len(rows)} nodes; give one row per node")
     targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
     middle, mean = rows[known].mean(axis=0), targets.mean(axis=0)
     left, values, right = np.linalg.svd(rows[known] - middle, full_matrices=False)
@@ -148,10 +148,10 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
     sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
     steps, nodes, width = known.shape
     if sequence.shape != (steps + 1, nodes, width):
-        raise DataError(f"h0 has the shape {sequence.shape} for updates {known.shape}; give one step more")
+        raise DataError(f"h0: has the shape {sequence.shape} for updates {known.shape}; give one step more")
     guess = np.zeros((_check_size(nodes), nodes)) if prior is None else check_rows("prior", prior, nodes)
     if guess.shape != (nodes, nodes):
-        raise DataError(f"prior has the shape {guess.shape} for {nodes} nodes; give an inner product for each two")
+        raise DataError(f"prior: has the shape {guess.shape} for {nodes} nodes; give an inner product for each two")
     squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
     for step in range(steps):
         update = known[step].astype(np.float64)
@@ -161,7 +161,7 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
             squares += update @ (update.T / size)
             products -= change @ (update.T / size)
     if not squares.any():
-        raise DataError("updates are zero wherever h0 changes; there is nothing to learn from")
+        raise DataError("updates: are zero wherever h0 changes; there is nothing to learn from")
     products -= guess @ squares
     np.fill_diagonal(squares, np.diag(squares) + ridge * np.trace(squares) / nodes)
     estimate = guess + cho_solve(cho_factor(squares, overwrite_a=True), products.T, overwrite_b=True).T
@@ -178,10 +178,12 @@ def alike_pairs(features: Numbers, count: int, *, share: float = 0.01, seed: int
         DataError: ``features`` is no finite matrix of two rows or more.
     """
     if count < 1 or not 0 < share < 1:
-        raise ConfigError(f"count={count!r} must be at least 1 and share={share!r} strictly between 0 and 1")
+        raise ConfigError(
+            f"share={share!r} must lie strictly between 0 and 1, and count={count!r} be at least 1; take 0.05"
+        )
     rows = check_rows("features", features, len(features)).astype(np.float64)
     if len(rows) < 2:
-        raise DataError("features has a single row; a pair needs two")
+        raise DataError("features: has a single row; a pair needs two")
     pairs = random_pairs(len(rows), count, np.random.default_rng(seed))
     products = _products(rows, pairs)
     return KnownPairs(pairs, products > np.quantile(products, 1 - share))
@@ -194,7 +196,7 @@ def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Float
         DataError: ``gram`` is not square, ``own`` does not fit it, or ``pairs`` are no pairs of its nodes.
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-        raise DataError(f"gram has the shape {gram.shape}; give an inner product for each two nodes")
+        raise DataError(f"gram: has the shape {gram.shape}; give an inner product for each two nodes")
     checked = check_pairs(pairs, len(gram))
     scores = gram[checked[:, 0], checked[:, 1]]
     return scores if own is None else scores - _products(check_rows("own", own, len(gram)), checked)
@@ -203,15 +205,17 @@ def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Float
 def _check_sequence(name: str, values: Numbers) -> Numbers:
     found = np.asarray(values)
     if found.ndim != 3 or not found.size:
-        raise DataError(f"{name} has the shape {found.shape}; give steps of one row per node and one column per width")
+        raise DataError(f"{name}: has the shape {found.shape}; give steps of one row per node and one column per width")
     if not np.isfinite(found).all():
-        raise DataError(f"{name} has values that are not finite; leave out their steps")
+        raise DataError(f"{name}: has values that are not finite; leave out their steps")
     return found
 
 
 def _check_size(nodes: int) -> int:
     if nodes > MAX_NODES:
-        raise DataError(f"{nodes} nodes are too many for a matrix of inner products; give {MAX_NODES} of them or fewer")
+        raise DataError(
+            f"nodes: {nodes} are too many for a matrix of inner products; give {MAX_NODES} of them or fewer"
+        )
     return nodes
 
 

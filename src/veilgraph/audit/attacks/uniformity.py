@@ -46,7 +46,7 @@ def uniformity_p_value(messages: Iterable[Words]) -> float:
             counts[place, shift] += np.bincount(_bytes(words, shift), minlength=BYTES)
     tested = [found for found in counts.values() if found.sum() >= _FEWEST]
     if not tested:
-        raise DataError(f"messages have fewer than {_FEWEST} words; whether these are noise cannot be told")
+        raise DataError(f"messages: have fewer than {_FEWEST} words; whether these are noise cannot be told")
     return float(min(1.0, len(tested) * min(chisquare(found).pvalue for found in tested)))
 
 
@@ -68,7 +68,7 @@ def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth
     """
     words = np.concatenate([_some(message) for message in messages]) if (messages := list(messages)) else np.empty(0)
     if len(words) < _FEWEST:
-        raise DataError(f"messages have {len(words)} words; at least {_FEWEST} can be told from noise")
+        raise DataError(f"messages: have {len(words)} words; at least {_FEWEST} can be told from noise")
     random = np.random.default_rng(seed)
     bytes_ = random.permutation(_bytes(words.astype(np.int64), _SHIFTS[0]))
     half = min(len(bytes_) // 2, _TARGETS)

@@ -133,7 +133,9 @@ class MachineGroup:
             yield
         except (OSError, ValueError) as error:
             whom = "another machine of this party" if self.rank == LEADER else "the party's own process"
-            raise LinkError(f"{whom} is gone, or did not answer in time ({error}); see what it said last") from error
+            raise LinkError(
+                f"{whom} is gone, or did not answer in time ({error}); see what it said last", code="machine-gone"
+            ) from error
 
 
 def _parts(x: Tensor, counts: Sequence[int]) -> Iterator[Tensor]:

@@ -60,7 +60,7 @@ def lead(
         LinkTimeout: one did not come in time.
         LinkError: one is gone again.
     """
-    facts = {"release": _release(), "count": count, "timeout_s": timeout_s, "idle_s": idle_s}
+    facts = {"release": release_here(), "count": count, "timeout_s": timeout_s, "idle_s": idle_s}
     there: dict[int, tuple[ssl.SSLSocket, int]] = {}
 
     def greeting(connection: ssl.SSLSocket) -> Turns[tuple[int, Note]]:
@@ -174,9 +174,9 @@ def _connect(context: ssl.SSLContext, reached: socket.socket, expected: int) -> 
 def _checked(facts: Note, rank: int) -> int:
     """M, if there is a place for this machine."""
     release = str(facts.get("release"))
-    if release != _release():
+    if release != release_here():
         raise ConfigError(
-            f"{_release()} here, and {release} where the party joins; install the same on all its machines"
+            f"{release_here()} here, and {release} where the party joins; install the same on all its machines"
         )
     count = int(facts["count"])
     if not 0 < rank < count:
@@ -232,5 +232,6 @@ def _reason(error: OSError) -> str:
     return f"{error}; do both have the same secret?" if isinstance(error, ssl.SSLError) else str(error)
 
 
-def _release() -> str:
+def release_here() -> str:
+    """What must be the same on all machines of a party."""
     return f"veilgraph {version('veilgraph')} with torch {version('torch')}"

@@ -46,10 +46,10 @@ def collect(own: Preparation) -> Prepared:
     party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
     label = party.nodes.label
-    _check_columns(link, others, columns, None if label is None else label.classes, encoding)
+    check_columns(link, others, columns, None if label is None else label.classes, encoding)
     table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     if encoding is None:
-        encoding = fit_encoding(table, settings.data.feature_scaling, _Totals(link, settings.data.names))
+        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     built = build_graph(party, organisation.folder, table, encoding)
@@ -67,13 +67,14 @@ def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:
     return digest.hexdigest()
 
 
-def _check_columns(
+def check_columns(
     link: Link,
     others: Sequence[PartyId],
     columns: Sequence[FeatureColumn],
     classes: Sequence[str] | None,
     fitted: FeatureEncoding | None,
 ) -> None:
+    """Compares the columns of all holders, and their settings."""
     mine = column_hashes(columns, classes, fitted)
     told = torch.from_numpy(np.frombuffer(b"".join(mine), np.uint8).reshape(-1, HASH_BYTES).copy())
     received = exchange(link, others, Tag(Kind.COLUMN_HASHES), told, shape=(None, HASH_BYTES))
@@ -98,7 +99,7 @@ def check_columns_here(settings: JobSettings) -> None:
             check_same_columns(party, columns, mine, other, theirs)
 
 
-class _Totals:
+class Totals:
     """Sums over all holders, opened to them alone. Keys are agreed on when the first are asked for."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:

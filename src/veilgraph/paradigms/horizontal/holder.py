@@ -95,7 +95,7 @@ class HorizontalHolder(Judge):
         self._send_lists(key)
         self._labels = float(self._among(torch.tensor([self._training_nodes()]).double(), "training nodes", 0))
         if self._labels == 0:
-            raise DataError("no holder has a training node; give labels and a train_mask to one")
+            raise DataError("train_mask: no holder has a training node; give labels and a train_mask to one")
         return start
 
     def _send_lists(self, key: bytes) -> None:
@@ -236,5 +236,5 @@ def common_classes(hellos: dict[PartyId, Hello]) -> int:
             listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
             raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")
     if not classes:
-        raise DataError("no holder has labels; give labels and masks to one")
+        raise DataError("labels: no holder has any; give labels and masks to one")
     return next(iter(classes.values()))

@@ -101,7 +101,9 @@ def receive_nodes(link: Link, holders: Sequence[PartyId]) -> Places:
     rows = dict(zip(holders, torch.split(rank[torch.from_numpy(inverse.reshape(-1))], sizes), strict=True))
     for holder, places in rows.items():
         if len(torch.unique(places)) < len(places):
-            raise DataError(f"{holder} lists a node twice; ids are unique: name every node once")
+            raise DataError(
+                f"{holder} lists a node twice; ids are unique: name every node once", code="node-twice", party=holder
+            )
     return Places(len(unique), rows)
 
 
@@ -164,7 +166,10 @@ def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
     if not (inside and nodes <= total <= most and not bool((rows.sort().values.diff() == 0).any())):
         raise ProtocolError(
             f"{link.party} got {tag} from {SERVER} with places that are not {nodes} different ones of {total} nodes, "
-            f"at most {most}; ask {SERVER} what it runs"
+            f"at most {most}; ask {SERVER} what it runs",
+            code="places",
+            key=tag,
+            party=SERVER,
         )
     return rows, total
 

@@ -91,13 +91,13 @@ class LabelDenoising:
 def _checked(transition: Tensor, labels: Tensor) -> int:
     """The number of classes."""
     if transition.dim() != 2 or transition.shape[0] != transition.shape[1]:
-        raise DataError(f"transition of shape {list(transition.shape)} must be [c, c]: a row for every true class")
+        raise DataError(f"transition: of shape {list(transition.shape)} must be [c, c]: a row for every true class")
     if bool((transition < 0).any()) or not torch.allclose(transition.sum(dim=1), torch.ones_like(transition[0])):
-        raise DataError("transition has a row that is no distribution: probabilities of the released label, sum 1")
+        raise DataError("transition: has a row that is no distribution: probabilities of the released label, sum 1")
     classes = len(transition)
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise DataError(
-            f"labels lie in {int(labels.min())}..{int(labels.max())}, and transition has {classes} classes from 0; "
+            f"labels: lie in {int(labels.min())}..{int(labels.max())}, and transition has {classes} classes from 0; "
             "give the matrix of the mechanism that released them"
         )
     return classes

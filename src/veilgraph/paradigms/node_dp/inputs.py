@@ -40,7 +40,10 @@ def local_graphs(settings: NodeDpJob) -> list[PartyGraph]:
     if private is not None and data.dataset is not None and (data.split is None or data.stratify):
         raise ConfigError(
             f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells the "
-            "labels that release.labels protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
+            "labels that release.labels protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false",
+            code="refused",
+            key="data.split",
+            party=private.holder,
         )
     labels_at = settings.data.label_party if private is None else private.holder
     graphs = load_for_learner(settings.data, labels_at, settings.seed)
@@ -52,7 +55,7 @@ def check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
     """What the parties would find out, before a run directory is made; here with the value that is out of range."""
     for graph in graphs:
         if reason := misplaced_labels(settings, graph):
-            raise ConfigError(f"{graph.party} refuses the job: {reason}")
+            raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
         if settings.feature_release is None or graph.party not in settings.releasing:
             continue
         try:

@@ -27,7 +27,7 @@ from veilgraph.privacy.local.affine import AffineFeatures
 _SPARSE_COST = 10
 """Time of a multiplication in a sparse product over that in a dense one, about."""
 
-_LARGEST = 1 << 24
+LARGEST = 1 << 24
 """Entries of a sparse matrix that may be propagated once for all, which makes it dense: 64 MiB in float32."""
 
 
@@ -103,7 +103,7 @@ def _is_cheaper_propagated(values: Tensor, propagation: int) -> bool:
     if not is_sparse(values):
         return True
     entries = values.shape[0] * values.shape[1]
-    return entries <= min(_LARGEST, _SPARSE_COST * (values.values().numel() + propagation))
+    return entries <= min(LARGEST, _SPARSE_COST * (values.values().numel() + propagation))
 
 
 class KPropNetwork(nn.Module):

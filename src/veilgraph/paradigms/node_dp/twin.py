@@ -133,7 +133,7 @@ def _denoised(
     true, train_mask, val_mask = graph.labels, graph.train_mask, graph.val_mask
     if true is None or train_mask is None or val_mask is None:
         raise DataError(
-            f"party {graph.party!r}: labels or masks are missing; give the split and the test nodes' labels"
+            f"party {graph.party!r}: labels: they or masks are missing; give the split and the test nodes' labels"
         )
     if labels.labels.shape != true.shape or len(labels.transition) != graph.num_classes:
         raise DataError(

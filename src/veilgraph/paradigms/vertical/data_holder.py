@@ -224,7 +224,9 @@ class DataHolder(Role):
         if own in weights and own not in saved:
             raise RunError(
                 f"{self.session.link.party}: its graph has nodes of its own and the model was trained without any, so "
-                "there is no W for them; leave them out of the graph, or train anew"
+                "there is no W for them; leave them out of the graph, or train anew",
+                code="own-nodes",
+                party=self.session.link.party,
             )
         super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
 

@@ -27,7 +27,7 @@ from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.local.features import FeatureMechanism, row_blocks
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 
-_PIECE = 1 << 20  # entries noised at once
+PIECE = 1 << 20  # entries noised at once
 _ROOM = 1 + 2.0**-31
 """On the clip, so that it never shortens a vector of the range, whose corners would not be unbiased then."""
 
@@ -64,7 +64,7 @@ class _Additive(FeatureMechanism):
 
     def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
         released = torch.empty(x.shape)
-        for start, block in row_blocks(x, _PIECE):
+        for start, block in row_blocks(x, PIECE):
             noisy = self._rows.release(block.to(torch.float64) - self.centre, source)
             released[start : start + len(block)] = noisy.add_(self.centre)
         return released

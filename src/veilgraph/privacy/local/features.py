@@ -56,7 +56,7 @@ class FeatureMechanism(ABC):
             raise ConfigError(f"epsilon={self.epsilon!r} must be a finite number > 0")
         if not (self.low < self.high and math.isfinite(self.high - self.low)):
             raise ConfigError(
-                f"range [{self.low!r}, {self.high!r}] must be finite with low < high: features of one value need no "
+                f"range=[{self.low!r}, {self.high!r}] must be finite with low < high: features of one value need no "
                 "release"
             )
         check_whole("features", self.features, 1)
@@ -142,15 +142,15 @@ class FeatureMechanism(ABC):
     def check(self, x: Tensor) -> None:
         """Raises what ``release`` would."""
         if x.layout not in (torch.strided, torch.sparse_csr):
-            raise DataError(f"x is {x.layout}: features are dense or sparse_csr; convert with to_sparse_csr()")
+            raise DataError(f"x: {x.layout}, and features are dense or sparse_csr; convert with to_sparse_csr()")
         if x.dim() != 2 or x.shape[1] != self.features:
-            raise DataError(f"x of shape {tuple(x.shape)} must be [N, {self.features}]: set features to its columns")
+            raise DataError(f"x: of shape {tuple(x.shape)} must be [N, {self.features}]: set features to its columns")
         if x.numel() == 0:
             return
         for value in data_range(x):
             if not self.low <= value <= self.high:
                 raise DataError(
-                    f"x has the value {value!r}, outside the declared range [{self.low!r}, {self.high!r}]: declare a "
+                    f"x: the value {value!r}, outside the declared range [{self.low!r}, {self.high!r}]: declare a "
                     "range that holds every value a feature can have, or clip x to it"
                 )
 
@@ -177,7 +177,7 @@ def data_range(x: Tensor) -> tuple[float, float]:
         DataError: x has no entries.
     """
     if x.numel() == 0:
-        raise DataError(f"x of shape {tuple(x.shape)} has no entries, so no range: declare one")
+        raise DataError(f"x: of shape {tuple(x.shape)} has no entries, so no range: declare one")
     values = x.values() if x.layout == torch.sparse_csr else x
     extremes = [float(value) for value in values.aminmax()] if values.numel() else []
     if values.numel() < x.numel():

@@ -15,7 +15,7 @@ from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.local.chance import FEWEST_STEPS, GRID, least_cells, uniform
 from veilgraph.privacy.local.features import check_whole
 
-_PIECE = 1 << 18
+PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class LabelResponse:
         self._check_labels(labels)
         seed = source(SEED_BYTES)
         released = torch.empty_like(labels)
-        for start in range(0, len(labels), _PIECE):
-            piece = labels[start : start + _PIECE]
+        for start in range(0, len(labels), PIECE):
+            piece = labels[start : start + PIECE]
             # Cells [k·O, (k + 1)·O) belong to the k-th of the other classes; the true one has all beyond.
             other = uniform(seed, f"labels/{start}", tuple(piece.shape)).div_(self._other, rounding_mode="floor")
             moved = other + (other >= piece)
-            released[start : start + _PIECE] = torch.where(other < self.classes - 1, moved, piece)
+            released[start : start + PIECE] = torch.where(other < self.classes - 1, moved, piece)
         return released
 
     @cached_property
@@ -99,12 +99,12 @@ class LabelResponse:
     def _check_labels(self, labels: Tensor) -> None:
         if labels.dim() != 1 or labels.dtype != torch.int64:
             raise DataError(
-                f"labels of shape {tuple(labels.shape)} and {labels.dtype} must be [N] and torch.int64: one class a "
+                f"labels: of shape {tuple(labels.shape)} and {labels.dtype} must be [N] and torch.int64: one class a "
                 "node"
             )
         for value in (int(extreme) for extreme in labels.aminmax()) if len(labels) else ():
             if not 0 <= value < self.classes:
                 raise DataError(
-                    f"labels have the value {value}, outside [0, {self.classes}): number the classes from 0, and leave "
-                    "nodes without a label out"
+                    f"labels: have the value {value}, outside [0, {self.classes}): number the classes from 0, and "
+                    "leave nodes without a label out"
                 )

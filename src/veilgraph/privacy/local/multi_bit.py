@@ -31,14 +31,14 @@ from veilgraph.privacy.local.chance import FEWEST_STEPS, GRID, least_cells, rand
 from veilgraph.privacy.local.features import FeatureMechanism, check_whole, row_blocks
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 
-_SPARSE_FROM = 16
+SPARSE_FROM = 16
 """At one chosen feature in so many the sparse layout takes less memory: 12 bytes each, against one for every entry."""
 
-_PIECE = 1 << 15
+PIECE = 1 << 15
 """Entries perturbed at once: temporaries stay in the cache, and torch on one thread, which on a busy machine is many
 times faster than threads that wait for each other at every small step."""
 
-_SAMPLED_PIECE = 1 << 22  # drawing sets takes m steps a block, so fewer blocks are faster
+SAMPLED_PIECE = 1 << 22  # drawing sets takes m steps a block, so fewer blocks are faster
 
 
 def best_sample_size(epsilon: float, features: int) -> int:
@@ -136,7 +136,7 @@ class MultiBit(FeatureMechanism):
         seed = source(SEED_BYTES)
         if self.sample_size == self.features:
             return self._of_all(x, seed)
-        if self.sample_size * _SPARSE_FROM <= self.features:
+        if self.sample_size * SPARSE_FROM <= self.features:
             return self._sparse(x, seed)
         released = torch.zeros(x.shape, dtype=torch.int8)
         for start, columns, signs in self._of_sampled(x, seed):
@@ -145,7 +145,7 @@ class MultiBit(FeatureMechanism):
 
     def _of_all(self, x: Tensor, seed: bytes) -> Tensor:
         released = torch.empty(x.shape, dtype=torch.int8)
-        for start, block in row_blocks(x, _PIECE):
+        for start, block in row_blocks(x, PIECE):
             released[start : start + len(block)] = self._signs(block, seed, start)
         return released
 
@@ -160,7 +160,7 @@ class MultiBit(FeatureMechanism):
 
     def _of_sampled(self, x: Tensor, seed: bytes) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The first row of each block, the columns chosen in its rows, and the signs there; both [rows, m]."""
-        for start, block in row_blocks(x, _SAMPLED_PIECE):
+        for start, block in row_blocks(x, SAMPLED_PIECE):
             columns = random_columns(seed, f"columns/{start}", len(block), self.features, self.sample_size)
             yield start, columns, self._signs(block.gather(1, columns), seed, start)
 

@@ -93,7 +93,10 @@ class Collaborative(InitialEmbedding):
             raise RangeOverflow(
                 f"{self._session.link.party}'s features are too large for the ring: h^0 of about {largest:.3g} needs "
                 f"|h^0| < 2^{room} with feature_bits={self._session.feature_bits} and gradient_bits="
-                f"{self._session.settings.gradient_bits}; {_SCALE_REMEDY}"
+                f"{self._session.settings.gradient_bits}; {_SCALE_REMEDY}",
+                key="model.initial.feature_bits",
+                value=self._session.feature_bits,
+                party=self._session.link.party,
             )
 
     @override
