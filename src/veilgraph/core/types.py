@@ -81,6 +81,14 @@ class Kind(IntEnum):
     """Pairs of nodes that a holder has drawn at random, for attacks on itself to rank."""
     AUDIT_ANSWER = 30
     """The order in which attacks on what the sender has seen rank what it was asked."""
+    MASKED_WIRE = 31
+    """A secret under a mask that the dealer knows, or a holder's summand of one: what the holders of a sealed job open."""
+    PLACEMENT = 32
+    """Where a holder's edges, or the rows that it chooses, are relative to a random order that its receiver lacks."""
+    MASKED_ROWS = 33
+    """Rows of masks under further masks, in an order that the receiver turns into that of its edges."""
+    MASK_SHARE = 34
+    """A holder's share of the mask of what the receiver is to learn."""
 
 
 @dataclass(frozen=True, slots=True)

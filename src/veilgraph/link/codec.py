@@ -41,6 +41,7 @@ DTYPES: Final[dict[int, torch.dtype]] = {
     3: torch.int64,
     4: torch.uint8,
     5: torch.bool,
+    6: torch.int32,
 }
 """Code on the wire → dtype; no other dtype may be sent."""
 
@@ -50,6 +51,7 @@ _WIRE_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     3: np.dtype("<i8"),
     4: np.dtype("u1"),
     5: np.dtype("?"),
+    6: np.dtype("<i4"),
 }
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _HEADER: Final = struct.Struct("<4sBBBBQI4QQ")

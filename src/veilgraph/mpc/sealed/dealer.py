@@ -1,0 +1,222 @@
+"""The dealer's machine: it knows every mask and no message between holders, and sends what holders cannot draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import receive_as
+from veilgraph.mpc import bits as planes
+from veilgraph.mpc.sealed import borrow, placement
+from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, Pace, drawn, packed, ready
+from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
+
+_ONES_32 = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class DealtGraph(HiddenGraph):
+    """The random permutations that the dealer has in common with the owner."""
+
+    owner: PartyId
+    nodes: int
+    slots: int
+    spread: Tensor
+    turn: Tensor
+    pick: Tensor
+
+
+class DealerMachine(Machine):
+    """The dealer's.
+
+    Args:
+        link: of the dealer.
+        holders: in the job's order.
+        secrets: source of the seeds.
+        rounding: 32 secret bytes, the same in every session of a job: what rounds up is the same in each.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource, rounding: bytes) -> None:
+        super().__init__(holders, link.party)
+        self._link, self._seeds = link, {holder: secrets(SEED_BYTES) for holder in holders}
+        self._own, self._rounding = secrets(SEED_BYTES), derive_key(rounding, "truncation")
+        self._paces = {holder: Pace() for holder in holders}
+        self._operation = -1
+        for holder, seed in self._seeds.items():
+            link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+
+    @override
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        self._next()
+        return Wire(None, self._draw(owner, "mask", tuple(shape)), bits, owner)
+
+    @override
+    def constant(self, values: Tensor, bits: int = 0) -> Wire:
+        return Wire(None, torch.zeros_like(values), bits)
+
+    @override
+    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+        return Summands(torch.zeros(tuple(shape), dtype=torch.int64), bits)
+
+    @override
+    def split(self, wire: Wire) -> Summands:
+        return Summands(-wire.mask, wire.bits)
+
+    @override
+    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        part = function(left.mask, right.mask)
+        return Summands(part, left.bits + right.bits)
+
+    @override
+    def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
+        self._next()
+        wires = left, middle, right
+        self._correct([wires[one].mask * wires[other].mask for one, other in distinct(wires)[1]])
+        return Summands(-(left.mask * middle.mask * right.mask), left.bits + middle.bits + right.bits)
+
+    @override
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        part, result_bits = summands.part, summands.bits - shift if bits is None else bits
+        if shift == 0 and ring == 32:
+            part = part.to(torch.int32)
+        width = 8 * part.element_size()
+        shape, dtype = tuple(part.shape), DTYPES[ring]
+        self._next()
+        mask = self._sum(self.holders, "mask", shape, dtype)
+        if ring + shift <= width:
+            self._correct([part + (mask if shift == 0 else self._above(mask, shift))])
+            return Wire(None, mask, result_bits)
+        random = self._rounded(drawn(self._own, self._name("random"), shape, part.dtype), shift)
+        whole = random.to(torch.int64) if width == 64 else random.to(torch.int64) & _ONES_32
+        whole = (whole >> shift) & ((1 << (64 - shift)) - 1) if shift else whole
+        high = (random < 0).to(wrap_dtype(width, shift))
+        self._correct([part + random, mask - whole, high])
+        return Wire(None, mask, result_bits)
+
+    def _above(self, mask: Tensor, shift: int) -> Tensor:
+        """A uniform number whose bits from ``shift`` on are those of a mask of Z_2^32: int64."""
+        random = drawn(self._own, self._name("random"), tuple(mask.shape))
+        random = random & ~(_ONES_32 << shift if shift < 32 else -(1 << 32))
+        return self._rounded(random | ((mask.to(torch.int64) & _ONES_32) << shift), shift)
+
+    def _rounded(self, random: Tensor, shift: int) -> Tensor:
+        """With the lowest bits, which decide what is rounded up, from the key of the job."""
+        if shift == 0:
+            return random
+        low = drawn(self._rounding, self._name("low"), tuple(random.shape), random.dtype)
+        ones = (1 << shift) - 1
+        return (random & ~ones) | (low & ones)
+
+    @override
+    def negative(self, wire: Wire) -> Bit:
+        shape, plan = wire.shape, borrow.levels(wire.ring)
+        self._next()
+        digits = planes.to_planes(wire.mask.reshape(-1))
+        above, words = digits[-1], digits.shape[-1]
+        secret, terms = borrow.grouped(borrow.secret_digits(digits)), []
+        for round_, level in enumerate(plan):
+            terms.append(borrow.dealt_terms(level, secret))
+            size = (level.outputs, level.groups, words)
+            opened = planes.xor(drawn(seed, self._name(f"bits {round_}"), size) for seed in self._seeds.values())
+            secret = opened if level.last else borrow.next_factors(opened)
+        sign = planes.from_plane(secret[0, 0] ^ above, wire.mask.numel()).to(torch.int64).reshape(shape)
+        self._correct([*terms, sign], bitwise=len(terms))
+        return Bit(None, sign)
+
+    @override
+    def value(self, bit: Bit) -> Summands:
+        return Summands(torch.zeros_like(bit.mask), 0)
+
+    @override
+    def gate(self, bit: Bit, wire: Wire) -> Summands:
+        self._next()
+        self._correct([wire.mask * bit.mask])
+        return Summands(torch.zeros_like(wire.mask), wire.bits)
+
+    @override
+    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> DealtGraph:
+        self._next()
+        slots, seed = nodes + padded, self._seeds[owner]
+        steps = (placement.shuffled(seed, self._name(step), slots) for step in placement.NAMES)
+        return DealtGraph(owner, nodes, slots, *steps)
+
+    @override
+    def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+        for graph in graphs:
+            assert isinstance(graph, DealtGraph)
+            for columns in chunks(graph.slots, wire.shape[1]):
+                self._deal_hop(graph, wire.mask[:, columns])
+        return Summands(torch.zeros_like(wire.mask), wire.bits)
+
+    def _deal_hop(self, graph: DealtGraph, mask: Tensor) -> None:
+        self._next()
+        size, others = (graph.slots, mask.shape[1]), self._others(graph.owner)
+        steps = torch.zeros(size, dtype=torch.int32)
+        steps[: graph.nodes] = placement.differences(mask)
+        turned = self._sum(others, "turn", size, torch.int32)
+        picked = -placement.running(placement.taken(turned, graph.turn))
+        first = placement.taken(steps, graph.spread) - self._sum(others, "spread", size, torch.int32)
+        second = placement.taken(picked, graph.pick) - self._sum(others, "pick", size, torch.int32)
+        self._deal(graph.owner, [first, second])
+
+    @override
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+        self._next()
+        random = placement.shuffled(self._seeds[owner], self._name("order"), wire.shape[0])
+        others = self._sum(self._others(owner), "rows", wire.shape, wire.mask.dtype)
+        self._deal(owner, [placement.taken(wire.mask, random) - others])
+        return Summands(torch.zeros((count, *wire.shape[1:]), dtype=wire.mask.dtype), wire.bits)
+
+    @override
+    def reveal(self, wire: Wire, to: PartyId) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self._operation += 1
+
+    def _name(self, what: str) -> str:
+        return f"{self._operation}/{what}"
+
+    def _others(self, owner: PartyId) -> list[PartyId]:
+        return [holder for holder in self.holders if holder != owner]
+
+    def _draw(self, holder: PartyId, what: str, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
+        return drawn(self._seeds[holder], self._name(what), shape, dtype)
+
+    def _sum(self, holders: Sequence[PartyId], what: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        first, *rest = holders
+        total = self._draw(first, what, shape, dtype)
+        for holder in rest:
+            total += self._draw(holder, what, shape, dtype)
+        return total
+
+    def _correct(self, secrets: list[Tensor], *, bitwise: int = 0) -> None:
+        """Gives the last holder its shares of what all have shares of: those of the others are drawn.
+
+        Args:
+            secrets: each a tensor.
+            bitwise: how many of the first are shared by XOR.
+        """
+        *before, last = self.holders
+        corrections = []
+        for place, secret in enumerate(secrets):
+            share = secret.clone()
+            for holder in before:
+                other = self._draw(holder, f"dealt {place}", tuple(secret.shape), secret.dtype)
+                share = share ^ other if place < bitwise else share - other
+            corrections.append(share)
+        self._deal(last, corrections)
+
+    def _deal(self, holder: PartyId, parts: list[Tensor]) -> None:
+        message = packed(parts)
+        for stride in self._paces[holder].count(message.numel()):
+            if stride >= AHEAD_STRIDES:
+                receive_as(self._link, holder, ready(stride - AHEAD_STRIDES), (1,), torch.uint8)
+        self._link.send(holder, Tag(Kind.CORRELATION, self._operation), message)

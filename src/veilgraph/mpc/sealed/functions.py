@@ -1,0 +1,129 @@
+"""Functions of secret numbers, written once for every party: each is exact up to a few units of the last place."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+
+BITS: Final = 16
+"""Fractional bits of activations, weights and probabilities."""
+FINE_BITS: Final = 24
+"""Of reciprocal degrees: those of hubs are small."""
+_CUBED_BITS: Final = 20
+"""Of the bases of powers: three times as many fit the ring."""
+_CUBINGS: Final = 5
+"""e^z ≈ (1 + z/3^k)^(3^k)."""
+_QUARTER_BITS: Final = 30
+_LINE: Final = (1.127, 0.158)
+"""1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
+_ROOT_STEPS: Final = 3
+
+
+def times(machine: Machine, left: Wire, right: Wire, bits: int = BITS) -> Wire:
+    """left·right, entry by entry, of either's shape or broadcast. Two rounds."""
+    product = machine.product(torch.mul, left, right)
+    return machine.open(product, product.bits - bits)
+
+
+def relu(machine: Machine, wire: Wire) -> tuple[Wire, Bit]:
+    """max(x, 0), and where x is not below zero, for the gradient. Four rounds."""
+    positive = ~machine.negative(wire)
+    return machine.open(machine.gate(positive, wire)), positive
+
+
+def largest(machine: Machine, wire: Wire) -> Wire:
+    """The largest of every row: [T, C] → [T, 1]. Four rounds for each halving of C."""
+    while wire.shape[1] > 1:
+        half = wire.shape[1] // 2
+        left, right = wire[:, :half], wire[:, half : 2 * half]
+        difference = left - right
+        larger = machine.gate(~machine.negative(difference), difference) + machine.split(right)
+        found = machine.open(larger)
+        wire = joined([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
+    return wire
+
+
+def largest_place(machine: Machine, wire: Wire) -> Wire:
+    """The column of the largest of every row, the first of equal ones: [T, C] → [T, 1], whole numbers."""
+    places = machine.constant(torch.arange(wire.shape[1]).expand(wire.shape))
+    while wire.shape[1] > 1:
+        half = wire.shape[1] // 2
+        left, right = wire[:, 0 : 2 * half : 2], wire[:, 1 : 2 * half : 2]
+        places_left, places_right = places[:, 0 : 2 * half : 2], places[:, 1 : 2 * half : 2]
+        difference, steps = left - right, places_left - places_right
+        first = ~machine.negative(difference)
+        found = machine.open(machine.gate(first, difference) + machine.split(right))
+        found_places = machine.open(machine.gate(first, steps) + machine.split(places_right))
+        if wire.shape[1] % 2:
+            found = joined([found, wire[:, 2 * half :]], 1)
+            found_places = joined([found_places, places[:, 2 * half :]], 1)
+        wire, places = found, found_places
+    return places
+
+
+def exponential(machine: Machine, wire: Wire) -> Wire:
+    """e^z for z ≤ 0, as (1 + z/243)^243, and 0 below −243. Fifteen rounds."""
+    base = wire.scaled(3.0**-_CUBINGS, _CUBED_BITS).plus(1.0)
+    kept = machine.gate(~machine.negative(base), base)
+    power = machine.open(kept, kept.bits - _CUBED_BITS)
+    for _ in range(_CUBINGS):
+        cubed = machine.triple(power, power, power)
+        power = machine.open(cubed, cubed.bits - _CUBED_BITS)
+    return power
+
+
+def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
+    """1/s for 1 ≤ s ≤ ``most``, with ``BITS``, by Newton's iteration. Ten rounds, more for large ranges.
+
+    It begins with the line a − b·s whose largest error of s·(a − b·s) on that range is the smallest.
+    """
+    spread = most * most + 6 * most + 1
+    line = wire.scaled(-8 / spread, BITS)
+    guess = machine.open(machine.split(line), line.bits - BITS).plus(8 * (most + 1) / spread)
+    error, steps = (most - 1) ** 2 / spread, 0
+    while error**(2**steps) > 2.0**-BITS:
+        correction = machine.triple(guess, guess, wire)
+        guess = guess.times(2) - machine.open(correction, correction.bits - BITS)
+        steps += 1
+    return guess
+
+
+def softmax(machine: Machine, logits: Wire) -> Wire:
+    """Of every row: [T, C] → [T, C] with ``BITS``."""
+    powers = exponential(machine, logits - largest(machine, logits))
+    return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]))
+
+
+def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
+    """d^(−1/2) with ``FINE_BITS`` for whole numbers 1 ≤ d ≤ ``most``: [N] → [N].
+
+    d is scaled by a power of four into [1, 4), which comparisons with all of them find, and Newton's iteration begins
+    with a line there.
+    """
+    degree = machine.open(degrees)
+    powers = [4**k for k in range(1, math.ceil(math.log(max(most, 4), 4)) + 1)]
+    apart = joined([degree.plus(-power)[None] for power in powers])
+    reached = machine.value(~machine.negative(apart))
+    half, quarter = (_stepped(machine, reached, base, bits) for base, bits in ((2, FINE_BITS), (4, _QUARTER_BITS)))
+    scaled = times(machine, degree, quarter)
+    line = scaled.scaled(-_LINE[1], BITS)
+    root = machine.open(machine.split(line), line.bits - BITS).plus(_LINE[0])
+    for _ in range(_ROOT_STEPS):
+        square = machine.triple(root, root, scaled)
+        error = (-machine.open(square, square.bits - BITS)).plus(3.0)
+        root = machine.open(machine.product(torch.mul, root, error), BITS + 1, bits=BITS)
+    return times(machine, root, half, FINE_BITS)
+
+
+def _stepped(machine: Machine, reached: Summands, base: int, bits: int) -> Wire:
+    """base^(−k), where k is how many of the bits are set."""
+    steps = [(base ** -(k + 1) - base**-k) for k in range(reached.shape[0])]
+    total = reached[0].scaled(steps[0], bits)
+    for row, step in enumerate(steps[1:], 1):
+        total = total + reached[row].scaled(step, bits)
+    return machine.open(total).plus(1.0)

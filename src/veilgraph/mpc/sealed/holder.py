@@ -1,0 +1,318 @@
+"""A holder's machine: Λ that it shares with the other holders, its shares of λ, and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import SEED_BYTES
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
+from veilgraph.mpc import bits as planes
+from veilgraph.mpc.ring import encode
+from veilgraph.mpc.sealed import borrow, placement
+from veilgraph.mpc.sealed.drawing import Pace, drawn, packed_size, ready, unpacked
+from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
+
+_SCALE = "lower sealed.bits, or scale the columns of the tables"
+
+
+@dataclass(frozen=True)
+class HeldGraph(HiddenGraph):
+    """What a holder has of hidden edges.
+
+    Attributes:
+        spread, turn, pick: the steps relative to random permutations, which all holders know.
+        own: the owner's own steps, edges and the random turn that it shares with the dealer.
+    """
+
+    owner: PartyId
+    nodes: int
+    slots: int
+    spread: Tensor
+    turn: Tensor
+    pick: Tensor
+    own: OwnEdges | None = None
+
+
+@dataclass(frozen=True)
+class OwnEdges:
+    """What the owner alone has."""
+
+    steps: placement.Steps
+    random_turn: Tensor
+    adjacency: sp.csr_array
+
+
+class HolderMachine(Machine):
+    """One holder's.
+
+    Args:
+        link: of the holder.
+        holders: all of them, in the job's order.
+        dealer: who deals.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId = SERVER) -> None:
+        super().__init__(holders, link.party)
+        self._link, self._dealer = link, dealer
+        self._others = [holder for holder in holders if holder != link.party]
+        self._leads, self._last = link.party == self.holders[0], link.party == self.holders[-1]
+        seed = receive_as(link, dealer, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
+        self._seed = seed.numpy().tobytes()
+        self._operation, self._pace = -1, Pace()
+
+    @override
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        tag, size = self._next(Kind.MASKED_WIRE), tuple(shape)
+        if self.party != owner:
+            public = receive_as(self._link, owner, tag, size, torch.int64)
+            return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
+        mask = self._draw("mask", size)
+        public = self._encoded(values, size, bits) + mask
+        broadcast(self._link, self._others, tag, public)
+        return Wire(public, mask, bits, owner)
+
+    @override
+    def constant(self, values: Tensor, bits: int = 0) -> Wire:
+        return Wire(values, torch.zeros_like(values), bits)
+
+    @override
+    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+        if values is None or of not in (None, self.party):
+            return Summands(torch.zeros(tuple(shape), dtype=torch.int64), bits)
+        return Summands(self._encoded(values, tuple(shape), bits), bits)
+
+    @override
+    def split(self, wire: Wire) -> Summands:
+        public = _known(wire.public)
+        return Summands(public if self._leads else torch.zeros_like(public), wire.bits)
+
+    @override
+    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        bits, (a, b) = left.bits + right.bits, (_known(left.public), _known(right.public))
+        leader = left.owner or right.owner or self.holders[0]
+        if self.party == leader:
+            if left.owner == leader:
+                part = function(a - left.mask, b)
+                return Summands(part if right.owner else part - function(a, right.mask), bits)
+            return Summands(function(a, b - right.mask) - function(left.mask, b), bits)
+        parts = [
+            function(*factors)
+            for factors, owner in (((a, right.mask), right.owner), ((left.mask, b), left.owner))
+            if owner in (None, self.party)
+        ]
+        return Summands(-sum(parts[1:], start=parts[0]) if parts else function(left.mask, b), bits)
+
+    @override
+    def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
+        self._next(Kind.CORRELATION)
+        factors, pairs = distinct((left, middle, right))
+        dealt = dict(zip(pairs, self._dealt_or_drawn([(left.shape, torch.int64)] * len(pairs)), strict=True))
+        a, b, c = (_known(wire.public) for wire in (left, middle, right))
+        masks = left.mask, middle.mask, right.mask
+        part = torch.zeros_like(a)
+        if self._leads:
+            part += a * b * c
+        for known, hidden in ((b * c, 0), (a * c, 1), (a * b, 2)):
+            part -= known * masks[hidden]
+        for known, one, other in ((c, 0, 1), (b, 0, 2), (a, 1, 2)):
+            part += known * dealt[tuple(sorted((factors[one], factors[other])))]
+        return Summands(part, left.bits + middle.bits + right.bits)
+
+    @override
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        part, result_bits = summands.part, summands.bits - shift if bits is None else bits
+        if shift == 0 and ring == 32:
+            part = part.to(torch.int32)
+        width = 8 * part.element_size()
+        direct, shape, dtype = ring + shift <= width, tuple(part.shape), DTYPES[ring]
+        tag = self._next(Kind.MASKED_WIRE)
+        dealt = [(shape, part.dtype)] if direct else [(shape, part.dtype), (shape, torch.int64), (shape, wrap_dtype(width, shift))]
+        noise = self._dealt_or_drawn(dealt)
+        offset = 0 if direct and shift == 0 else 1 << (width - GUARD)
+        opened = self._opened(tag, part + noise[0] + (offset if self._leads else 0))
+        if direct and shift == 0:
+            return Wire(opened, self._draw("mask", shape, dtype), result_bits)
+        whole = _logical(opened, shift) - (offset >> shift)
+        if direct:
+            return Wire(whole.to(dtype), self._draw("mask", shape, dtype), result_bits)
+        wraps = noise[2].to(torch.int64) << (width - shift)
+        again = noise[1] + torch.where(opened >= 0, wraps, 0)
+        public = self._opened(Tag(tag.kind, tag.step, 1), again + whole if self._leads else again)
+        return Wire(public, self._draw("mask", shape), result_bits)
+
+    @override
+    def negative(self, wire: Wire) -> Bit:
+        shape, public = wire.shape, _known(wire.public)
+        tag, plan = self._next(Kind.MASKED_BITS), borrow.levels(wire.ring)
+        words = planes.words_for(public.numel())
+        dealt = [((len(level.terms), level.groups, words), torch.int64) for level in plan]
+        *terms, sign_mask = self._dealt_or_drawn([*dealt, (shape, torch.int64)])
+        digits = planes.to_planes(public.reshape(-1))
+        above, factors = digits[-1], borrow.grouped(borrow.first_factors(digits))
+        for round_, (level, share) in enumerate(zip(plan, terms, strict=True)):
+            joined = borrow.joined_shares(level, factors, share, leads=self._leads)
+            joined ^= self._draw(f"bits {round_}", tuple(joined.shape))
+            pieces = exchange(self._link, self._others, Tag(tag.kind, tag.step, round_), joined)
+            opened = planes.xor([joined, *pieces.values()])
+            factors = opened if level.last else borrow.next_factors(opened)
+        sign = planes.from_plane(factors[0, 0] ^ above, public.numel())
+        return Bit(sign.reshape(shape), sign_mask)
+
+    @override
+    def value(self, bit: Bit) -> Summands:
+        flag = _known(bit.public)
+        share = torch.where(flag, -bit.mask, bit.mask)
+        return Summands(share + flag.to(torch.int64) if self._leads else share, 0)
+
+    @override
+    def gate(self, bit: Bit, wire: Wire) -> Summands:
+        self._next(Kind.CORRELATION)
+        (both,) = self._dealt_or_drawn([(wire.shape, torch.int64)])
+        flag, public = _known(bit.public), _known(wire.public)
+        signed = torch.where(flag, both - public * bit.mask, public * bit.mask - both)
+        clear = public - wire.mask if self._leads else -wire.mask
+        return Summands(signed + torch.where(flag, clear, 0), wire.bits)
+
+    @override
+    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> HeldGraph:
+        tag, slots = self._next(Kind.PLACEMENT), nodes + padded
+        shape = (2 * slots + nodes,)
+        if self.party != owner:
+            relative = receive_as(self._link, owner, tag, shape, torch.int64)
+            return HeldGraph(owner, nodes, slots, *torch.split(relative, [slots, slots, nodes]))
+        if edges is None or edges.shape[1] > padded:
+            count = 0 if edges is None else edges.shape[1]
+            raise ConfigError(f"sealed.padded_edges={padded} of {owner} and it has {count:,}: raise it")
+        steps = placement.steps_of(edges, nodes, padded)
+        spread, turn, pick = (placement.shuffled(self._seed, self._name(step), slots) for step in placement.NAMES)
+        parts = (
+            placement.before(steps.spread, spread),
+            placement.after(steps.turn, turn),
+            placement.before(steps.pick, pick),
+        )
+        broadcast(self._link, self._others, tag, torch.cat(parts))
+        ones = np.ones(edges.shape[1], np.int32)
+        adjacency = sp.csr_array((ones, (edges[1].numpy(), edges[0].numpy())), shape=(nodes, nodes))
+        return HeldGraph(owner, nodes, slots, *parts, OwnEdges(steps, turn, adjacency))
+
+    @override
+    def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+        public = _known(wire.public)
+        total = (len(graphs) - 1) * wire.mask
+        if self._leads:
+            total += public
+        for graph in graphs:
+            assert isinstance(graph, HeldGraph)
+            if graph.own is not None:
+                total += torch.from_numpy(graph.own.adjacency @ public.numpy())
+            for columns in chunks(graph.slots, wire.shape[1]):
+                width = len(range(*columns.indices(wire.shape[1])))
+                total[:, columns] -= self._own_hop(graph, width) if graph.own else self._other_hop(graph, width)
+        return Summands(total, wire.bits)
+
+    def _own_hop(self, graph: HeldGraph, width: int) -> Tensor:
+        """The owner's share of (A + I)·λ."""
+        assert graph.own is not None
+        tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
+        (dealt,) = self._dealt([((2, *size), torch.int32)])
+        received = gather(self._link, self._others, tag, size, torch.int32)
+        rows = placement.running(placement.taken(dealt[0], graph.spread))
+        rows = placement.taken(rows, graph.own.steps.turn)
+        for masked in received.values():
+            rows += placement.taken(masked, graph.own.random_turn)
+        picked = placement.taken(placement.running(rows), graph.own.steps.pick)
+        return placement.differences(picked + placement.taken(dealt[1], graph.pick))
+
+    def _other_hop(self, graph: HeldGraph, width: int) -> Tensor:
+        """Another holder's share of it."""
+        tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
+        spread, mask, picked = (self._draw(name, size, torch.int32) for name in placement.NAMES)
+        rows = placement.running(placement.taken(spread, graph.spread))
+        self._link.send(graph.owner, tag, placement.taken(rows, graph.turn) + mask)
+        return placement.differences(placement.taken(picked, graph.pick))
+
+    @override
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+        tag, dtype = self._next(Kind.PLACEMENT), wire.mask.dtype
+        if self.party != owner:
+            relative = receive_as(self._link, owner, tag, (count,), torch.int64)
+            return Summands(-placement.taken(self._draw("rows", wire.shape, dtype), relative), wire.bits)
+        if rows is None:
+            raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
+        random = placement.shuffled(self._seed, self._name("order"), wire.shape[0])
+        relative = placement.before(rows, random)
+        broadcast(self._link, self._others, tag, relative)
+        (dealt,) = self._dealt([(wire.shape, dtype)])
+        picked = placement.taken(_known(wire.public), rows) - placement.taken(dealt, relative)
+        return Summands(picked, wire.bits)
+
+    @override
+    def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
+        tag = self._next(Kind.MASK_SHARE)
+        if self.party != to:
+            self._link.send(to, tag, wire.mask.contiguous())
+            return None
+        shares = gather(self._link, self._others, tag, wire.shape, wire.mask.dtype)
+        value = _known(wire.public) - wire.mask - sum(shares.values())
+        return value.to(torch.float64) * 2.0**-wire.bits
+
+    def _next(self, kind: Kind) -> Tag:
+        self._operation += 1
+        return Tag(kind, self._operation)
+
+    def _name(self, what: str) -> str:
+        return f"{self._operation}/{what}"
+
+    def _draw(self, what: str, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
+        return drawn(self._seed, self._name(what), shape, dtype)
+
+    def _encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
+        if values is None or tuple(values.shape) != shape:
+            found = None if values is None else list(values.shape)
+            raise ConfigError(f"{self.party} puts in {found}, and {list(shape)} is what all know")
+        if not values.is_floating_point():
+            return values.to(torch.int64) << bits
+        return encode(values, bits, f"{self.party}'s input", _SCALE)
+
+    def _opened(self, tag: Tag, part: Tensor) -> Tensor:
+        return sum(exchange(self._link, self._others, tag, part).values(), start=part)
+
+    def _dealt_or_drawn(self, kinds: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+        """This holder's shares of what is dealt in an operation: all but the last draw theirs."""
+        if self._last:
+            return self._dealt(kinds)
+        return [self._draw(f"dealt {place}", shape, dtype) for place, (shape, dtype) in enumerate(kinds)]
+
+    def _dealt(self, kinds: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+        size = packed_size(kinds)
+        tag = Tag(Kind.CORRELATION, self._operation)
+        parts = unpacked(receive_as(self._link, self._dealer, tag, (size,), torch.uint8), kinds)
+        for stride in self._pace.count(size):
+            self._link.send(self._dealer, ready(stride), torch.ones(1, dtype=torch.uint8))
+        return parts
+
+
+def _logical(values: Tensor, shift: int) -> Tensor:
+    """Shifted right as numbers without a sign: int64."""
+    width = 8 * values.element_size()
+    wide = values.to(torch.int64)
+    if width == 32:  # noqa: PLR2004
+        wide = wide & 0xFFFF_FFFF
+        return wide >> shift
+    return (wide >> shift) & ((1 << (64 - shift)) - 1) if shift else wide
+
+
+def _known(public: Tensor | None) -> Tensor:
+    if public is None:
+        raise TypeError("a wire of another machine: its Λ is not known here")
+    return public

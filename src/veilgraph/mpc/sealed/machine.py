@@ -1,0 +1,168 @@
+"""What a program computes with: every party runs the same program, each on a machine of its own.
+
+A program (``functions``, or a network) calls the operations below in an order that depends on public sizes alone. A
+holder's machine does them on Λ and shares of λ, the dealer's on λ, the twin's on the numbers themselves, and the
+counter's on nothing but shapes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, Literal
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire
+
+Bilinear = Callable[[Tensor, Tensor], Tensor]
+"""A bilinear function of two tensors."""
+Ring = Literal[32, 64]
+DTYPES: Final[dict[int, torch.dtype]] = {32: torch.int32, 64: torch.int64}
+GUARD: Final = 2
+"""An opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude."""
+
+
+def wrap_dtype(width: int, shift: int) -> torch.dtype:
+    """Of shares of the highest bit, which counts 2^(width − shift) in Z_2^64: no more of them than matters."""
+    return torch.int32 if 64 - (width - shift) <= 32 else torch.int64
+
+
+CHUNK_BYTES: Final = 8 << 20
+"""Of the rows of a hop that are in hand at a time."""
+
+
+def chunks(rows: int, columns: int) -> Iterator[slice]:
+    """Columns that are summed over edges at a time, the same at all parties."""
+    width = max(1, CHUNK_BYTES // (4 * rows))
+    return (slice(start, min(start + width, columns)) for start in range(0, columns, width))
+
+
+class HiddenGraph(ABC):
+    """Directed edges that one holder knows, of a public padded number; what each party has of them is its own."""
+
+    owner: PartyId
+    nodes: int
+    """N."""
+    slots: int
+    """N and the padded number of edges."""
+
+
+class Machine(ABC):
+    """One party's.
+
+    Attributes:
+        holders: in the job's order.
+        party: which it is.
+        exact: whether numbers are in fixed point; False in the twin.
+    """
+
+    exact: ClassVar[bool] = True
+
+    def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
+        self.holders, self.party = tuple(holders), party
+
+    @abstractmethod
+    def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
+        """What one holder knows becomes a wire of Z_2^64. One round.
+
+        Args:
+            owner: who knows it.
+            values: floating or integers; None at all others.
+            shape: of it, which all know.
+            bits: fractional bits.
+        """
+
+    @abstractmethod
+    def constant(self, values: Tensor, bits: int = 0) -> Wire:
+        """What everybody knows, whole numbers of 2^−bits, as a wire of Z_2^64. No message.
+
+        Args:
+            values: int64, the numbers times 2^bits.
+            bits: fractional bits.
+        """
+
+    @abstractmethod
+    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+        """What every holder knows a summand of, or ``of`` one of them all. No message.
+
+        Args:
+            values: this holder's, floating or integers; None: it has none.
+            shape: of it.
+            bits: fractional bits.
+            of: the only one that has any.
+        """
+
+    @abstractmethod
+    def split(self, wire: Wire) -> Summands:
+        """A wire as summands. No message."""
+
+    @abstractmethod
+    def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
+        """A bilinear function of two wires of Z_2^64. No message."""
+
+    @abstractmethod
+    def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
+        """left·middle·right of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's."""
+
+    @abstractmethod
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        """Summands become a wire: what is opened is the value under a fresh mask.
+
+        One round where ``ring + shift`` bits are there, else two.
+
+        Args:
+            summands: of Z_2^n, below 2^(n − GUARD) in magnitude where they are shifted or lifted to another ring.
+            shift: bits cut off; the result is exact to one unit, and right on average.
+            ring: of the result.
+            bits: fractional bits that the result is said to have, where a power of two is divided by as well.
+        """
+
+    @abstractmethod
+    def negative(self, wire: Wire) -> Bit:
+        """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
+
+    @abstractmethod
+    def value(self, bit: Bit) -> Summands:
+        """A bit as a number. No message."""
+
+    @abstractmethod
+    def gate(self, bit: Bit, wire: Wire) -> Summands:
+        """bit·wire, entry by entry. No message but the dealer's."""
+
+    @abstractmethod
+    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> HiddenGraph:
+        """Directed edges that one holder knows. One message to every other holder.
+
+        Args:
+            owner: who knows them.
+            edges: [2, E] sources and targets, E ≤ padded; None at all others.
+            nodes: N.
+            padded: number of edges that all are told.
+        """
+
+    @abstractmethod
+    def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
+        """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v, in Z_2^32.
+
+        Args:
+            graphs: whose edges count, each one with its duplicates.
+            wire: [N, d] of Z_2^32.
+        """
+
+    @abstractmethod
+    def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
+        """Rows of a wire that one holder chooses and nobody else knows.
+
+        Args:
+            owner: who chooses.
+            rows: [count] different ones; None at all others.
+            count: how many.
+            wire: [N, d].
+        """
+
+    @abstractmethod
+    def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
+        """A wire's numbers at one holder, float64; None at all others. One round."""

@@ -1,0 +1,188 @@
+"""What a secret value is to each party: a wire, or summands of one that is not opened yet.
+
+A wire v in Z_2^n (n = 32 or 64) is a public Λ = v + λ that all holders know and a mask λ = Σ_p λ_p of which holder p
+knows λ_p and the dealer all. A real number x with ``bits`` fractional bits is v = round(x·2^bits). Linear functions
+of a wire are those of Λ and of λ: nobody sends anything.
+
+The same classes serve all parties: at a holder ``public`` is Λ and ``mask`` its λ_p, at the dealer ``public`` is None
+and ``mask`` is λ. In the twin ``public`` is x itself, floating, and the mask is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+
+Linear = Callable[[Tensor], Tensor]
+"""A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """v = Λ − λ, or a linear function of several.
+
+    Attributes:
+        public: Λ at a holder, x in the twin, None at the dealer.
+        mask: λ_p at a holder, λ at the dealer, int32 or int64.
+        bits: fractional bits.
+        owner: who put it in and knows it, where it is what a holder put in; its mask is zero at all other holders.
+    """
+
+    public: Tensor | None
+    mask: Tensor
+    bits: int
+    owner: PartyId | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of v."""
+        return tuple(self.mask.shape)
+
+    @property
+    def ring(self) -> int:
+        """n of Z_2^n."""
+        return 8 * self.mask.element_size()
+
+    def map(self, function: Linear) -> Wire:
+        """A linear function of it."""
+        public = None if self.public is None else function(self.public)
+        return replace(self, public=public, mask=function(self.mask))
+
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Wire:
+        return self.map(lambda part: part[index])
+
+    @property
+    def T(self) -> Wire:
+        """Transposed."""
+        return self.map(torch.t)
+
+    def sum(self, dim: int) -> Wire:
+        """Sums along a dimension, which stays with size 1."""
+        return self.map(lambda part: part.sum(dim, keepdim=True, dtype=part.dtype))
+
+    def __neg__(self) -> Wire:
+        return self.map(torch.neg)
+
+    def __add__(self, other: Wire) -> Wire:
+        return _together([self, other], lambda parts: parts[0] + parts[1])
+
+    def __sub__(self, other: Wire) -> Wire:
+        return _together([self, other], lambda parts: parts[0] - parts[1])
+
+    def times(self, factor: int) -> Wire:
+        """A whole multiple."""
+        return self.map(lambda part: part * factor)
+
+    def plus(self, constant: float) -> Wire:
+        """A public constant more."""
+        if self.public is None:
+            return self
+        what = constant if self.public.is_floating_point() else round(constant * 2.0**self.bits)
+        return replace(self, public=self.public + what)
+
+    def scaled(self, factor: float, bits: int) -> Wire:
+        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
+        whole = round(factor * 2.0**bits)
+        public = None if self.public is None else _scaled(self.public, whole, bits)
+        return replace(self, public=public, mask=self.mask * whole, bits=self.bits + bits)
+
+
+def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
+    """Wires one behind the other along a dimension."""
+    return _together(wires, lambda parts: torch.cat(list(parts), dim))
+
+
+def _together(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:
+    first = wires[0]
+    if any((wire.bits, wire.ring) != (first.bits, first.ring) for wire in wires):
+        kinds = ", ".join(f"{wire.bits} bits of Z_2^{wire.ring}" for wire in wires)
+        raise ValueError(f"wires of {kinds} cannot be added or joined: open them with the same bits")
+    publics = [wire.public for wire in wires if wire.public is not None]
+    public = function(publics) if publics else None
+    owners = {wire.owner for wire in wires}
+    return Wire(public, function([wire.mask for wire in wires]), first.bits, owners.pop() if len(owners) == 1 else None)
+
+
+def _scaled(values: Tensor, whole: int, bits: int) -> Tensor:
+    return values * (whole * 2.0**-bits) if values.is_floating_point() else values * whole
+
+
+@dataclass(frozen=True)
+class Summands:
+    """A secret that is still the sum of what the parties have: one summand at each holder, one at the dealer.
+
+    Attributes:
+        part: this party's summand; in the twin the value, floating.
+        bits: fractional bits.
+    """
+
+    part: Tensor
+    bits: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the secret."""
+        return tuple(self.part.shape)
+
+    def map(self, function: Linear) -> Summands:
+        """A linear function of it."""
+        return replace(self, part=function(self.part))
+
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Summands:
+        return self.map(lambda part: part[index])
+
+    def __neg__(self) -> Summands:
+        return self.map(torch.neg)
+
+    def __add__(self, other: Summands) -> Summands:
+        self._check(other)
+        return replace(self, part=self.part + other.part)
+
+    def __sub__(self, other: Summands) -> Summands:
+        self._check(other)
+        return replace(self, part=self.part - other.part)
+
+    def times(self, factor: int) -> Summands:
+        """A whole multiple."""
+        return self.map(lambda part: part * factor)
+
+    def scaled(self, factor: float, bits: int) -> Summands:
+        """A multiple, by a public number rounded to so many fractional bits, which are added to its own."""
+        return Summands(_scaled(self.part, round(factor * 2.0**bits), bits), self.bits + bits)
+
+    def _check(self, other: Summands) -> None:
+        if self.bits != other.bits or self.part.dtype != other.part.dtype:
+            raise ValueError(f"summands of {self.bits} and {other.bits} bits cannot be added; shift one of them")
+
+
+@dataclass(frozen=True)
+class Bit:
+    """A secret bit b = Λ ⊕ λ for every entry.
+
+    Attributes:
+        public: Λ, bool, at a holder; b in the twin; None at the dealer.
+        mask: an additive share of λ at a holder, λ at the dealer, int64.
+    """
+
+    public: Tensor | None
+    mask: Tensor
+
+    def __invert__(self) -> Bit:
+        return replace(self, public=None if self.public is None else ~self.public)
+
+    def map(self, function: Linear) -> Bit:
+        """Entries moved or copied."""
+        public = None if self.public is None else function(self.public)
+        return Bit(public, function(self.mask))
+
+
+def distinct(wires: Sequence[Wire]) -> tuple[list[int], list[tuple[int, int]]]:
+    """The number of the first wire that is the same, for each; and the pairs of such numbers, each once."""
+    numbers = [next(at for at, other in enumerate(wires) if other is wire) for wire in wires]
+    pairs = {tuple(sorted((numbers[one], numbers[two]))) for one in range(len(wires)) for two in range(one)}
+    return numbers, sorted((pair[0], pair[1]) for pair in pairs)
