@@ -78,6 +78,13 @@ class Wire:
         """A whole multiple."""
         return self.map(lambda part: part * factor)
 
+    def halved(self, times: int) -> Wire:
+        """The number divided by 2^times: more fractional bits."""
+        public = self.public
+        if public is not None and public.is_floating_point():
+            public = public * 2.0**-times
+        return replace(self, public=public, bits=self.bits + times)
+
     def plus(self, constant: float) -> Wire:
         """A public constant more."""
         if self.public is None:

@@ -1,0 +1,1 @@
+"""Nothing is opened but predictions: every party computes on what is masked."""

@@ -1,0 +1,318 @@
+"""The network of a sealed job as a program of ``mpc.sealed``: holders, the dealer and the twin all run this one.
+
+Linear propagation does not depend on weights, so it is done once. Rows of P^K·X are wanted at T training nodes that
+nobody but the label holder may know. Either T hidden one-hot columns are propagated and multiplied with every holder's
+columns, or the columns themselves are propagated and the label holder picks its rows: what is fewer is propagated.
+A step then has no hop in it.
+
+P = D^(−1/2)·Ã·D^(−1/2) or D^(−1)·Ã, Ã = I + Σ_i A_i over all holders, whose degrees D nobody learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed.functions import (
+    BITS,
+    FINE_BITS,
+    inverse_root,
+    largest_place,
+    relu,
+    softmax,
+    times,
+)
+from veilgraph.mpc.sealed.machine import HiddenGraph, Machine
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+
+WEIGHT_BITS: Final = 24
+"""Of weights and velocities, and of what is added to them."""
+_RATE_BITS: Final = 16
+_TELEPORT_BITS: Final = 8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What all parties know before anything is sent.
+
+    Attributes:
+        nodes: N.
+        training: T.
+        classes: C.
+        columns: holder → number of its feature columns, in the job's order.
+        edges: holder → padded number of its directed edges.
+        max_degree: bound of every node's degree over all holders, the node itself included.
+    """
+
+    nodes: int
+    training: int
+    classes: int
+    columns: Mapping[PartyId, int]
+    edges: Mapping[PartyId, int]
+    max_degree: int
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What one holder puts in; in the twin, there is one of every holder.
+
+    Attributes:
+        features: float64 [N, F].
+        edges: int64 [2, E].
+        rows: training nodes, at the label holder.
+        labels: their classes, likewise.
+        weights: of the rows in the loss, likewise; None: all alike.
+    """
+
+    features: Tensor
+    edges: Tensor
+    rows: Tensor | None = None
+    labels: Tensor | None = None
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is computed.
+
+    Attributes:
+        hops: K.
+        teleport: α, what comes back of x in every hop.
+        symmetric: whether P is the symmetric normalisation.
+        hidden: width of the hidden layer; None: a linear model.
+        learning_rate: a whole number, and how often it is halved.
+        momentum: of the velocity.
+        weight_decay: of L2.
+        batch: rows of a step; None: all.
+        weighted: whether rows have weights in the loss.
+        seed: of the initial weights, which are public.
+        output: what the label holder learns of every node.
+    """
+
+    hops: int
+    teleport: float
+    symmetric: bool
+    hidden: int | None
+    learning_rate: tuple[int, int]
+    momentum: float
+    weight_decay: float
+    batch: int | None
+    weighted: bool
+    seed: int
+    output: Literal["classes", "probabilities"]
+
+    def propagates_rows(self, sizes: Sizes) -> bool:
+        """Whether one-hot columns of the training rows are propagated, and not the features."""
+        return sizes.training < sum(sizes.columns.values())
+
+
+class SealedNetwork:
+    """One party's part in training and inference.
+
+    Args:
+        machine: of the party.
+        sizes: that all know.
+        plan: that all follow.
+        label_party: who has the labels.
+        data: holder → what it puts in: a holder's own, nothing at the dealer, all in the twin.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        sizes: Sizes,
+        plan: Plan,
+        label_party: PartyId,
+        data: Mapping[PartyId, OwnData],
+    ) -> None:
+        self._machine, self._sizes, self._plan = machine, sizes, plan
+        self._label_party, self._data = label_party, data
+        self.weights: list[Wire] = [machine.constant(weight, self.weight_bits) for weight in self._initial()]
+        self.velocities: list[Wire | None] = [None] * len(self.weights)
+        self._graphs: Sequence[HiddenGraph] = ()
+        self._features: list[Wire] = []
+        self._scales: tuple[Wire, Wire, Wire] | None = None
+        self._propagated: Wire | None = None
+        self._training: tuple[Wire, Wire, Wire, Wire | None] | None = None
+
+    @property
+    def weight_bits(self) -> int:
+        """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
+        return WEIGHT_BITS + self._plan.learning_rate[1]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Of the weights."""
+        columns, classes, hidden = sum(self._sizes.columns.values()), self._sizes.classes, self._plan.hidden
+        return [(columns, classes)] if hidden is None else [(columns, hidden), (hidden, classes)]
+
+    def _initial(self) -> list[Tensor]:
+        """Glorot's, and zero for a linear model, whose loss is convex: int64."""
+        if self._plan.hidden is None:
+            return [torch.zeros(self.shapes[0], dtype=torch.int64)]
+        generator = torch.Generator().manual_seed(self._plan.seed)
+        return [
+            torch.empty(shape, dtype=torch.float64)
+            .uniform_(-1, 1, generator=generator)
+            .mul_((6 / sum(shape)) ** 0.5 * 2.0**self.weight_bits)
+            .round_()
+            .to(torch.int64)
+            for shape in self.shapes
+        ]
+
+    def enter(self) -> None:
+        """Every holder puts its data in, and degrees become what rows are scaled by; once a session."""
+        machine, sizes = self._machine, self._sizes
+        self._features = [
+            machine.put(holder, self._of(holder, "features"), (sizes.nodes, columns), BITS)
+            for holder, columns in sizes.columns.items()
+        ]
+        if not self._plan.hops:
+            return
+        self._graphs = [
+            machine.hidden_graph(holder, self._of(holder, "edges"), sizes.nodes, edges)
+            for holder, edges in sizes.edges.items()
+        ]
+        root = inverse_root(machine, self._degrees(), sizes.max_degree)[:, None]
+        inverse = times(machine, root, root, FINE_BITS)
+        one = machine.constant(torch.full((1, 1), 1 << FINE_BITS), FINE_BITS)
+        self._scales = (root, inverse, root) if self._plan.symmetric else (one, inverse, inverse)
+
+    def _degrees(self) -> Summands:
+        """Of all holders together, the node itself counted once."""
+        nodes, first = self._sizes.nodes, next(iter(self._sizes.columns))
+        total = torch.zeros(nodes, dtype=torch.int64)
+        for holder, data in self._data.items():
+            total += torch.bincount(data.edges[1], minlength=nodes) + (holder == first)
+        return self._machine.summands(total, (nodes,), 0)
+
+    def begin(self) -> None:
+        """The training rows, hidden; once a session that trains."""
+        machine, sizes, owner = self._machine, self._sizes, self._label_party
+        rows, labels = self._of(owner, "rows"), self._of(owner, "labels")
+        if self._plan.propagates_rows(sizes):
+            columns = None if rows is None else _one_hot(rows, sizes.nodes).T.contiguous()
+            shape = (sizes.nodes, sizes.training)
+            propagated = self._propagate(machine.put(owner, columns, shape, BITS), transposed=True).T
+            parts = [machine.open(machine.product(matmul, propagated, part), BITS) for part in self._features]
+            features = joined(parts, 1)
+        else:
+            everything = self._all_propagated()
+            features = machine.open(machine.pick(owner, rows, sizes.training, everything))
+        targets = None if labels is None else _one_hot(labels, sizes.classes)
+        wire = machine.put(owner, targets, (sizes.training, sizes.classes), BITS)
+        weights = None
+        if self._plan.weighted:
+            own = self._of(owner, "weights")
+            weights = machine.put(owner, None if own is None else own[:, None], (sizes.training, 1), BITS)
+        turned = features.map(lambda part: part.t().contiguous())
+        self._training = turned.map(lambda part: part.t().contiguous()), turned, wire, weights
+
+    def step(self, number: int) -> None:
+        """One step of SGD with momentum.
+
+        Args:
+            number: counts all steps of the job from 0.
+        """
+        machine, plan = self._machine, self._plan
+        assert self._training is not None
+        features, turned, targets, row_weights = self._training
+        total = rows = self._sizes.training
+        if plan.batch is not None and plan.batch < total:
+            rows = plan.batch
+            start = number * rows % total
+            wanted = slice(min(start, total - rows), min(start, total - rows) + rows)
+            features, turned, targets = features[wanted], turned[:, wanted], targets[wanted]
+            row_weights = None if row_weights is None else row_weights[wanted]
+        activations, gate = self._hidden(features)
+        error = softmax(machine, self._linear(activations, self.weights[-1])) - targets
+        if row_weights is not None:
+            error = times(machine, error, row_weights)
+        last = features if gate is None else activations
+        gradients = [machine.product(matmul, turned if gate is None else last.T, error)]
+        if gate is not None:
+            back = machine.product(matmul, error, self.weights[-1].T)
+            back = machine.open(machine.gate(gate, machine.open(back, back.bits - BITS)))
+            gradients.insert(0, machine.product(matmul, turned, back))
+        for place, gradient in enumerate(gradients):
+            self._update(place, gradient.scaled(1 / rows, _RATE_BITS))
+
+    def _update(self, place: int, gradient: Summands) -> None:
+        """v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
+        machine, plan = self._machine, self._plan
+        velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
+        if velocity is not None:
+            gradient = gradient + machine.split(velocity).scaled(plan.momentum, bits - velocity.bits)
+        if plan.weight_decay:
+            decayed = machine.split(weight).scaled(plan.weight_decay, bits - weight.bits)
+            gradient = gradient + decayed
+        velocity = machine.open(gradient, bits - WEIGHT_BITS)
+        self.velocities[place] = velocity
+        whole, halvings = plan.learning_rate
+        self.weights[place] = weight - velocity.halved(halvings).times(whole)
+
+    def _hidden(self, features: Wire) -> tuple[Wire, Bit | None]:
+        if self._plan.hidden is None:
+            return features, None
+        return relu(self._machine, self._linear(features, self.weights[0]))
+
+    def _linear(self, left: Wire, weight: Wire) -> Wire:
+        product = self._machine.product(matmul, left, weight)
+        return self._machine.open(product, product.bits - BITS)
+
+    def predict(self) -> Tensor | None:
+        """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
+        machine = self._machine
+        start, total = 0, None
+        for part in self._features:
+            product = machine.product(matmul, part, self.weights[0][start : start + part.shape[1]])
+            start, total = start + part.shape[1], product if total is None else total + product
+        assert total is not None
+        values = self._propagate(machine.open(total, total.bits - BITS))
+        if self._plan.hidden is not None:
+            values = self._linear(relu(machine, values)[0], self.weights[1])
+        found = largest_place(machine, values) if self._plan.output == "classes" else softmax(machine, values)
+        return machine.reveal(found, self._label_party)
+
+    def _all_propagated(self) -> Wire:
+        """Every node's row of P^K·X, once."""
+        if self._propagated is None:
+            self._propagated = self._propagate(joined(self._features, 1))
+        return self._propagated
+
+    def _propagate(self, wire: Wire, *, transposed: bool = False) -> Wire:
+        """x after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
+        machine, hops = self._machine, self._plan.hops
+        if not hops:
+            return wire
+        assert self._scales is not None
+        first, between, last = self._scales[::-1] if transposed else self._scales
+        start = machine.product(torch.mul, wire, first)
+        scaled, kept = start, self._teleported(start) if hops > 1 else None
+        for hop in range(hops):
+            summed = machine.open(machine.hop(self._graphs, machine.open(scaled, scaled.bits - BITS, 32)))
+            ends = hop == hops - 1
+            scaled = machine.product(torch.mul, summed, last if ends else between)
+            if self._plan.teleport:
+                scaled = scaled.scaled(1 - self._plan.teleport, _TELEPORT_BITS)
+                back = self._teleported(machine.split(wire.times(1 << FINE_BITS).halved(FINE_BITS))) if ends else kept
+                scaled = scaled + back
+        return machine.open(scaled, scaled.bits - BITS)
+
+    def _teleported(self, start: Summands) -> Summands:
+        return start.scaled(self._plan.teleport, _TELEPORT_BITS)
+
+    def _of(self, holder: PartyId, what: str) -> Tensor | None:
+        data = self._data.get(holder)
+        found: Tensor | None = None if data is None else getattr(data, what)
+        return found
+
+
+def _one_hot(places: Tensor, size: int) -> Tensor:
+    return torch.nn.functional.one_hot(places, size).to(torch.float64)
