@@ -67,6 +67,10 @@ class Hello(BaseModel):
     nodes: _Count = 0
     """Rows of the tables: the nodes common to all holders."""
     features: _Count = 0
+    edges: _Count = 0
+    """Of the sender's graph, rounded up."""
+    training: _Count = 0
+    """Nodes that are trained on."""
     classes: Annotated[int, Field(ge=0, le=2**32)] = 0
     """Of the labels, where several holders may have some."""
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0

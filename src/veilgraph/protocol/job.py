@@ -193,6 +193,11 @@ class JobSettings(Settings):
         return None
 
     @property
+    def evaluates(self) -> bool:
+        """Whether anybody learns how well a step did before the last."""
+        return True
+
+    @property
     def passes_cost(self) -> bool:
         """Whether every forward pass is a release that a privacy budget pays for."""
         return self.privacy is not None and not self.privacy.once

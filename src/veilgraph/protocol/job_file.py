@@ -21,6 +21,7 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
         "vertical": "veilgraph.paradigms.vertical.settings:VerticalJob",
         "horizontal": "veilgraph.paradigms.horizontal.settings:HorizontalJob",
         "node-dp": "veilgraph.paradigms.node_dp.settings:NodeDpJob",
+        "sealed": "veilgraph.paradigms.sealed.settings:SealedJob",
     },
     kind="veilgraph.protocol.job:JobSettings",
 )

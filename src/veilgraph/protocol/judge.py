@@ -25,7 +25,7 @@ class Judge(Role, ABC):
 
     graph: PartyGraph
     logits: Tensor
-    loss: float
+    loss: float | None = None
     _objective: Objective
 
     @property
@@ -47,19 +47,23 @@ class Judge(Role, ABC):
             RangeOverflow: it is infinite or no number.
         """
         loss = self._current_loss()
-        self.loss = float(loss.detach())
-        if not math.isfinite(self.loss):
+        self.loss = found = float(loss.detach())
+        if not math.isfinite(found):
             raise RangeOverflow(
-                f"the training loss is {self.loss}: training has diverged; lower {rates}",
+                f"the training loss is {found}: training has diverged; lower {rates}",
                 code="diverged",
                 key=rates,
-                value=self.loss,
+                value=found,
             )
         return loss
 
     def _current_loss(self) -> Tensor:
         """Of the logits just computed."""
         return self._objective.training_loss(self.logits)
+
+    def probabilities(self) -> Tensor:
+        """Tensor[C, classes]: of the logits of the last forward pass."""
+        return self.logits.detach().softmax(dim=1)
 
     def without_releases(self) -> dict[str, float | int | None] | None:
         """How it would do with nothing of the others' data; None where that is not known from this training alone."""

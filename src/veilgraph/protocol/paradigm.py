@@ -30,7 +30,7 @@ J = TypeVar("J", bound=JobSettings)
 
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
-    ("nodes", "features", "classes", "feature_bits", "release", "steps"), (0, 0)
+    ("nodes", "features", "edges", "training", "classes", "feature_bits", "release", "steps"), (0, 0)
 )
 """Field of a hello → the smallest and largest number that a party may state: none, as the server."""
 MAX_NODES: Final = 2**32
@@ -213,6 +213,7 @@ PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
         "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
         "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
+        "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )

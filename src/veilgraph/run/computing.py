@@ -46,7 +46,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
             ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
-            save_predictions(store, role.logits.detach().softmax(dim=1), ids, aligned.class_names)
+            save_predictions(store, role.probabilities(), ids, aligned.class_names)
     if not part.settings.learns_alone:
         sitting.tell()
 

@@ -88,9 +88,12 @@ def fit(
         if epoch % settings.evaluate_every == 0 or epoch == last:
             before = judgement.best_epoch
             with trace.span("evaluate", step=step):
-                if not role.session.settings.passes_cost:
-                    step = infer(role, step)
-                judgement, stop = judge_epoch(role, epoch, judgement, record)
+                if not role.session.settings.evaluates:
+                    judgement = replace(judgement, best_epoch=epoch)
+                else:
+                    if not role.session.settings.passes_cost:
+                        step = infer(role, step)
+                    judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
                 best = _clone(role.weights())
         if isinstance(role, Judge):
@@ -164,7 +167,7 @@ def _epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
         role.batch = batch
         train_step(role, step, epoch)
         step += 1
-        if isinstance(role, Judge):
+        if isinstance(role, Judge) and role.loss is not None:
             losses.append(role.loss)
     record: Record = {"epoch": epoch, "step_seconds": (time.perf_counter() - started) / len(batches)}
     return step, record | ({"loss": fmean(losses)} if losses else {})

@@ -49,8 +49,17 @@ class DealerMachine(Machine):
         self._own, self._rounding = secrets(SEED_BYTES), derive_key(rounding, "truncation")
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
+        self._place, self._rounded_here = "", 0
         for holder, seed in self._seeds.items():
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+
+    @override
+    def at(self, place: str) -> None:
+        self._place, self._rounded_here = place, 0
+
+    @override
+    def share(self, wire: Wire) -> Tensor:
+        return torch.zeros_like(wire.mask)
 
     @override
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
@@ -110,7 +119,8 @@ class DealerMachine(Machine):
         """With the lowest bits, which decide what is rounded up, from the key of the job."""
         if shift == 0:
             return random
-        low = drawn(self._rounding, self._name("low"), tuple(random.shape), random.dtype)
+        self._rounded_here += 1
+        low = drawn(self._rounding, f"{self._place}/{self._rounded_here}", tuple(random.shape), random.dtype)
         ones = (1 << shift) - 1
         return (random & ~ones) | (low & ones)
 

@@ -71,6 +71,10 @@ class HolderMachine(Machine):
         self._operation, self._pace = -1, Pace()
 
     @override
+    def share(self, wire: Wire) -> Tensor:
+        return _known(wire.public) - wire.mask if self._leads else -wire.mask
+
+    @override
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
         tag, size = self._next(Kind.MASKED_WIRE), tuple(shape)
         if self.party != owner:

@@ -64,6 +64,13 @@ class Machine(ABC):
     def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
         self.holders, self.party = tuple(holders), party
 
+    def at(self, place: str) -> None:  # noqa: B027 - only the dealer's rounding depends on it
+        """Says where in the job the program is: a session that is gone on with rounds as it would have."""
+
+    @abstractmethod
+    def share(self, wire: Wire) -> Tensor:
+        """This party's summand of a wire, to be kept; those of all holders add up to it."""
+
     @abstractmethod
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
         """What one holder knows becomes a wire of Z_2^64. One round.

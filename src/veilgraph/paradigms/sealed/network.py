@@ -17,6 +17,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.functions import (
@@ -169,6 +170,7 @@ class SealedNetwork:
     def enter(self) -> None:
         """Every holder puts its data in, and degrees become what rows are scaled by; once a session."""
         machine, sizes = self._machine, self._sizes
+        machine.at("enter")
         self._features = [
             machine.put(holder, self._of(holder, "features"), (sizes.nodes, columns), BITS)
             for holder, columns in sizes.columns.items()
@@ -195,6 +197,7 @@ class SealedNetwork:
     def begin(self) -> None:
         """The training rows, hidden; once a session that trains."""
         machine, sizes, owner = self._machine, self._sizes, self._label_party
+        machine.at("begin")
         rows, labels = self._of(owner, "rows"), self._of(owner, "labels")
         if self._plan.propagates_rows(sizes):
             columns = None if rows is None else _one_hot(rows, sizes.nodes).T.contiguous()
@@ -214,6 +217,42 @@ class SealedNetwork:
         turned = features.map(lambda part: part.t().contiguous())
         self._training = turned.map(lambda part: part.t().contiguous()), turned, wire, weights
 
+    def shares(self) -> dict[str, Tensor]:
+        """This party's summand of every weight and velocity, by name: int64."""
+        named = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
+        velocities = enumerate(self.velocities)
+        named |= {f"velocity.{place}": velocity for place, velocity in velocities if velocity is not None}
+        return {name: self._machine.share(wire) for name, wire in named.items()}
+
+    def check(self, saved: Mapping[str, Tensor]) -> None:
+        """Refuses shares that are of another network.
+
+        Raises:
+            RunError: names what differs.
+        """
+        for place, shape in enumerate(self.shapes):
+            found = saved.get(f"weight.{place}")
+            if found is None or tuple(found.shape) != shape:
+                raise RunError(
+                    f"weight.{place}: the saved shares are of another network; give the files of this party's own run, "
+                    "or begin anew"
+                )
+
+    def restore(self, saved: Mapping[str, Tensor], *, velocities: bool) -> None:
+        """Shares of all parties become wires again, under fresh masks; at all of them together.
+
+        Args:
+            saved: this party's, none at the dealer.
+            velocities: whether training goes on.
+        """
+        machine = self._machine
+        for place, shape in enumerate(self.shapes):
+            share = machine.summands(saved.get(f"weight.{place}"), shape, 0)
+            self.weights[place] = machine.open(share, bits=self.weight_bits)
+            if velocities:
+                share = machine.summands(saved.get(f"velocity.{place}"), shape, 0)
+                self.velocities[place] = machine.open(share, bits=WEIGHT_BITS)
+
     def step(self, number: int) -> None:
         """One step of SGD with momentum.
 
@@ -222,6 +261,7 @@ class SealedNetwork:
         """
         machine, plan = self._machine, self._plan
         assert self._training is not None
+        machine.at(f"step {number}")
         features, turned, targets, row_weights = self._training
         total = rows = self._sizes.training
         if plan.batch is not None and plan.batch < total:
@@ -269,6 +309,7 @@ class SealedNetwork:
     def predict(self) -> Tensor | None:
         """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
         machine = self._machine
+        machine.at("predict")
         start, total = 0, None
         for part in self._features:
             product = machine.product(matmul, part, self.weights[0][start : start + part.shape[1]])

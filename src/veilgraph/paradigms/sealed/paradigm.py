@@ -1,0 +1,99 @@
+"""Sealed training as a paradigm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.words import listed
+from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.features import scale_features
+from veilgraph.graph.party import PartyGraph, check_federation
+from veilgraph.link.mailbox import SLACK_BYTES
+from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.paradigms.sealed import words
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
+from veilgraph.paradigms.sealed.rows import ROWS
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.aligning import align
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.rows import Row
+
+_WIDE: Final = 3 * 8
+"""Bytes of what the dealer sends for an element of a result, at most."""
+
+
+class Sealed(Paradigm[SealedJob]):
+    """Holders of the same nodes train one network of which nothing is opened but predictions."""
+
+    title: ClassVar[str] = "sealed: nothing is opened but predictions"
+    has_privacy: ClassVar[bool] = False
+    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+
+    def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
+        return math.inf
+
+    def unbounded(self, job: SealedJob) -> str:
+        return "a sealed job tells predictions as they are, without noise: take paradigm=vertical with privacy"
+
+    def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party == SERVER or releases:
+            return fields
+        fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
+        if party == job.data.label_party:
+            fields |= {"classes": (2, MAX_CLASSES), "training": (1, MAX_NODES)}
+        return fields
+
+    def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
+        nodes = max(hello.nodes for hello in hellos.values())
+        columns = sum(hello.features for hello in hellos.values())
+        training, classes = (max(getattr(hello, name) for hello in hellos.values()) for name in ("training", "classes"))
+        width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
+        return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
+
+    def load(self, job: SealedJob) -> Inputs:
+        graphs = load_parties(job.data, job.seed)
+        check_federation(graphs, job.data.label_party)
+        return Inputs(job, graphs)
+
+    def label_party(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        labelled = [graph.party for graph in graphs if graph.labels is not None]
+        label_party = job.data.label_holder or next(iter(labelled), graphs[0].party if graphs else "")
+        check_federation(graphs, label_party)
+        return label_party
+
+    def accept(self, job: SealedJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
+        check_federation(scaled, job.data.label_party)
+        return Inputs(job, scaled)
+
+    def prepare(self, own: Preparation) -> Prepared:
+        return align(own)
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        if aligned.graph is None:
+            return SealedDealer(session)
+        labelled = session.link.party == session.settings.data.label_party
+        return (SealedLabelHolder if labelled else SealedHolder)(session, aligned.graph)
+
+    def describe(self, job: SealedJob) -> list[str]:
+        return words.describe(job)
+
+    def server_part(self, job: SealedJob) -> str:
+        return "deals random numbers; relays; has no data"
+
+    def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
+        return (
+            f"{listed(job.data.names)} trained one model together that predicts {what} of {nodes}; only "
+            f"{job.data.label_party} knows what it predicts, and nobody what it is."
+        )
+
+
+SEALED: Final = Sealed()

@@ -1,0 +1,78 @@
+"""What a sealed job sends, and reveals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, FROM_SERVER, TO_HOLDER, TO_SERVER, Ends, Fact, Row
+
+
+def _others(job: SealedJob) -> Sequence[PartyId]:
+    return [name for name in job.data.names if name != job.data.label_party]
+
+
+PREDICTIONS: Final = Told[SealedJob](
+    Revelation(
+        "predicted-classes",
+        "The label holder learns the class that the trained network predicts for every common node, which depends on "
+        "all holders' features and edges.",
+    ),
+    lambda job: f"output={job.output}",
+    _others,
+)
+PROBABILITIES: Final = Told[SealedJob](
+    Revelation(
+        "predicted-probabilities",
+        "The label holder learns the probability of every class for every common node, which tells more of all "
+        "holders' features and edges than the class alone.",
+    ),
+    lambda job: f"output={job.output}",
+    _others,
+)
+CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
+WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
+TO_LABEL_HOLDER: Final = Ends[SealedJob](
+    "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
+)
+
+_WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
+_DEALT: Final = "Made of random numbers; none of the holders' data went in."
+_PLACES: Final = (
+    "Uniform: what hides the order is known to the sender and the dealer, who must not get this message."
+)
+_ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
+_OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
+
+ROWS: Final[tuple[Row[SealedJob], ...]] = (
+    *COMMON_ROWS,
+    *ALIGNMENT_ROWS,
+    Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random", _DEALT),
+    Row(Kind.CORRELATION, FROM_SERVER, "products of masks under fresh masks", "random", _DEALT),
+    Row(Kind.READY, TO_SERVER, "that so much of what was dealt has been used", "none", "One byte, always the same."),
+    Row(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE),
+    Row(Kind.MASKED_BITS, TO_HOLDER, "bits of comparisons under one-time masks", "mask", _WIRE),
+    Row(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "mask", _PLACES),
+    Row(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "shares of the mask of the predicted classes",
+        "share",
+        _OUTPUT,
+        (PREDICTIONS,),
+        (CLASSES_ONLY,),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "shares of the mask of the predicted probabilities",
+        "share",
+        _OUTPUT,
+        (PREDICTIONS, PROBABILITIES),
+        (WITH_PROBABILITIES,),
+    ),
+)

@@ -1,0 +1,100 @@
+"""A sealed job: holders of the same nodes train one network of which nothing is opened but predictions."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings
+from veilgraph.protocol.job import JobSettings, TrainSettings
+
+RATE_PLACES = 8
+"""A learning rate is a whole number divided by at most 2^8."""
+_MOST_HALVINGS = 8
+
+
+class SealedModelSettings(Settings):
+    """Propagation P^K·X of the pooled graph, once, and a network on its rows.
+
+    P is normalised by degrees over all holders, which nobody learns.
+    """
+
+    network: Literal["mlp", "linear"] = Field("linear", description="on the propagated rows")
+    hidden: int = Field(64, ge=1, le=4096, description="width of the hidden layer of network: mlp")
+    hops: int = Field(10, ge=0, le=64, description="K: how far rows are propagated over all holders' edges together")
+    teleport: float = Field(0.1, ge=0, lt=1, description="α: the share of a node's own row that every hop brings back")
+    normalization: Literal["symmetric", "random-walk"] = Field(
+        "symmetric", description="P = D^-1/2·A·D^-1/2 or D^-1·A, with self-loops, over all holders' edges"
+    )
+    unit_rows: bool = Field(True, description="each holder divides its own columns of a node by their L2 norm")
+    max_degree: int = Field(
+        4096, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
+    )
+    edge_slots: int | None = Field(
+        None,
+        ge=1,
+        description="edges that every holder seems to have; null: its own number, rounded up by up to a quarter",
+    )
+
+
+class SealedTrainSettings(TrainSettings):
+    """Training: SGD with momentum, an epoch being one step over all training rows, or over ``batch_size`` of them."""
+
+    epochs: int = Field(50, ge=1, description="steps; a fixed number, for nobody learns how well they do")
+    learning_rate: float = Field(16.0, gt=0, le=2**16, description="rounded to a whole number over a power of two")
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-3, ge=0, le=1)
+    patience: None = Field(None, description="nobody judges a step")
+    select_by: Literal["last"] = Field("last", description="the last step is taken")
+    batch_size: int | None = Field(None, ge=1, description="training rows of a step, in a secret order; null: all")
+    refresh_every: None = None
+
+    @property
+    def exact_rate(self) -> tuple[int, int]:
+        """The learning rate as a whole number n and k with n/2^k next to it, k as small as one part in 100 allows."""
+        for halvings in range(_MOST_HALVINGS + 1):
+            whole = round(self.learning_rate * 2**halvings)
+            if abs(whole / 2**halvings - self.learning_rate) <= self.learning_rate / 100:
+                break
+        return max(1, whole), halvings
+
+
+class SealedJob(JobSettings):
+    """Nothing is opened but what the label holder is to learn."""
+
+    paradigm: Literal["sealed"] = "sealed"
+    model: SealedModelSettings = Field(SealedModelSettings(), description="the network of the sealed paradigm")
+    train: SealedTrainSettings = SealedTrainSettings()
+    output: Literal["classes", "probabilities"] = Field(
+        "classes", description="what the label holder learns of every common node"
+    )
+
+    def _check_unused(self) -> None:
+        train, self_without = self.train, self
+        if self_without.privacy is not None:
+            raise ValueError("privacy is for paradigm='vertical'; leave it out: of a sealed job nothing is published")
+        if train.batch_size is None:
+            super()._check_unused()
+        else:
+            self._check_parts()
+
+    @model_validator(mode="after")
+    def _check_output(self) -> Self:
+        return self
+
+    @property
+    def evaluates(self) -> bool:
+        return False
+
+
+def sealed(job: JobSettings) -> SealedJob:
+    """A job as what it is.
+
+    Raises:
+        ConfigError: it is of another paradigm.
+    """
+    if not isinstance(job, SealedJob):
+        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm sealed; give one of these")
+    return job
