@@ -29,7 +29,7 @@ def run(program: Program, holders: int = 2, links: dict[PartyId, RecordedLink] |
             links[party] = link
         try:
             if party == SERVER:
-                return program(DealerMachine(link, names, os.urandom, bytes(32)))
+                return program(DealerMachine(link, names, os.urandom))
             return program(HolderMachine(link, names))
         except BaseException as error:
             hub.fail(party, error)

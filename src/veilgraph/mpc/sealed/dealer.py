@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key
+from veilgraph.core.randomness import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes
@@ -40,13 +40,17 @@ class DealerMachine(Machine):
         link: of the dealer.
         holders: in the job's order.
         secrets: source of the seeds.
-        rounding: 32 secret bytes, the same in every session of a job: what rounds up is the same in each.
+
+    Attributes:
+        rounding: 32 secret bytes. A session that is gone on with, on the same data, rounds as it would have with the
+            same ones. They are never used again on other data, for what is opened twice would tell by how much its
+            lowest bits differ.
     """
 
-    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource, rounding: bytes) -> None:
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
         self._link, self._seeds = link, {holder: secrets(SEED_BYTES) for holder in holders}
-        self._own, self._rounding = secrets(SEED_BYTES), derive_key(rounding, "truncation")
+        self._own, self.rounding = secrets(SEED_BYTES), secrets(SEED_BYTES)
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
         self._place, self._rounded_here = "", 0
@@ -71,7 +75,9 @@ class DealerMachine(Machine):
         return Wire(None, torch.zeros_like(values), bits)
 
     @override
-    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+    def summands(
+        self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
+    ) -> Summands:
         return Summands(torch.zeros(tuple(shape), dtype=torch.int64), bits)
 
     @override
@@ -120,7 +126,7 @@ class DealerMachine(Machine):
         if shift == 0:
             return random
         self._rounded_here += 1
-        low = drawn(self._rounding, f"{self._place}/{self._rounded_here}", tuple(random.shape), random.dtype)
+        low = drawn(self.rounding, f"{self._place}/{self._rounded_here}", tuple(random.shape), random.dtype)
         ones = (1 << shift) - 1
         return (random & ~ones) | (low & ones)
 

@@ -86,7 +86,7 @@ def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
     line = wire.scaled(-8 / spread, BITS)
     guess = machine.open(machine.split(line), line.bits - BITS).plus(8 * (most + 1) / spread)
     error, steps = (most - 1) ** 2 / spread, 0
-    while error**(2**steps) > 2.0**-BITS:
+    while error ** (2**steps) > 2.0**-BITS:
         correction = machine.triple(guess, guess, wire)
         guess = guess.times(2) - machine.open(correction, correction.bits - BITS)
         steps += 1

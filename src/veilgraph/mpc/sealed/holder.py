@@ -90,7 +90,9 @@ class HolderMachine(Machine):
         return Wire(values, torch.zeros_like(values), bits)
 
     @override
-    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+    def summands(
+        self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
+    ) -> Summands:
         if values is None or of not in (None, self.party):
             return Summands(torch.zeros(tuple(shape), dtype=torch.int64), bits)
         return Summands(self._encoded(values, tuple(shape), bits), bits)
@@ -140,7 +142,11 @@ class HolderMachine(Machine):
         width = 8 * part.element_size()
         direct, shape, dtype = ring + shift <= width, tuple(part.shape), DTYPES[ring]
         tag = self._next(Kind.MASKED_WIRE)
-        dealt = [(shape, part.dtype)] if direct else [(shape, part.dtype), (shape, torch.int64), (shape, wrap_dtype(width, shift))]
+        dealt = (
+            [(shape, part.dtype)]
+            if direct
+            else [(shape, part.dtype), (shape, torch.int64), (shape, wrap_dtype(width, shift))]
+        )
         noise = self._dealt_or_drawn(dealt)
         offset = 0 if direct and shift == 0 else 1 << (width - GUARD)
         opened = self._opened(tag, part + noise[0] + (offset if self._leads else 0))

@@ -92,7 +92,9 @@ class Machine(ABC):
         """
 
     @abstractmethod
-    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+    def summands(
+        self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
+    ) -> Summands:
         """What every holder knows a summand of, or ``of`` one of them all. No message.
 
         Args:

@@ -52,7 +52,9 @@ class PlainMachine(Machine):
         return _wire(values.to(torch.float64) * 2.0**-bits, bits)
 
     @override
-    def summands(self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None) -> Summands:
+    def summands(
+        self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
+    ) -> Summands:
         assert values is not None
         return Summands(values.to(torch.float64), bits)
 

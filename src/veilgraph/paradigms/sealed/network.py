@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final, Literal
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import (
     BITS,
     FINE_BITS,
@@ -76,6 +77,15 @@ class OwnData:
     rows: Tensor | None = None
     labels: Tensor | None = None
     weights: Tensor | None = None
+
+    def digest(self) -> bytes:
+        """SHA-256 of all of it."""
+        found = sha256()
+        for part in (self.features, self.edges, self.rows, self.labels, self.weights):
+            if part is not None:
+                found.update(str(tuple(part.shape)).encode())
+                found.update(part.contiguous().numpy().tobytes())
+        return found.digest()
 
 
 @dataclass(frozen=True)
@@ -136,11 +146,11 @@ class SealedNetwork:
         self._label_party, self._data = label_party, data
         self.weights: list[Wire] = [machine.constant(weight, self.weight_bits) for weight in self._initial()]
         self.velocities: list[Wire | None] = [None] * len(self.weights)
-        self._graphs: Sequence[HiddenGraph] = ()
         self._features: list[Wire] = []
-        self._scales: tuple[Wire, Wire, Wire] | None = None
-        self._propagated: Wire | None = None
-        self._training: tuple[Wire, Wire, Wire, Wire | None] | None = None
+        self._graphs: list[HiddenGraph] = []
+        self._roots: Wire | None = None
+        self._rows: Wire | None = None
+        self._targets: tuple[Wire, Wire | None] | None = None
 
     @property
     def weight_bits(self) -> int:
@@ -168,23 +178,30 @@ class SealedNetwork:
         ]
 
     def enter(self) -> None:
-        """Every holder puts its data in, and degrees become what rows are scaled by; once a session."""
+        """Every holder puts its columns and its edges in; once a session."""
         machine, sizes = self._machine, self._sizes
         machine.at("enter")
         self._features = [
             machine.put(holder, self._of(holder, "features"), (sizes.nodes, columns), BITS)
             for holder, columns in sizes.columns.items()
         ]
-        if not self._plan.hops:
-            return
-        self._graphs = [
-            machine.hidden_graph(holder, self._of(holder, "edges"), sizes.nodes, edges)
-            for holder, edges in sizes.edges.items()
-        ]
-        root = inverse_root(machine, self._degrees(), sizes.max_degree)[:, None]
-        inverse = times(machine, root, root, FINE_BITS)
-        one = machine.constant(torch.full((1, 1), 1 << FINE_BITS), FINE_BITS)
-        self._scales = (root, inverse, root) if self._plan.symmetric else (one, inverse, inverse)
+        if self._plan.hops:
+            self._graphs = [
+                machine.hidden_graph(holder, self._of(holder, "edges"), sizes.nodes, edges)
+                for holder, edges in sizes.edges.items()
+            ]
+
+    def begin(self) -> None:
+        """What is computed once: by which rows are scaled and, in a session that trains, the hidden training rows."""
+        self._normalise()
+        self._machine.at("rows")
+        self._rows = self._hidden_rows()
+
+    def _normalise(self) -> None:
+        """D^(−1/2), once."""
+        if self._plan.hops and self._roots is None:
+            self._machine.at("degrees")
+            self._roots = inverse_root(self._machine, self._degrees(), self._sizes.max_degree)[:, None]
 
     def _degrees(self) -> Summands:
         """Of all holders together, the node itself counted once."""
@@ -194,35 +211,37 @@ class SealedNetwork:
             total += torch.bincount(data.edges[1], minlength=nodes) + (holder == first)
         return self._machine.summands(total, (nodes,), 0)
 
-    def begin(self) -> None:
-        """The training rows, hidden; once a session that trains."""
+    def _hidden_rows(self) -> Wire:
+        """P^K·X at the training nodes, which nobody but the label holder knows: [T, F]."""
         machine, sizes, owner = self._machine, self._sizes, self._label_party
-        machine.at("begin")
-        rows, labels = self._of(owner, "rows"), self._of(owner, "labels")
-        if self._plan.propagates_rows(sizes):
-            columns = None if rows is None else _one_hot(rows, sizes.nodes).T.contiguous()
-            shape = (sizes.nodes, sizes.training)
-            propagated = self._propagate(machine.put(owner, columns, shape, BITS), transposed=True).T
-            parts = [machine.open(machine.product(matmul, propagated, part), BITS) for part in self._features]
-            features = joined(parts, 1)
-        else:
-            everything = self._all_propagated()
-            features = machine.open(machine.pick(owner, rows, sizes.training, everything))
-        targets = None if labels is None else _one_hot(labels, sizes.classes)
-        wire = machine.put(owner, targets, (sizes.training, sizes.classes), BITS)
-        weights = None
-        if self._plan.weighted:
-            own = self._of(owner, "weights")
-            weights = machine.put(owner, None if own is None else own[:, None], (sizes.training, 1), BITS)
-        turned = features.map(lambda part: part.t().contiguous())
-        self._training = turned.map(lambda part: part.t().contiguous()), turned, wire, weights
+        rows = self._of(owner, "rows")
+        if not self._plan.propagates_rows(sizes):
+            everything = self._propagate(joined(self._features, 1))
+            return machine.open(machine.pick(owner, rows, sizes.training, everything))
+        columns = None if rows is None else _one_hot(rows, sizes.nodes).T.contiguous()
+        start = machine.put(owner, columns, (sizes.nodes, sizes.training), BITS)
+        propagated = self._propagate(start, transposed=True).T
+        return joined([machine.open(machine.product(matmul, propagated, part), BITS) for part in self._features], 1)
+
+    def _enter_targets(self) -> tuple[Wire, Wire | None]:
+        """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
+        machine, sizes, owner = self._machine, self._sizes, self._label_party
+        labels, weights = self._of(owner, "labels"), self._of(owner, "weights")
+        one_hot = None if labels is None else _one_hot(labels, sizes.classes)
+        targets = machine.put(owner, one_hot, (sizes.training, sizes.classes), BITS)
+        if not self._plan.weighted:
+            return targets, None
+        column = None if weights is None else weights[:, None]
+        return targets, machine.put(owner, column, (sizes.training, 1), BITS)
 
     def shares(self) -> dict[str, Tensor]:
-        """This party's summand of every weight and velocity, by name: int64."""
-        named = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
-        velocities = enumerate(self.velocities)
-        named |= {f"velocity.{place}": velocity for place, velocity in velocities if velocity is not None}
-        return {name: self._machine.share(wire) for name, wire in named.items()}
+        """This party's summand of every weight, and of what training goes on from, by name: int64."""
+        return {name: self._machine.share(wire) for name, wire in self._wires().items() if wire is not None}
+
+    def _wires(self) -> dict[str, Wire | None]:
+        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
+        named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
+        return named | {"roots": self._roots, "rows": self._rows}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
         """Refuses shares that are of another network.
@@ -238,20 +257,25 @@ class SealedNetwork:
                     "or begin anew"
                 )
 
-    def restore(self, saved: Mapping[str, Tensor], *, velocities: bool) -> None:
+    def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
         """Shares of all parties become wires again, under fresh masks; at all of them together.
 
         Args:
             saved: this party's, none at the dealer.
-            velocities: whether training goes on.
+            training: whether training goes on; else weights alone are needed.
         """
-        machine = self._machine
+        sizes, columns = self._sizes, sum(self._sizes.columns.values())
         for place, shape in enumerate(self.shapes):
-            share = machine.summands(saved.get(f"weight.{place}"), shape, 0)
-            self.weights[place] = machine.open(share, bits=self.weight_bits)
-            if velocities:
-                share = machine.summands(saved.get(f"velocity.{place}"), shape, 0)
-                self.velocities[place] = machine.open(share, bits=WEIGHT_BITS)
+            self.weights[place] = self._restored(saved, f"weight.{place}", shape, self.weight_bits)
+            if training:
+                self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
+        if training:
+            self._rows = self._restored(saved, "rows", (sizes.training, columns), BITS)
+            if self._plan.hops:
+                self._roots = self._restored(saved, "roots", (sizes.nodes, 1), FINE_BITS)
+
+    def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, int], bits: int) -> Wire:
+        return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
 
     def step(self, number: int) -> None:
         """One step of SGD with momentum.
@@ -260,26 +284,27 @@ class SealedNetwork:
             number: counts all steps of the job from 0.
         """
         machine, plan = self._machine, self._plan
-        assert self._training is not None
+        assert self._rows is not None
+        if self._targets is None:
+            self._targets = self._enter_targets()
         machine.at(f"step {number}")
-        features, turned, targets, row_weights = self._training
+        features, (targets, row_weights) = self._rows, self._targets
         total = rows = self._sizes.training
         if plan.batch is not None and plan.batch < total:
             rows = plan.batch
             start = number * rows % total
             wanted = slice(min(start, total - rows), min(start, total - rows) + rows)
-            features, turned, targets = features[wanted], turned[:, wanted], targets[wanted]
+            features, targets = features[wanted], targets[wanted]
             row_weights = None if row_weights is None else row_weights[wanted]
         activations, gate = self._hidden(features)
         error = softmax(machine, self._linear(activations, self.weights[-1])) - targets
         if row_weights is not None:
             error = times(machine, error, row_weights)
-        last = features if gate is None else activations
-        gradients = [machine.product(matmul, turned if gate is None else last.T, error)]
+        gradients = [machine.product(transposed_matmul, activations, error)]
         if gate is not None:
             back = machine.product(matmul, error, self.weights[-1].T)
             back = machine.open(machine.gate(gate, machine.open(back, back.bits - BITS)))
-            gradients.insert(0, machine.product(matmul, turned, back))
+            gradients.insert(0, machine.product(transposed_matmul, features, back))
         for place, gradient in enumerate(gradients):
             self._update(place, gradient.scaled(1 / rows, _RATE_BITS))
 
@@ -309,6 +334,7 @@ class SealedNetwork:
     def predict(self) -> Tensor | None:
         """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
         machine = self._machine
+        self._normalise()
         machine.at("predict")
         start, total = 0, None
         for part in self._features:
@@ -321,19 +347,12 @@ class SealedNetwork:
         found = largest_place(machine, values) if self._plan.output == "classes" else softmax(machine, values)
         return machine.reveal(found, self._label_party)
 
-    def _all_propagated(self) -> Wire:
-        """Every node's row of P^K·X, once."""
-        if self._propagated is None:
-            self._propagated = self._propagate(joined(self._features, 1))
-        return self._propagated
-
     def _propagate(self, wire: Wire, *, transposed: bool = False) -> Wire:
         """x after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
         machine, hops = self._machine, self._plan.hops
         if not hops:
             return wire
-        assert self._scales is not None
-        first, between, last = self._scales[::-1] if transposed else self._scales
+        first, between, last = self._scales(transposed=transposed)
         start = machine.product(torch.mul, wire, first)
         scaled, kept = start, self._teleported(start) if hops > 1 else None
         for hop in range(hops):
@@ -345,6 +364,16 @@ class SealedNetwork:
                 back = self._teleported(machine.split(wire.times(1 << FINE_BITS).halved(FINE_BITS))) if ends else kept
                 scaled = scaled + back
         return machine.open(scaled, scaled.bits - BITS)
+
+    def _scales(self, *, transposed: bool) -> tuple[Wire, Wire, Wire]:
+        """What rows are multiplied by before the first hop, between hops, and after the last."""
+        machine = self._machine
+        assert self._roots is not None
+        inverse = times(machine, self._roots, self._roots, FINE_BITS)
+        if self._plan.symmetric:
+            return self._roots, inverse, self._roots
+        one = machine.constant(torch.full((1, 1), 1 << FINE_BITS), FINE_BITS)
+        return (inverse, inverse, one) if transposed else (one, inverse, inverse)
 
     def _teleported(self, start: Summands) -> Summands:
         return start.scaled(self._plan.teleport, _TELEPORT_BITS)

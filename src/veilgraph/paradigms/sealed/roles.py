@@ -26,6 +26,12 @@ from veilgraph.protocol.stated import agree_within
 
 _SURE = 30.0
 """The logit of a class that alone is known."""
+_ROUNDING = "rounding"
+_DATA = "data"
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def plan_of(job: SealedJob) -> Plan:
@@ -88,7 +94,7 @@ class SealedRole(Role):
         super().__init__(session)
         self._job = sealed(session.settings)
         self._network: SealedNetwork | None = None
-        self._begun = False
+        self._entered = self._begun = False
         self._saved: dict[str, Tensor] | None = None
         self._goes_on = False
 
@@ -123,7 +129,6 @@ class SealedRole(Role):
             self._job.model.max_degree,
         )
         self._network = SealedNetwork(self.machine(), sizes, plan_of(self._job), label_party, self.data())
-        self._network.enter()
         return start
 
     @property
@@ -135,9 +140,12 @@ class SealedRole(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        if not self._entered:
+            self.network.enter()
+            self._entered = True
         if self._saved is not None:
-            self.network.restore(self._saved, velocities=self._goes_on)
-            self._saved = None
+            self.network.restore(self._saved, training=self._goes_on)
+            self._saved, self._begun = None, self._begun or self._goes_on
         if epoch is None:
             self.learn(self.network.predict())
             return
@@ -179,13 +187,19 @@ class SealedDealer(SealedRole):
     """Deals randomness; no message to it depends on anybody's data."""
 
     @override
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    @override
     def machine(self) -> Machine:
         session = self.session
-        return DealerMachine(session.link, session.holders, session.secrets, session.rounding_key)
+        self._dealing = DealerMachine(session.link, session.holders, session.secrets)
+        return self._dealing
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {_ROUNDING: _bytes(self._dealing.rounding)}
+
+    @override
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        self._dealing.rounding = saved[_ROUNDING].numpy().tobytes()
+        super().load_state({})
 
 
 class SealedHolder(SealedRole):
@@ -216,9 +230,18 @@ class SealedHolder(SealedRole):
         super().load_weights(saved)
 
     @override
+    def state(self) -> dict[str, Tensor]:
+        return {**super().state(), _DATA: _bytes(self._own.digest())}
+
+    @override
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         self.network.check(saved)
-        super().load_state(saved)
+        if not torch.equal(saved[_DATA], _bytes(self._own.digest())):
+            raise RunError(
+                f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
+                "was computed of the old ones cannot be gone on with"
+            )
+        super().load_state({name: share for name, share in saved.items() if name != _DATA})
 
     @override
     def machine(self) -> Machine:

@@ -41,9 +41,7 @@ TO_LABEL_HOLDER: Final = Ends[SealedJob](
 
 _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
-_PLACES: Final = (
-    "Uniform: what hides the order is known to the sender and the dealer, who must not get this message."
-)
+_PLACES: Final = "Uniform: what hides the order is known to the sender and the dealer, who must not get this message."
 _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
