@@ -133,6 +133,29 @@ def derive_key(secret: bytes, purpose: str) -> bytes:
     return HKDF(algorithm=hashes.SHA256(), length=SEED_BYTES, salt=None, info=purpose.encode()).derive(secret)
 
 
+class Keystream:
+    """Secret bytes that two parties expand alike, as long as they take the same numbers of them in the same order.
+
+    Args:
+        seed: 32 secret bytes.
+        purpose: names them; every (seed, purpose) has its own AES-256 key, so no counter is used twice.
+        first_block: of 16 bytes, to begin with.
+    """
+
+    def __init__(self, seed: bytes, purpose: str, first_block: int = 0) -> None:
+        counter = first_block.to_bytes(_AES_BLOCK, "big")
+        self._stream = Cipher(algorithms.AES256(derive_key(seed, purpose)), modes.CTR(counter)).encryptor()
+
+    def take(self, length: int) -> Tensor:
+        """The next bytes: uint8 [length], AES-256-CTR keystream."""
+        buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
+        view, zeros = memoryview(buffer.numpy().data), memoryview(_ZEROS)
+        for start in range(0, length, _PIECE):
+            size = min(_PIECE, length - start)
+            self._stream.update_into(zeros[:size], view[start : start + size + _AES_BLOCK - 1])
+        return buffer[:length]
+
+
 def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
     """Expands a seed to uniform elements of Z_2^64.
 
@@ -147,13 +170,4 @@ def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int
     """
     if first_element % 2:
         raise ValueError(f"first_element={first_element} must be even: an AES block holds two elements")
-    length = 8 * prod(shape)
-    counter = (first_element // 2).to_bytes(_AES_BLOCK, "big")
-    stream = Cipher(algorithms.AES256(derive_key(seed, purpose)), modes.CTR(counter)).encryptor()
-    buffer = torch.empty(length + _AES_BLOCK - 1, dtype=torch.uint8)
-    view = memoryview(buffer.numpy().data)
-    zeros = memoryview(_ZEROS)
-    for start in range(0, length, _PIECE):
-        size = min(_PIECE, length - start)
-        stream.update_into(zeros[:size], view[start : start + size + _AES_BLOCK - 1])
-    return buffer[:length].view(torch.int64).reshape(shape)
+    return Keystream(seed, purpose, first_element // 2).take(8 * prod(shape)).view(torch.int64).reshape(shape)

@@ -82,7 +82,7 @@ class Kind(IntEnum):
     AUDIT_ANSWER = 30
     """The order in which attacks on what the sender has seen rank what it was asked."""
     MASKED_WIRE = 31
-    """A secret under a mask that the dealer knows, or a holder's summand of one: what the holders of a sealed job open."""
+    """What the holders of a sealed job open: a secret under a mask that the dealer knows, or a summand of that."""
     PLACEMENT = 32
     """Where a holder's edges, or the rows that it chooses, are relative to a random order that its receiver lacks."""
     MASKED_ROWS = 33

@@ -5,27 +5,31 @@ The sign of v = Λ − λ mod 2^n is msb(Λ) ⊕ msb(λ) ⊕ [Λ' < λ'], with t
     p_k = 1 ⊕ Λ_k ⊕ λ_k   (bit k agrees)        g_k = (1 ⊕ Λ_k)·λ_k   (bit k decides for λ)
 
 four neighbours, the highest first, join into p = p3·p2·p1·p0 and g = g3 ⊕ p3·g2 ⊕ p3·p2·g1 ⊕ p3·p2·p1·g0, and so on
-up a tree: three levels for 64 bits. Every level is a sum of products of factors a ⊕ m with a public and m a secret bit of a
-mask: expanded, it is linear in the products of m over sets of factors, which the dealer, who knows m, deals as XOR
-shares. So a level costs one opening of p and g under masks, which are the m of the next level.
+up a tree: three levels for 64 bits. Every level is a sum of products of factors a ⊕ m with a public and m a secret bit
+of a mask: expanded, it is linear in the products of m over sets of factors, which the dealer, who knows m, deals as
+XOR shares. So a level costs one opening of p and g under masks, which are the m of the next level.
 
 Bits are in planes: int64 words with one bit of 64 entries each (``mpc.bits``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Members: TypeAlias = frozenset[int]
-"""Which secret bits are multiplied, by their number in a group."""
+from veilgraph.mpc.sealed.drawing import Form
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
 ARITY: Final = 4
+_PARTS: Final = 1 << ARITY
+"""Sets of the four p of a group, as bits of a number."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,28 @@ class Level:
         return 1 if self.last else 2
 
     @property
-    def terms(self) -> tuple[Members, ...]:
-        """The products of secret bits that are dealt, in order."""
-        return _terms(self.first, self.last)
+    def expansion(self) -> Expansion:
+        """What p and g are sums of."""
+        return _expansion(self.first, self.last)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Products of factors a ⊕ m, multiplied out.
+
+    Sets of factors are of two numbers: a set of the four p, as bits, and 1 + k for g_k or 0 for none.
+
+    Attributes:
+        terms: sets of secret bits whose products are dealt: [terms, 2].
+        known: for every summand the set of public factors before it: [summands, 2].
+        places: for every summand the dealt product, or −1 for none: [summands].
+        starts: where the summands of each output begin.
+    """
+
+    terms: Array
+    known: Array
+    places: Array
+    starts: Array
 
 
 def levels(width: int) -> list[Level]:
@@ -62,25 +85,32 @@ def levels(width: int) -> list[Level]:
     return plan
 
 
+def forms(plan: Sequence[Level], words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
+    """Forms of what is dealt in a comparison (terms of every level, and the mask of the sign), and of masks drawn."""
+    dealt: list[Form] = [((len(level.expansion.terms), level.groups, words), torch.int64) for level in plan]
+    own: list[Form] = [((level.outputs, level.groups, words), torch.int64) for level in plan]
+    return [*dealt, (shape, torch.int64)], own
+
+
 @cache
-def _terms(first: bool, last: bool) -> tuple[Members, ...]:
-    """Subsets of the factors of every product: four p, and p's above each g with that g."""
-    found = set[Members]()
-    for product in _products(last):
-        # In the first level p_k and g_k are of one secret bit, number k; later g_k is bit number 4 + k.
-        names = [number % ARITY if first else number for number in product]
-        must = {names[-1]} if first and product[-1] >= ARITY else set[int]()  # g_k has no part without λ_k
-        for size in range(1, len(names) + 1):
-            found.update(frozenset(each) for each in combinations(names, size) if must <= set(each))
-    return tuple(sorted(found, key=lambda each: (len(each), sorted(each))))
-
-
-def _products(last: bool) -> Iterator[tuple[int, ...]]:
-    """Factors of each product: p_k is number k, g_k number 4 + k."""
-    if not last:
-        yield tuple(range(ARITY))
-    for below in range(ARITY):
-        yield (*range(below + 1, ARITY), ARITY + below)
+def _expansion(first: bool, last: bool) -> Expansion:
+    """Every product is p above, all four of them or those above g_k, and with it g_k."""
+    products = [] if last else [[(_PARTS - 1, 0)]]
+    products.append([(_PARTS - (2 << k), 1 + k) for k in range(ARITY)])
+    found: dict[tuple[int, int], int] = {}
+    known, places, starts = list[tuple[int, int]](), list[int](), list[int]()
+    for output in products:
+        starts.append(len(known))
+        for above, below in output:
+            for hidden in (part for part in range(_PARTS) if part & ~above == 0):
+                for hides in ((True,) if first and below else (False, True)) if below else (False,):
+                    # In the first level g_k = a_k·m_k is of the same secret bit as p_k, and has no part without it.
+                    own = 1 << (below - 1) if first and below else 0
+                    secret = (hidden | own, 0) if own else (hidden, below if hides else 0)
+                    rest = above & ~hidden
+                    known.append((rest | own, 0) if own else (rest, 0 if hides else below))
+                    places.append(-1 if secret == (0, 0) else found.setdefault(secret, len(found)))
+    return Expansion(np.array(list(found)), np.array(known), np.array(places), np.array(starts))
 
 
 def dealt_terms(level: Level, secret: Tensor) -> Tensor:
@@ -93,14 +123,7 @@ def dealt_terms(level: Level, secret: Tensor) -> Tensor:
     Returns:
         [terms, groups, words].
     """
-    rows = []
-    for term in level.terms:
-        members = sorted(term)
-        plane = secret[members[0]]
-        for member in members[1:]:
-            plane = plane & secret[member]
-        rows.append(plane)
-    return torch.stack(rows)
+    return torch.from_numpy(_products(secret.numpy(), level.expansion.terms))
 
 
 def joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool) -> Tensor:
@@ -115,45 +138,28 @@ def joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool) 
     Returns:
         [outputs, groups, words].
     """
-    share_of = dict(zip(level.terms, shares, strict=True))
-    outputs = [] if level.last else [_evaluated([tuple(range(ARITY))], level, public, share_of, leads=leads)]
-    outputs.append(_evaluated(list(_products(last=True)), level, public, share_of, leads=leads))
-    return torch.stack(outputs)
+    expansion = level.expansion
+    constant = np.full((1, *shares.shape[1:]), -1 if leads else 0, np.int64)
+    with_constant = np.concatenate([shares.numpy(), constant])
+    summands = _products(public.numpy(), expansion.known)
+    summands &= with_constant[expansion.places]
+    return torch.from_numpy(np.bitwise_xor.reduceat(summands, expansion.starts, axis=0))
 
 
-def _evaluated(
-    products: Sequence[tuple[int, ...]], level: Level, public: Tensor, shares: Mapping[Members, Tensor], *, leads: bool
-) -> Tensor:
-    total = torch.zeros_like(public[0])
-    for product in products:
-        for members, coefficient in _expanded(product, level, public).items():
-            if members:
-                total ^= shares[members] if coefficient is None else coefficient & shares[members]
-            elif leads and coefficient is not None:
-                total ^= coefficient
-    return total
-
-
-def _expanded(product: tuple[int, ...], level: Level, public: Tensor) -> dict[Members, Tensor | None]:
-    """A product of factors a ⊕ m as sums of products of m → the public factor before it; None is 1."""
-    expanded: dict[Members, Tensor | None] = {frozenset(): None}
-    for number in product:
-        known, more = public[number % ARITY if level.first else number], dict[Members, Tensor | None]()
-        for members, coefficient in expanded.items():
-            with_known = known if coefficient is None else coefficient & known
-            if level.first:
-                bit = members | {number % ARITY}
-                more[bit] = with_known if number >= ARITY else coefficient
-                if number < ARITY:
-                    more[members] = with_known
-            else:
-                more[members], more[members | {number}] = with_known, coefficient
-        expanded = more
-    return expanded
+def _products(factors: Array, sets: Array) -> Array:
+    """Of sets of factors: [4 or 8, groups, words] → [sets, groups, words]."""
+    ones = np.full((1, *factors.shape[1:]), -1, np.int64)
+    of_parts = ones
+    for factor in factors[:ARITY]:
+        of_parts = np.concatenate([of_parts, of_parts & factor])
+    found = of_parts[sets[:, 0]]
+    if len(factors) > ARITY:
+        found &= np.concatenate([ones, factors[ARITY:]])[sets[:, 1]]
+    return found
 
 
 def first_factors(digits: Tensor) -> Tensor:
-    """Planes of 1 ⊕ Λ: [n, words]. The highest bit is no part of the comparison; there both numbers are said to agree."""
+    """Planes of 1 ⊕ Λ: [n, words]. In the highest bit, which is no part of the comparison, both are said to agree."""
     factors = ~digits
     factors[-1] = -1
     return factors

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.randomness import SEED_BYTES, SecretSource
+from veilgraph.core.randomness import SEED_BYTES, Keystream, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed import borrow, placement
-from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, Pace, drawn, packed, ready
+from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, Form, Pace, Stream, packed, ready
 from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
@@ -49,17 +50,18 @@ class DealerMachine(Machine):
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
-        self._link, self._seeds = link, {holder: secrets(SEED_BYTES) for holder in holders}
-        self._own, self.rounding = secrets(SEED_BYTES), secrets(SEED_BYTES)
+        seeds = {holder: secrets(SEED_BYTES) for holder in holders}
+        self._link, self._streams = link, {holder: Stream(seed) for holder, seed in seeds.items()}
+        self._own, self.rounding = Stream(secrets(SEED_BYTES)), secrets(SEED_BYTES)
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
-        self._place, self._rounded_here = "", 0
-        for holder, seed in self._seeds.items():
+        self._low = Keystream(self.rounding, "")
+        for holder, seed in seeds.items():
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
     @override
     def at(self, place: str) -> None:
-        self._place, self._rounded_here = place, 0
+        self._low = Keystream(self.rounding, place)
 
     @override
     def share(self, wire: Wire) -> Tensor:
@@ -68,7 +70,7 @@ class DealerMachine(Machine):
     @override
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
         self._next()
-        return Wire(None, self._draw(owner, "mask", tuple(shape)), bits, owner)
+        return Wire(None, self._streams[owner].draw([(tuple(shape), torch.int64)])[0], bits, owner)
 
     @override
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
@@ -93,7 +95,8 @@ class DealerMachine(Machine):
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
         self._next()
         wires = left, middle, right
-        self._correct([wires[one].mask * wires[other].mask for one, other in distinct(wires)[1]])
+        pairs = [wires[one].mask * wires[other].mask for one, other in distinct(wires)[1]]
+        self._correct(pairs, self._drawn([(left.shape, torch.int64)] * len(pairs)))
         return Summands(-(left.mask * middle.mask * right.mask), left.bits + middle.bits + right.bits)
 
     @override
@@ -102,22 +105,25 @@ class DealerMachine(Machine):
         if shift == 0 and ring == 32:
             part = part.to(torch.int32)
         width = 8 * part.element_size()
-        shape, dtype = tuple(part.shape), DTYPES[ring]
+        shape, dtype, direct = tuple(part.shape), DTYPES[ring], ring + shift <= width
         self._next()
-        mask = self._sum(self.holders, "mask", shape, dtype)
-        if ring + shift <= width:
-            self._correct([part + (mask if shift == 0 else self._above(mask, shift))])
+        dealt = [(shape, part.dtype)]
+        if not direct:
+            dealt += [(shape, torch.int64), (shape, wrap_dtype(width, shift))]
+        drawn = self._drawn(dealt, [(shape, dtype)])
+        mask = _sum(own for _, (own,) in drawn.values())
+        if direct:
+            self._correct([part + (mask if shift == 0 else self._above(mask, shift))], drawn)
             return Wire(None, mask, result_bits)
-        random = self._rounded(drawn(self._own, self._name("random"), shape, part.dtype), shift)
+        random = self._rounded(self._own.draw([(shape, part.dtype)])[0], shift)
         whole = random.to(torch.int64) if width == 64 else random.to(torch.int64) & _ONES_32
         whole = (whole >> shift) & ((1 << (64 - shift)) - 1) if shift else whole
-        high = (random < 0).to(wrap_dtype(width, shift))
-        self._correct([part + random, mask - whole, high])
+        self._correct([part + random, mask - whole, (random < 0).to(dealt[2][1])], drawn)
         return Wire(None, mask, result_bits)
 
     def _above(self, mask: Tensor, shift: int) -> Tensor:
         """A uniform number whose bits from ``shift`` on are those of a mask of Z_2^32: int64."""
-        random = drawn(self._own, self._name("random"), tuple(mask.shape))
+        (random,) = self._own.draw([(tuple(mask.shape), torch.int64)])
         random = random & ~(_ONES_32 << shift if shift < 32 else -(1 << 32))
         return self._rounded(random | ((mask.to(torch.int64) & _ONES_32) << shift), shift)
 
@@ -125,8 +131,7 @@ class DealerMachine(Machine):
         """With the lowest bits, which decide what is rounded up, from the key of the job."""
         if shift == 0:
             return random
-        self._rounded_here += 1
-        low = drawn(self.rounding, f"{self._place}/{self._rounded_here}", tuple(random.shape), random.dtype)
+        low = self._low.take(random.numel() * random.element_size()).view(random.dtype).view(random.shape)
         ones = (1 << shift) - 1
         return (random & ~ones) | (low & ones)
 
@@ -136,14 +141,14 @@ class DealerMachine(Machine):
         self._next()
         digits = planes.to_planes(wire.mask.reshape(-1))
         above, words = digits[-1], digits.shape[-1]
+        drawn = self._drawn(*borrow.forms(plan, words, shape))
         secret, terms = borrow.grouped(borrow.secret_digits(digits)), []
         for round_, level in enumerate(plan):
             terms.append(borrow.dealt_terms(level, secret))
-            size = (level.outputs, level.groups, words)
-            opened = planes.xor(drawn(seed, self._name(f"bits {round_}"), size) for seed in self._seeds.values())
+            opened = planes.xor(own[round_] for _, own in drawn.values())
             secret = opened if level.last else borrow.next_factors(opened)
         sign = planes.from_plane(secret[0, 0] ^ above, wire.mask.numel()).to(torch.int64).reshape(shape)
-        self._correct([*terms, sign], bitwise=len(terms))
+        self._correct([*terms, sign], drawn, bitwise=len(terms))
         return Bit(None, sign)
 
     @override
@@ -153,14 +158,15 @@ class DealerMachine(Machine):
     @override
     def gate(self, bit: Bit, wire: Wire) -> Summands:
         self._next()
-        self._correct([wire.mask * bit.mask])
+        both = wire.mask * bit.mask
+        self._correct([both], self._drawn([(wire.shape, torch.int64)]))
         return Summands(torch.zeros_like(wire.mask), wire.bits)
 
     @override
     def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> DealtGraph:
         self._next()
-        slots, seed = nodes + padded, self._seeds[owner]
-        steps = (placement.shuffled(seed, self._name(step), slots) for step in placement.NAMES)
+        slots = nodes + padded
+        steps = map(placement.shuffled, self._streams[owner].draw(placement.orders(slots)))
         return DealtGraph(owner, nodes, slots, *steps)
 
     @override
@@ -173,20 +179,22 @@ class DealerMachine(Machine):
 
     def _deal_hop(self, graph: DealtGraph, mask: Tensor) -> None:
         self._next()
-        size, others = (graph.slots, mask.shape[1]), self._others(graph.owner)
+        size = (graph.slots, mask.shape[1])
+        drawn = [self._streams[holder].draw([(size, torch.int32)] * 3) for holder in self._others(graph.owner)]
+        spread_shares, turned, pick_shares = (_sum(parts) for parts in zip(*drawn, strict=True))
         steps = torch.zeros(size, dtype=torch.int32)
         steps[: graph.nodes] = placement.differences(mask)
-        turned = self._sum(others, "turn", size, torch.int32)
         picked = -placement.running(placement.taken(turned, graph.turn))
-        first = placement.taken(steps, graph.spread) - self._sum(others, "spread", size, torch.int32)
-        second = placement.taken(picked, graph.pick) - self._sum(others, "pick", size, torch.int32)
+        first = placement.taken(steps, graph.spread) - spread_shares
+        second = placement.taken(picked, graph.pick) - pick_shares
         self._deal(graph.owner, [first, second])
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
         self._next()
-        random = placement.shuffled(self._seeds[owner], self._name("order"), wire.shape[0])
-        others = self._sum(self._others(owner), "rows", wire.shape, wire.mask.dtype)
+        random = placement.shuffled(self._streams[owner].draw([((wire.shape[0],), torch.int64)])[0])
+        form = [(wire.shape, wire.mask.dtype)]
+        others = _sum(self._streams[holder].draw(form)[0] for holder in self._others(owner))
         self._deal(owner, [placement.taken(wire.mask, random) - others])
         return Summands(torch.zeros((count, *wire.shape[1:]), dtype=wire.mask.dtype), wire.bits)
 
@@ -197,35 +205,40 @@ class DealerMachine(Machine):
     def _next(self) -> None:
         self._operation += 1
 
-    def _name(self, what: str) -> str:
-        return f"{self._operation}/{what}"
-
     def _others(self, owner: PartyId) -> list[PartyId]:
         return [holder for holder in self.holders if holder != owner]
 
-    def _draw(self, holder: PartyId, what: str, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
-        return drawn(self._seeds[holder], self._name(what), shape, dtype)
+    def _drawn(
+        self, dealt: Sequence[Form], own: Sequence[Form] = ()
+    ) -> dict[PartyId, tuple[list[Tensor], list[Tensor]]]:
+        """Holder → what it draws in an operation: its shares of what is dealt, but the last, and masks."""
+        found = {}
+        for holder, stream in self._streams.items():
+            shares = [] if holder == self.holders[-1] else dealt
+            drawn = stream.draw([*shares, *own])
+            found[holder] = drawn[: len(shares)], drawn[len(shares) :]
+        return found
 
-    def _sum(self, holders: Sequence[PartyId], what: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        first, *rest = holders
-        total = self._draw(first, what, shape, dtype)
-        for holder in rest:
-            total += self._draw(holder, what, shape, dtype)
-        return total
-
-    def _correct(self, secrets: list[Tensor], *, bitwise: int = 0) -> None:
+    def _correct(
+        self,
+        secrets: list[Tensor],
+        drawn: Mapping[PartyId, tuple[list[Tensor], list[Tensor]]],
+        *,
+        bitwise: int = 0,
+    ) -> None:
         """Gives the last holder its shares of what all have shares of: those of the others are drawn.
 
         Args:
             secrets: each a tensor.
+            drawn: in this operation.
             bitwise: how many of the first are shared by XOR.
         """
         *before, last = self.holders
         corrections = []
         for place, secret in enumerate(secrets):
-            share = secret.clone()
+            share = secret
             for holder in before:
-                other = self._draw(holder, f"dealt {place}", tuple(secret.shape), secret.dtype)
+                other = drawn[holder][0][place]
                 share = share ^ other if place < bitwise else share - other
             corrections.append(share)
         self._deal(last, corrections)
@@ -236,3 +249,7 @@ class DealerMachine(Machine):
             if stride >= AHEAD_STRIDES:
                 receive_as(self._link, holder, ready(stride - AHEAD_STRIDES), (1,), torch.uint8)
         self._link.send(holder, Tag(Kind.CORRELATION, self._operation), message)
+
+
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)

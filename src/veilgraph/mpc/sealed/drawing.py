@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.randomness import expand
+from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import Kind, Tag
 
 STRIDE_BYTES: Final = 16 << 20
@@ -16,27 +17,59 @@ STRIDE_BYTES: Final = 16 << 20
 AHEAD_STRIDES: Final = 4
 """How many of these strides the dealer may be ahead."""
 
+Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of a tensor."""
+_ALIGNED: Final = 8
 
-def drawn(seed: bytes, purpose: str, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
-    """Uniform elements of Z_2^32 or Z_2^64, by the dtype.
+
+def _padded(form: Form) -> int:
+    shape, dtype = form
+    return -(-prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+
+
+def size_of(forms: Sequence[Form]) -> int:
+    """Bytes of tensors of such forms, each filled up to whole words."""
+    return sum(map(_padded, forms))
+
+
+def packed(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors of several dtypes as one of bytes."""
+    buffer = torch.zeros(size_of([(tuple(part.shape), part.dtype) for part in parts]), dtype=torch.uint8)
+    start = 0
+    for part in parts:
+        octets = part.contiguous().view(-1).view(torch.uint8)
+        buffer[start : start + octets.numel()] = octets
+        start += _padded((tuple(part.shape), part.dtype))
+    return buffer
+
+
+def unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
+    """What ``packed`` packed, without a copy."""
+    parts, start = [], 0
+    for form in forms:
+        shape, dtype = form
+        parts.append(buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape))
+        start += _padded(form)
+    return parts
+
+
+class Stream:
+    """Uniform tensors that the dealer and one holder draw in the same order.
 
     Args:
         seed: 32 secret bytes.
-        purpose: names them; never used twice with a seed.
-        shape: of the result.
-        dtype: int32 or int64.
     """
-    if dtype == torch.int64:
-        return expand(seed, purpose, shape)
-    size = prod(shape)
-    return expand(seed, purpose, ((size + 1) // 2,)).view(dtype)[:size].reshape(shape)
+
+    def __init__(self, seed: bytes) -> None:
+        self._keystream = Keystream(seed, "sealed")
+
+    def draw(self, forms: Sequence[Form]) -> list[Tensor]:
+        """The next ones, of Z_2^32 or Z_2^64 by their dtype."""
+        return unpacked(self._keystream.take(size_of(forms)), forms)
 
 
 class Pace:
-    """Which messages one end of the dealing waits for, or sends, so that no more than a few strides are unread.
-
-    Both ends count the same bytes.
-    """
+    """When the receiver says that it has used what was dealt to it; both ends count the same bytes."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -51,23 +84,3 @@ class Pace:
 def ready(stride: int) -> Tag:
     """Of the message that a stride has been used."""
     return Tag(Kind.READY, stride)
-
-
-def packed(parts: list[Tensor]) -> Tensor:
-    """Tensors of several dtypes as one of bytes."""
-    return torch.cat([part.contiguous().view(-1).view(torch.uint8) for part in parts])
-
-
-def unpacked(buffer: Tensor, shapes: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    """What ``packed`` packed."""
-    parts, start = [], 0
-    for shape, dtype in shapes:
-        size = prod(shape) * dtype.itemsize
-        parts.append(buffer[start : start + size].clone().view(dtype).reshape(shape))
-        start += size
-    return parts
-
-
-def packed_size(shapes: list[tuple[tuple[int, ...], torch.dtype]]) -> int:
-    """Bytes of ``packed`` tensors of such shapes and dtypes."""
-    return sum(prod(shape) * dtype.itemsize for shape, dtype in shapes)

@@ -18,9 +18,9 @@ from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed import borrow, placement
-from veilgraph.mpc.sealed.drawing import Pace, drawn, packed_size, ready, unpacked
+from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, ready, size_of, unpacked
 from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct, paired
 
 _SCALE = "lower sealed.bits, or scale the columns of the tables"
 
@@ -67,7 +67,7 @@ class HolderMachine(Machine):
         self._others = [holder for holder in holders if holder != link.party]
         self._leads, self._last = link.party == self.holders[0], link.party == self.holders[-1]
         seed = receive_as(link, dealer, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
-        self._seed = seed.numpy().tobytes()
+        self._stream = Stream(seed.numpy().tobytes())
         self._operation, self._pace = -1, Pace()
 
     @override
@@ -80,7 +80,7 @@ class HolderMachine(Machine):
         if self.party != owner:
             public = receive_as(self._link, owner, tag, size, torch.int64)
             return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
-        mask = self._draw("mask", size)
+        (mask,) = self._stream.draw([(size, torch.int64)])
         public = self._encoded(values, size, bits) + mask
         broadcast(self._link, self._others, tag, public)
         return Wire(public, mask, bits, owner)
@@ -122,7 +122,8 @@ class HolderMachine(Machine):
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
         self._next(Kind.CORRELATION)
         factors, pairs = distinct((left, middle, right))
-        dealt = dict(zip(pairs, self._dealt_or_drawn([(left.shape, torch.int64)] * len(pairs)), strict=True))
+        shares, _ = self._randomness([(left.shape, torch.int64)] * len(pairs))
+        dealt = dict(zip(pairs, shares, strict=True))
         a, b, c = (_known(wire.public) for wire in (left, middle, right))
         masks = left.mask, middle.mask, right.mask
         part = torch.zeros_like(a)
@@ -131,7 +132,7 @@ class HolderMachine(Machine):
         for known, hidden in ((b * c, 0), (a * c, 1), (a * b, 2)):
             part -= known * masks[hidden]
         for known, one, other in ((c, 0, 1), (b, 0, 2), (a, 1, 2)):
-            part += known * dealt[tuple(sorted((factors[one], factors[other])))]
+            part += known * dealt[paired(factors[one], factors[other])]
         return Summands(part, left.bits + middle.bits + right.bits)
 
     @override
@@ -147,31 +148,29 @@ class HolderMachine(Machine):
             if direct
             else [(shape, part.dtype), (shape, torch.int64), (shape, wrap_dtype(width, shift))]
         )
-        noise = self._dealt_or_drawn(dealt)
+        noise, (mask,) = self._randomness(dealt, [(shape, dtype)])
         offset = 0 if direct and shift == 0 else 1 << (width - GUARD)
         opened = self._opened(tag, part + noise[0] + (offset if self._leads else 0))
         if direct and shift == 0:
-            return Wire(opened, self._draw("mask", shape, dtype), result_bits)
+            return Wire(opened, mask, result_bits)
         whole = _logical(opened, shift) - (offset >> shift)
         if direct:
-            return Wire(whole.to(dtype), self._draw("mask", shape, dtype), result_bits)
+            return Wire(whole.to(dtype), mask, result_bits)
         wraps = noise[2].to(torch.int64) << (width - shift)
         again = noise[1] + torch.where(opened >= 0, wraps, 0)
         public = self._opened(Tag(tag.kind, tag.step, 1), again + whole if self._leads else again)
-        return Wire(public, self._draw("mask", shape), result_bits)
+        return Wire(public, mask, result_bits)
 
     @override
     def negative(self, wire: Wire) -> Bit:
         shape, public = wire.shape, _known(wire.public)
         tag, plan = self._next(Kind.MASKED_BITS), borrow.levels(wire.ring)
         words = planes.words_for(public.numel())
-        dealt = [((len(level.terms), level.groups, words), torch.int64) for level in plan]
-        *terms, sign_mask = self._dealt_or_drawn([*dealt, (shape, torch.int64)])
+        (*terms, sign_mask), masks = self._randomness(*borrow.forms(plan, words, shape))
         digits = planes.to_planes(public.reshape(-1))
         above, factors = digits[-1], borrow.grouped(borrow.first_factors(digits))
-        for round_, (level, share) in enumerate(zip(plan, terms, strict=True)):
-            joined = borrow.joined_shares(level, factors, share, leads=self._leads)
-            joined ^= self._draw(f"bits {round_}", tuple(joined.shape))
+        for round_, (level, share, mask) in enumerate(zip(plan, terms, masks, strict=True)):
+            joined = borrow.joined_shares(level, factors, share, leads=self._leads) ^ mask
             pieces = exchange(self._link, self._others, Tag(tag.kind, tag.step, round_), joined)
             opened = planes.xor([joined, *pieces.values()])
             factors = opened if level.last else borrow.next_factors(opened)
@@ -187,7 +186,7 @@ class HolderMachine(Machine):
     @override
     def gate(self, bit: Bit, wire: Wire) -> Summands:
         self._next(Kind.CORRELATION)
-        (both,) = self._dealt_or_drawn([(wire.shape, torch.int64)])
+        (both,), _ = self._randomness([(wire.shape, torch.int64)])
         flag, public = _known(bit.public), _known(wire.public)
         signed = torch.where(flag, both - public * bit.mask, public * bit.mask - both)
         clear = public - wire.mask if self._leads else -wire.mask
@@ -199,12 +198,13 @@ class HolderMachine(Machine):
         shape = (2 * slots + nodes,)
         if self.party != owner:
             relative = receive_as(self._link, owner, tag, shape, torch.int64)
-            return HeldGraph(owner, nodes, slots, *torch.split(relative, [slots, slots, nodes]))
+            spread, turn, pick = torch.split(relative, [slots, slots, nodes])
+            return HeldGraph(owner, nodes, slots, spread, turn, pick)
         if edges is None or edges.shape[1] > padded:
             count = 0 if edges is None else edges.shape[1]
             raise ConfigError(f"sealed.padded_edges={padded} of {owner} and it has {count:,}: raise it")
         steps = placement.steps_of(edges, nodes, padded)
-        spread, turn, pick = (placement.shuffled(self._seed, self._name(step), slots) for step in placement.NAMES)
+        spread, turn, pick = map(placement.shuffled, self._stream.draw(placement.orders(slots)))
         parts = (
             placement.before(steps.spread, spread),
             placement.after(steps.turn, turn),
@@ -234,19 +234,19 @@ class HolderMachine(Machine):
         """The owner's share of (A + I)·λ."""
         assert graph.own is not None
         tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
-        (dealt,) = self._dealt([((2, *size), torch.int32)])
+        first, second = self._dealt([(size, torch.int32)] * 2)
         received = gather(self._link, self._others, tag, size, torch.int32)
-        rows = placement.running(placement.taken(dealt[0], graph.spread))
+        rows = placement.running(placement.taken(first, graph.spread))
         rows = placement.taken(rows, graph.own.steps.turn)
         for masked in received.values():
             rows += placement.taken(masked, graph.own.random_turn)
         picked = placement.taken(placement.running(rows), graph.own.steps.pick)
-        return placement.differences(picked + placement.taken(dealt[1], graph.pick))
+        return placement.differences(picked + placement.taken(second, graph.pick))
 
     def _other_hop(self, graph: HeldGraph, width: int) -> Tensor:
         """Another holder's share of it."""
         tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
-        spread, mask, picked = (self._draw(name, size, torch.int32) for name in placement.NAMES)
+        spread, mask, picked = self._stream.draw([(size, torch.int32)] * 3)
         rows = placement.running(placement.taken(spread, graph.spread))
         self._link.send(graph.owner, tag, placement.taken(rows, graph.turn) + mask)
         return placement.differences(placement.taken(picked, graph.pick))
@@ -256,10 +256,10 @@ class HolderMachine(Machine):
         tag, dtype = self._next(Kind.PLACEMENT), wire.mask.dtype
         if self.party != owner:
             relative = receive_as(self._link, owner, tag, (count,), torch.int64)
-            return Summands(-placement.taken(self._draw("rows", wire.shape, dtype), relative), wire.bits)
+            return Summands(-placement.taken(self._stream.draw([(wire.shape, dtype)])[0], relative), wire.bits)
         if rows is None:
             raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
-        random = placement.shuffled(self._seed, self._name("order"), wire.shape[0])
+        random = placement.shuffled(self._stream.draw([((wire.shape[0],), torch.int64)])[0])
         relative = placement.before(rows, random)
         broadcast(self._link, self._others, tag, relative)
         (dealt,) = self._dealt([(wire.shape, dtype)])
@@ -280,12 +280,6 @@ class HolderMachine(Machine):
         self._operation += 1
         return Tag(kind, self._operation)
 
-    def _name(self, what: str) -> str:
-        return f"{self._operation}/{what}"
-
-    def _draw(self, what: str, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> Tensor:
-        return drawn(self._seed, self._name(what), shape, dtype)
-
     def _encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
         if values is None or tuple(values.shape) != shape:
             found = None if values is None else list(values.shape)
@@ -297,16 +291,17 @@ class HolderMachine(Machine):
     def _opened(self, tag: Tag, part: Tensor) -> Tensor:
         return sum(exchange(self._link, self._others, tag, part).values(), start=part)
 
-    def _dealt_or_drawn(self, kinds: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-        """This holder's shares of what is dealt in an operation: all but the last draw theirs."""
+    def _randomness(self, dealt: Sequence[Form], own: Sequence[Form] = ()) -> tuple[list[Tensor], list[Tensor]]:
+        """This holder's shares of what is dealt in an operation, and masks: all but the last draw their shares."""
         if self._last:
-            return self._dealt(kinds)
-        return [self._draw(f"dealt {place}", shape, dtype) for place, (shape, dtype) in enumerate(kinds)]
+            return self._dealt(dealt), self._stream.draw(own)
+        drawn = self._stream.draw([*dealt, *own])
+        return drawn[: len(dealt)], drawn[len(dealt) :]
 
-    def _dealt(self, kinds: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-        size = packed_size(kinds)
+    def _dealt(self, forms: Sequence[Form]) -> list[Tensor]:
+        size = size_of(forms)
         tag = Tag(Kind.CORRELATION, self._operation)
-        parts = unpacked(receive_as(self._link, self._dealer, tag, (size,), torch.uint8), kinds)
+        parts = unpacked(receive_as(self._link, self._dealer, tag, (size,), torch.uint8), forms)
         for stride in self._pace.count(size):
             self._link.send(self._dealer, ready(stride), torch.ones(1, dtype=torch.uint8))
         return parts
@@ -316,7 +311,7 @@ def _logical(values: Tensor, shift: int) -> Tensor:
     """Shifted right as numbers without a sign: int64."""
     width = 8 * values.element_size()
     wide = values.to(torch.int64)
-    if width == 32:  # noqa: PLR2004
+    if width == 32:
         wide = wide & 0xFFFF_FFFF
         return wide >> shift
     return (wide >> shift) & ((1 << (64 - shift)) - 1) if shift else wide

@@ -15,16 +15,10 @@ relative to it, uniform, which the owner tells the other holders once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from veilgraph.core.randomness import expand
-
-
-NAMES: Final = ("spread", "turn", "pick")
 
 
 @dataclass(frozen=True)
@@ -72,12 +66,17 @@ def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
     return Steps(spread, turn, pick)
 
 
-def shuffled(seed: bytes, purpose: str, size: int) -> Tensor:
-    """A uniform permutation expanded from a secret seed: int64 [size].
+def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Forms of the random numbers that the three random permutations are made of."""
+    return [((slots,), torch.int64)] * 3
 
-    Sorted by 64 random bits; two equal ones, of a chance below size²/2^65, would keep their order.
+
+def shuffled(numbers: Tensor) -> Tensor:
+    """The permutation that sorts uniform numbers of 64 bits: int64 [size].
+
+    It is uniform but for two equal ones, of a chance below size²/2^65, which would keep their order.
     """
-    return torch.argsort(expand(seed, purpose, (size,)), stable=True)
+    return torch.argsort(numbers, stable=True)
 
 
 def inverse(permutation: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 
+Index = int | slice | None | tuple[int | slice | None, ...]
 Linear = Callable[[Tensor], Tensor]
 """A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers."""
 
@@ -45,7 +46,7 @@ class Wire:
 
     @property
     def ring(self) -> int:
-        """n of Z_2^n."""
+        """N of Z_2^n."""
         return 8 * self.mask.element_size()
 
     def map(self, function: Linear) -> Wire:
@@ -53,11 +54,11 @@ class Wire:
         public = None if self.public is None else function(self.public)
         return replace(self, public=public, mask=function(self.mask))
 
-    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Wire:
+    def __getitem__(self, index: Index) -> Wire:
         return self.map(lambda part: part[index])
 
     @property
-    def T(self) -> Wire:
+    def T(self) -> Wire:  # noqa: N802 - as of a tensor
         """Transposed."""
         return self.map(torch.t)
 
@@ -140,7 +141,7 @@ class Summands:
         """A linear function of it."""
         return replace(self, part=function(self.part))
 
-    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Summands:
+    def __getitem__(self, index: Index) -> Summands:
         return self.map(lambda part: part[index])
 
     def __neg__(self) -> Summands:
@@ -191,5 +192,9 @@ class Bit:
 def distinct(wires: Sequence[Wire]) -> tuple[list[int], list[tuple[int, int]]]:
     """The number of the first wire that is the same, for each; and the pairs of such numbers, each once."""
     numbers = [next(at for at, other in enumerate(wires) if other is wire) for wire in wires]
-    pairs = {tuple(sorted((numbers[one], numbers[two]))) for one in range(len(wires)) for two in range(one)}
-    return numbers, sorted((pair[0], pair[1]) for pair in pairs)
+    return numbers, sorted({paired(numbers[one], numbers[two]) for one in range(len(wires)) for two in range(one)})
+
+
+def paired(one: int, other: int) -> tuple[int, int]:
+    """The smaller number first."""
+    return min(one, other), max(one, other)

@@ -10,7 +10,7 @@ P = D^(−1/2)·Ã·D^(−1/2) or D^(−1)·Ã, Ã = I + Σ_i A_i over all holde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
@@ -309,7 +309,7 @@ class SealedNetwork:
             self._update(place, gradient.scaled(1 / rows, _RATE_BITS))
 
     def _update(self, place: int, gradient: Summands) -> None:
-        """v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
+        """V ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
         machine, plan = self._machine, self._plan
         velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
         if velocity is not None:
@@ -348,7 +348,7 @@ class SealedNetwork:
         return machine.reveal(found, self._label_party)
 
     def _propagate(self, wire: Wire, *, transposed: bool = False) -> Wire:
-        """x after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
+        """X after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
         machine, hops = self._machine, self._plan.hops
         if not hops:
             return wire
