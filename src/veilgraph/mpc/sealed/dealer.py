@@ -15,7 +15,7 @@ from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed import borrow, placement
-from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, Form, Pace, Stream, packed, ready
+from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, packed, ready
 from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
@@ -244,10 +244,10 @@ class DealerMachine(Machine):
         self._deal(last, corrections)
 
     def _deal(self, holder: PartyId, parts: list[Tensor]) -> None:
-        message = packed(parts)
-        for stride in self._paces[holder].count(message.numel()):
-            if stride >= AHEAD_STRIDES:
-                receive_as(self._link, holder, ready(stride - AHEAD_STRIDES), (1,), torch.uint8)
+        message, pace = packed(parts), self._paces[holder]
+        for stride in pace.due():
+            receive_as(self._link, holder, ready(stride), (1,), torch.uint8)
+        pace.count(message.numel())
         self._link.send(holder, Tag(Kind.CORRELATION, self._operation), message)
 
 

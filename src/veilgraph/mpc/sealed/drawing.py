@@ -72,7 +72,12 @@ class Pace:
     """When the receiver says that it has used what was dealt to it; both ends count the same bytes."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self._bytes = self._awaited = 0
+
+    def due(self) -> range:
+        """The dealer's, before a message: strides of which it has still to hear, or too much would be unread."""
+        begin, self._awaited = self._awaited, max(self._awaited, self._bytes // STRIDE_BYTES - AHEAD_STRIDES)
+        return range(begin, self._awaited)
 
     def count(self, size: int) -> range:
         """The strides that a message completes."""
