@@ -13,6 +13,7 @@ from veilgraph.cli import compare as compare  # isort: skip
 from veilgraph.cli import audit as audit  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
 from veilgraph.cli import data as data  # isort: skip
+from veilgraph.cli import plan as plan  # isort: skip
 from veilgraph.cli import privacy as privacy  # isort: skip
 from veilgraph.cli import demo as demo  # isort: skip
 from veilgraph.cli import network as network  # isort: skip

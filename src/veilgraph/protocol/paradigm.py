@@ -20,6 +20,7 @@ from veilgraph.protocol.rows import Row
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.agreement import Hello
+    from veilgraph.protocol.costs import Costs, PartySizes
     from veilgraph.protocol.inputs import Inputs
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import PlainResult, Progress
@@ -76,6 +77,16 @@ class Paradigm(ABC, Generic[J]):
     @abstractmethod
     def unbounded(self, job: J) -> str:
         """Why that is infinite, and the way out."""
+
+    def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        """What a job will send and take before anything runs; None where that is not known from sizes alone.
+
+        Args:
+            job: validated.
+            nodes: common to all holders.
+            sizes: of every holder's data, in the job's order.
+        """
+        return None
 
     # What parties state
 

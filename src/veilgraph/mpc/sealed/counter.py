@@ -56,11 +56,13 @@ class CountingMachine(Machine):
 
     Attributes:
         costs: place in the program → its cost.
+        widest: entries of the largest tensor that is opened.
     """
 
     def __init__(self, holders: Sequence[PartyId], dealer: PartyId) -> None:
         super().__init__(holders, dealer)
         self.costs: dict[str, Cost] = {}
+        self.widest = 0
         self._dealt: Counter[PartyId] = Counter()
         self.at("")
         for _ in holders:
@@ -107,6 +109,7 @@ class CountingMachine(Machine):
         shape, width = summands.shape, 8 * summands.part.element_size()
         if shift == 0 and ring == 32:
             width = 32
+        self.widest = max(self.widest, prod(shape))
         whole = torch.int32 if width == 32 else torch.int64
         dealt: list[Form] = [(shape, whole)]
         self._broadcast(self.holders, prod(shape) * width // 8)

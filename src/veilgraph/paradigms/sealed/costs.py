@@ -1,0 +1,53 @@
+"""What a sealed job will send: its program run on shapes, which count every message to the byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.mpc.sealed.counter import CountingMachine
+from veilgraph.paradigms.sealed.plan import Context, Sizes
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.protocol.costs import Costs, Stage
+
+_ITEM = 8
+_BASE = 350 << 20
+"""Of a process with nothing to do."""
+_HELD = 9
+"""Matrices of the widest opening that are in hand at once."""
+_STEPS = "steps"
+
+
+def costs_of(context: Context, steps: int) -> Costs:
+    """Of a training and the inference behind it.
+
+    Args:
+        context: without data.
+        steps: of the training.
+    """
+    sizes = context.sizes
+    machine = CountingMachine(list(sizes.columns), SERVER)
+    program = SealedProgram(machine, context)
+    program.enter(trains=True)
+    program.begin()
+    for step in range(steps):
+        program.step(step)
+    program.predict()
+    rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
+    for place, cost in machine.costs.items():
+        name = _STEPS if place.startswith("step ") else place or "seeds"
+        rounds[name] += cost.rounds
+        sent.setdefault(name, Counter()).update(cost.sent)
+    parties = (*sizes.columns, SERVER)
+    stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
+    return Costs(stages, _memory(sizes, machine.widest))
+
+
+def _memory(sizes: Sizes, widest: int) -> Mapping[PartyId, int]:
+    """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
+    everything = _ITEM * sizes.nodes * sum(sizes.columns.values())
+    slots = max(sizes.nodes + edges for edges in sizes.edges.values())
+    common = _BASE + everything + _HELD * _ITEM * widest + 9 * _ITEM * slots
+    own = {holder: _ITEM * sizes.nodes * columns for holder, columns in sizes.columns.items()}
+    return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}

@@ -1,0 +1,74 @@
+"""What a job will cost before it runs: messages of a schedule that public sizes alone decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from veilgraph.core.types import PartyId
+
+
+@dataclass(frozen=True)
+class PartySizes:
+    """What a holder's data are to a plan.
+
+    Attributes:
+        columns: of features.
+        edges: directed ones.
+        training: training nodes, at the label holder.
+        classes: likewise.
+    """
+
+    columns: int
+    edges: int
+    training: int = 0
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a job.
+
+    Attributes:
+        name: of it.
+        rounds: messages between holders that wait for the ones before.
+        sent: party → bytes that it sends, headers included.
+    """
+
+    name: str
+    rounds: int
+    sent: Mapping[PartyId, int]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of a job.
+
+    Attributes:
+        stages: in their order.
+        memory: party → bytes that it holds at once, about.
+        notes: what was chosen because it costs less, in sentences.
+    """
+
+    stages: Sequence[Stage]
+    memory: Mapping[PartyId, int]
+    notes: Sequence[str] = ()
+
+    @property
+    def rounds(self) -> int:
+        """Of all stages."""
+        return sum(stage.rounds for stage in self.stages)
+
+    def sent(self) -> dict[PartyId, int]:
+        """Party → bytes of all stages."""
+        parties = dict.fromkeys(party for stage in self.stages for party in stage.sent)
+        return {party: sum(stage.sent.get(party, 0) for stage in self.stages) for party in parties}
+
+    def seconds(self, bits_per_second: float, round_trip_s: float) -> float:
+        """On the network alone: all parties send at once, and every round waits for half a round trip.
+
+        Args:
+            bits_per_second: that each party can send.
+            round_trip_s: between any two.
+        """
+        return 8 * max(self.sent().values()) / bits_per_second + self.rounds * round_trip_s / 2
