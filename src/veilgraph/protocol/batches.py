@@ -42,7 +42,7 @@ def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[
         nodes: C.
         epoch: from 1.
     """
-    size = settings.train.batch_size
+    size = settings.targets
     if size is None:
         return [None]
     generator = LearningStreams(settings.seed, "batches").generator("order", epoch)
@@ -62,7 +62,7 @@ def _period(index: int, every: int, steps: int) -> int:
 
 def inference_batches(settings: JobSettings, nodes: int) -> Sequence[Batch | None]:
     """The steps of an inference: all common nodes in their order; None, all at once, without batches."""
-    size = settings.train.batch_size
+    size = settings.targets
     if size is None:
         return [None]
     steps = math.ceil(nodes / size)

@@ -120,7 +120,7 @@ class JobSettings(Settings):
             )
         if self.privacy is not None:
             raise ValueError("privacy is for paradigm='vertical'; leave it out")
-        if self.train.batch_size is not None:
+        if self.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
                 "batch_size out"
@@ -191,6 +191,11 @@ class JobSettings(Settings):
     def label_release(self) -> LabelReleaseSettings | None:
         """How nodes perturb their labels; None in a job where they do not."""
         return None
+
+    @property
+    def targets(self) -> int | None:
+        """Common nodes in a step, in an order that all parties know; None: all at once."""
+        return self.train.batch_size
 
     @property
     def evaluates(self) -> bool:

@@ -55,12 +55,16 @@ class DealerMachine(Machine):
         self._own, self.rounding = Stream(secrets(SEED_BYTES)), secrets(SEED_BYTES)
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
+        self._places = {""}
         self._low = Keystream(self.rounding, "")
         for holder, seed in seeds.items():
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
     @override
     def at(self, place: str) -> None:
+        if place in self._places:
+            raise ValueError(f"{place!r} was here before, and what is opened there would be rounded alike")
+        self._places.add(place)
         self._low = Keystream(self.rounding, place)
 
     @override

@@ -109,7 +109,7 @@ class HolderMachine(Machine):
         if self.party == leader:
             if left.owner == leader:
                 part = function(a - left.mask, b)
-                return Summands(part if right.owner else part - function(a, right.mask), bits)
+                return Summands(part if right.owner not in (None, leader) else part - function(a, right.mask), bits)
             return Summands(function(a, b - right.mask) - function(left.mask, b), bits)
         parts = [
             function(*factors)

@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError, RunError
-from veilgraph.core.types import PartyId
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.network import OwnData, Plan, SealedNetwork, Sizes
-from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, sealed
+from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.networks.sign import own_blocks
+from veilgraph.paradigms.sealed.plan import Context, OwnData, Plan, Sizes
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rate, sealed
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start
@@ -34,17 +39,25 @@ def _bytes(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
+def _passed(epoch: int) -> Tag:
+    """Of the message that a holder has saved the checkpoint before an epoch."""
+    return Tag(Kind.READY, epoch, 1)
+
+
 def plan_of(job: SealedJob) -> Plan:
     """What a job has all parties compute."""
-    model, train = job.model, job.train
+    model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
     return Plan(
-        hops=model.hops,
+        network=model.network,
+        hops=suits.hops if model.hops is None else model.hops,
         teleport=model.teleport,
         symmetric=model.normalization == "symmetric",
-        hidden=model.hidden if model.network == "mlp" else None,
-        learning_rate=train.exact_rate,
+        directed=model.directed,
+        own_hops=model.own_hops if model.network == "sign" else 0,
+        hidden=model.hidden,
+        learning_rate=exact_rate(train.learning_rate or suits.learning_rate),
         momentum=train.momentum,
-        weight_decay=train.weight_decay,
+        weight_decay=suits.weight_decay if train.weight_decay is None else train.weight_decay,
         batch=train.batch_size,
         weighted=train.class_weights == "balanced",
         seed=job.seed,
@@ -66,7 +79,7 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     Raises:
         DataError: it does not fit the job's public bounds.
     """
-    model, common = job.model, graph.common_part()
+    model, plan, common = job.model, plan_of(job), graph.common_part()
     if common.edge_weight is not None:
         raise DataError(
             f"party {graph.party!r}: its edges have weights, and a sealed job adds every edge alike; leave weights out"
@@ -75,16 +88,57 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     if common.num_edges > slots:
         raise DataError(f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it")
     share = (model.max_degree - 1) // len(job.data.names)
-    degree = int(torch.bincount(edges[1], minlength=1).max()) if common.num_edges else 0
-    if model.hops and degree > share:
+    degree = max((int(torch.bincount(ends).max()) for ends in edges if ends.numel()), default=0)
+    if plan.hops and degree > share:
         raise DataError(
             f"party {graph.party!r}: a node has {degree:,} edges, and model.max_degree={model.max_degree} leaves each "
             f"of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes"
         )
+    if not plan.directed and not _both_ways(edges):
+        raise DataError(
+            f"party {graph.party!r}: some of its edges go one way only, and model.directed=false says that all go both "
+            "ways; set model.directed: true, or give every edge in both directions"
+        )
     features = common.features.to_dense().to(torch.float64)
     if model.unit_rows:
         features = nn.functional.normalize(features, dim=1)
+    if plan.own_hops:
+        features = own_blocks(features, edges, plan.own_hops, symmetric=plan.symmetric)
     return OwnData(features, edges)
+
+
+def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:
+    """What the label holder puts in.
+
+    Args:
+        own: as of every holder.
+        graph: its common part, with labels and masks.
+        job: the job.
+        streams: of the party's seed.
+        classes: C.
+
+    Raises:
+        DataError: there are no training nodes.
+    """
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    rows = graph.train_mask.nonzero()[:, 0]
+    if not rows.numel():
+        raise DataError(f"party {graph.party!r}: none of its labelled common nodes is for training; mark some")
+    # Where a row stands among the training rows tells nothing: the order is drawn from the party's own seed.
+    rows = rows[torch.randperm(rows.numel(), generator=streams.generator("rows"))]
+    labels = graph.labels[rows]
+    weights = None
+    if job.train.class_weights == "balanced":
+        weights = balanced_weights(labels, classes)[labels]
+    return replace(own, rows=rows, labels=labels, weights=weights)
+
+
+def _both_ways(edges: Tensor) -> bool:
+    """Whether every edge is there in both directions, as often in one as in the other."""
+    size = int(edges.max()) + 1 if edges.numel() else 0
+    there, back = edges[0] * size + edges[1], edges[1] * size + edges[0]
+    return torch.equal(there.sort().values, back.sort().values)
 
 
 class SealedRole(Role):
@@ -93,8 +147,9 @@ class SealedRole(Role):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._job = sealed(session.settings)
-        self._network: SealedNetwork | None = None
+        self._program: SealedProgram | None = None
         self._entered = self._begun = False
+        self._first: int | None = None
         self._saved: dict[str, Tensor] | None = None
         self._goes_on = False
 
@@ -128,34 +183,44 @@ class SealedRole(Role):
             {holder: hellos[holder].edges for holder in session.holders},
             self._job.model.max_degree,
         )
-        self._network = SealedNetwork(self.machine(), sizes, plan_of(self._job), label_party, self.data())
+        self._program = SealedProgram(self.machine(), Context(sizes, plan_of(self._job), label_party, self.data()))
         return start
 
     @property
-    def network(self) -> SealedNetwork:
+    def program(self) -> SealedProgram:
         """Once it is set up."""
-        if self._network is None:
+        if self._program is None:
             raise RunError("a sealed role computes nothing before it is set up")
-        return self._network
+        return self._program
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if not self._entered:
-            self.network.enter()
+            self.program.enter(trains=epoch is not None)
             self._entered = True
         if self._saved is not None:
-            self.network.restore(self._saved, training=self._goes_on)
+            self.program.restore(self._saved, training=self._goes_on)
             self._saved, self._begun = None, self._begun or self._goes_on
         if epoch is None:
-            self.learn(self.network.predict())
+            self.catch_up(None)
+            self.learn(self.program.predict())
             return
+        self.catch_up(epoch)
+        self._first = self._first or epoch
         if not self._begun:
-            self.network.begin()
+            self.program.begin()
             self._begun = True
-        self.network.step(epoch - 1)
+        self.program.step(epoch - 1)
 
     def learn(self, found: Tensor | None) -> None:
         """What is told of every node, at the label holder."""
+
+    def catch_up(self, epoch: int | None) -> None:
+        """Before an epoch, None: after the last. A dealer that runs ahead keeps a checkpoint that all holders have."""
+
+    def follows_checkpoint(self, epoch: int | None) -> bool:
+        """Whether this session has saved one just before an epoch."""
+        return epoch is not None and self._first is not None and (epoch - 1) % self._job.train.checkpoint_every == 0
 
     @override
     def backward(self, step: int) -> None:
@@ -172,7 +237,7 @@ class SealedRole(Role):
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return self._saved if self._saved is not None else self.network.shares()
+        return self._saved if self._saved is not None else self.program.shares()
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
@@ -185,6 +250,19 @@ class SealedRole(Role):
 
 class SealedDealer(SealedRole):
     """Deals randomness; no message to it depends on anybody's data."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._unheard: int | None = None
+
+    @override
+    def catch_up(self, epoch: int | None) -> None:
+        """Before it saves a checkpoint it waits until all holders have saved the one before."""
+        if self.follows_checkpoint(epoch):
+            self._unheard = epoch
+        if self._unheard is not None and (epoch is None or epoch % self._job.train.checkpoint_every == 0):
+            gather(self.session.link, self.session.holders, _passed(self._unheard), (1,), torch.uint8)
+            self._unheard = None
 
     @override
     def machine(self) -> Machine:
@@ -219,14 +297,19 @@ class SealedHolder(SealedRole):
     def hello(self) -> Hello:
         stated = {
             "nodes": self.graph.common,
-            "features": self.graph.num_features,
+            "features": self._own.features.shape[1],
             "edges": slots_of(self._job.model, self._own.edges.shape[1]),
         }
         return super().hello().model_copy(update=stated)
 
     @override
+    def catch_up(self, epoch: int | None) -> None:
+        if epoch is not None and self.follows_checkpoint(epoch):
+            self.session.link.send(SERVER, _passed(epoch), torch.ones(1, dtype=torch.uint8))
+
+    @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        self.network.check(saved)
+        self.program.check(saved)
         super().load_weights(saved)
 
     @override
@@ -235,7 +318,7 @@ class SealedHolder(SealedRole):
 
     @override
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        self.network.check(saved)
+        self.program.check(saved)
         if not torch.equal(saved[_DATA], _bytes(self._own.digest())):
             raise RunError(
                 f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
@@ -259,19 +342,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, torch.float64)
-        assert common.labels is not None
-        assert common.train_mask is not None
-        rows = common.train_mask.nonzero()[:, 0]
-        if not rows.numel():
-            raise DataError(f"party {graph.party!r}: none of its labelled common nodes is for training; mark some")
-        # Where a row stands among the training rows tells nothing: the order is drawn from the party's own seed.
-        order = session.streams.generator("rows")
-        rows = rows[torch.randperm(rows.numel(), generator=order)]
-        labels = common.labels[rows]
-        weights = None
-        if session.settings.train.class_weights == "balanced":
-            weights = balanced_weights(labels, self._objective.classes)[labels]
-        self._own = replace(self._own, rows=rows, labels=labels, weights=weights)
+        self._own = with_labels(self._own, common, self._job, session.streams, self._objective.classes)
 
     @override
     def hello(self) -> Hello:

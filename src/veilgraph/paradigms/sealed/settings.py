@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.protocol.job import JobSettings, TrainSettings
 
-RATE_PLACES = 8
+_MOST_HALVINGS: Final = 8
 """A learning rate is a whole number divided by at most 2^8."""
-_MOST_HALVINGS = 8
 
 
 class SealedModelSettings(Settings):
@@ -21,9 +20,24 @@ class SealedModelSettings(Settings):
     P is normalised by degrees over all holders, which nobody learns.
     """
 
-    network: Literal["mlp", "linear"] = Field("linear", description="on the propagated rows")
-    hidden: int = Field(64, ge=1, le=4096, description="width of the hidden layer of network: mlp")
-    hops: int = Field(10, ge=0, le=64, description="K: how far rows are propagated over all holders' edges together")
+    network: Literal["linear", "mlp", "sign", "gcn", "appnp"] = Field(
+        "linear",
+        description="linear, mlp: on rows propagated once; sign: on every holder's own hops, made in plaintext, and "
+        "pooled ones beside them; gcn, appnp: with hops in every step",
+    )
+    hidden: int = Field(64, ge=1, le=4096, description="width of the hidden layer, of which network: linear has none")
+    hops: int | None = Field(
+        None,
+        ge=0,
+        le=64,
+        description="K: how far rows go over all holders' edges together; null: what suits the network",
+    )
+    own_hops: int = Field(
+        2, ge=1, le=16, description="network: sign: how far every holder propagates its columns over its own edges"
+    )
+    directed: bool = Field(
+        False, description="edges count from source to target alone; false: every holder's go both ways, as is checked"
+    )
     teleport: float = Field(0.1, ge=0, lt=1, description="α: the share of a node's own row that every hop brings back")
     normalization: Literal["symmetric", "random-walk"] = Field(
         "symmetric", description="P = D^-1/2·A·D^-1/2 or D^-1·A, with self-loops, over all holders' edges"
@@ -43,22 +57,26 @@ class SealedTrainSettings(TrainSettings):
     """Training: SGD with momentum, an epoch being one step over all training rows, or over ``batch_size`` of them."""
 
     epochs: int = Field(50, ge=1, description="steps; a fixed number, for nobody learns how well they do")
-    learning_rate: float = Field(16.0, gt=0, le=2**16, description="rounded to a whole number over a power of two")
+    learning_rate: float | None = Field(  # type: ignore[assignment]
+        None, gt=0, le=2**16, description="rounded to a whole number over a power of two; null: what suits the network"
+    )
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-3, ge=0, le=1)
+    weight_decay: float | None = Field(  # type: ignore[assignment]
+        None, ge=0, le=1, description="of L2; null: what suits the network"
+    )
     patience: None = Field(None, description="nobody judges a step")
     select_by: Literal["last"] = Field("last", description="the last step is taken")
     batch_size: int | None = Field(None, ge=1, description="training rows of a step, in a secret order; null: all")
     refresh_every: None = None
 
-    @property
-    def exact_rate(self) -> tuple[int, int]:
-        """The learning rate as a whole number n and k with n/2^k next to it, k as small as one part in 100 allows."""
-        for halvings in range(_MOST_HALVINGS + 1):
-            whole = round(self.learning_rate * 2**halvings)
-            if abs(whole / 2**halvings - self.learning_rate) <= self.learning_rate / 100:
-                break
-        return max(1, whole), halvings
+
+def exact_rate(rate: float) -> tuple[int, int]:
+    """A learning rate as a whole number n and k with n/2^k next to it, k as small as one part in 100 allows."""
+    for halvings in range(_MOST_HALVINGS + 1):
+        whole = round(rate * 2**halvings)
+        if abs(whole / 2**halvings - rate) <= rate / 100:
+            break
+    return max(1, whole), halvings
 
 
 class SealedJob(JobSettings):
@@ -71,18 +89,9 @@ class SealedJob(JobSettings):
         "classes", description="what the label holder learns of every common node"
     )
 
-    def _check_unused(self) -> None:
-        train, self_without = self.train, self
-        if self_without.privacy is not None:
-            raise ValueError("privacy is for paradigm='vertical'; leave it out: of a sealed job nothing is published")
-        if train.batch_size is None:
-            super()._check_unused()
-        else:
-            self._check_parts()
-
-    @model_validator(mode="after")
-    def _check_output(self) -> Self:
-        return self
+    @property
+    def targets(self) -> None:
+        """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""
 
     @property
     def evaluates(self) -> bool:

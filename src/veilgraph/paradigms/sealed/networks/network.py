@@ -1,0 +1,182 @@
+"""What a network of a sealed job is: its weights, and logits and gradients from what is secret."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, relu
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire
+from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.propagation import Propagation
+
+Kept = dict[str, tuple[tuple[int, ...], int]]
+"""Name → shape and fractional bits."""
+
+
+@dataclass(frozen=True)
+class Suits:
+    """What suits a network where the job leaves it open.
+
+    Attributes:
+        hops: K.
+        learning_rate: of SGD with momentum on unit rows.
+        weight_decay: of L2.
+    """
+
+    hops: int
+    learning_rate: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a forward pass leaves for the backward one.
+
+    Attributes:
+        logits: [B, C], of the wanted training rows.
+        wanted: which rows these are.
+        inner: what the network itself needs.
+    """
+
+    logits: Wire
+    wanted: slice
+    inner: Sequence[Wire | Bit]
+
+
+class Network(ABC):
+    """One party's part in a network.
+
+    Args:
+        machine: of the party.
+        context: of the job.
+    """
+
+    suits: ClassVar[Suits]
+    words: ClassVar[str]
+    """What it is, for people, with ``{hops}``, ``{own_hops}`` and ``{hidden}`` in it."""
+
+    def __init__(self, machine: Machine, context: Context) -> None:
+        self.machine, self.context = machine, context
+        self.propagation = Propagation(machine, context)
+        self.columns: list[Wire] = []
+        """Of every holder, [N, F_i], in the job's order."""
+
+    @property
+    @abstractmethod
+    def shapes(self) -> list[tuple[int, int]]:
+        """Of the weights."""
+
+    def enter(self, *, trains: bool) -> None:
+        """Every holder puts its columns and its edges in; once a session."""
+        sizes = self.context.sizes
+        self.columns = [
+            self.machine.put(holder, self.context.of(holder, "features"), (sizes.nodes, columns), BITS)
+            for holder, columns in sizes.columns.items()
+        ]
+        if self.context.plan.hops:
+            self.propagation.enter(transposed=trains)
+
+    def normalise(self) -> None:
+        """What hops need, once a session."""
+        if self.context.plan.hops:
+            self.propagation.normalise()
+
+    def prepare(self) -> None:
+        """What training needs once, beyond that."""
+        self.normalise()
+
+    def keeps(self) -> Kept:
+        """Shapes of what ``prepare`` makes, which a training that is gone on with has again."""
+        return {"roots": ((self.context.sizes.nodes, 1), FINE_BITS)} if self.context.plan.hops else {}
+
+    def kept(self) -> dict[str, Wire | None]:
+        """What there is of it."""
+        return {"roots": self.propagation.roots} if self.context.plan.hops else {}
+
+    def keep(self, found: Mapping[str, Wire]) -> None:
+        """Has it again."""
+        self.propagation.roots = found.get("roots")
+
+    @abstractmethod
+    def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
+        """Logits of some of the training rows."""
+
+    @abstractmethod
+    def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
+        """Gradients of the weights, from that of the logits [B, C]."""
+
+    @abstractmethod
+    def predict(self, weights: Sequence[Wire]) -> Wire:
+        """Logits of every node: [N, C]."""
+
+    def glorot(self, bits: int) -> list[Tensor]:
+        """Initial weights, which are public: int64."""
+        generator = torch.Generator().manual_seed(self.context.plan.seed)
+        return [
+            torch.empty(shape, dtype=torch.float64)
+            .uniform_(-1, 1, generator=generator)
+            .mul_((6 / sum(shape)) ** 0.5 * 2.0**bits)
+            .round_()
+            .to(torch.int64)
+            for shape in self.shapes
+        ]
+
+    def initial(self, bits: int) -> list[Tensor]:
+        """As ``glorot``, where the network does not say otherwise."""
+        return self.glorot(bits)
+
+    def hidden_training_rows(self, wanted: slice) -> tuple[PartyId, Tensor | None, int]:
+        """Who knows the wanted training rows, which they are, and how many."""
+        context = self.context
+        rows = context.of(context.label_party, "rows")
+        count = len(range(*wanted.indices(context.sizes.training)))
+        return context.label_party, None if rows is None else rows[wanted], count
+
+    def linear(self, left: Wire, weight: Wire) -> Wire:
+        """left·W, opened."""
+        return self.opened(self.machine.product(matmul, left, weight))
+
+    def opened(self, summands: Summands) -> Wire:
+        """With ``BITS``."""
+        return self.machine.open(summands, summands.bits - BITS)
+
+    def from_columns(self, columns: Sequence[Wire], weight: Wire) -> Wire:
+        """Σ_i X_i·W_i over the holders' columns: [N, d]."""
+        return self.opened(self.sum_of_columns(columns, weight))
+
+    def sum_of_columns(self, columns: Sequence[Wire], weight: Wire) -> Summands:
+        """The same before it is opened."""
+        start, total = 0, None
+        for part in columns:
+            product = self.machine.product(matmul, part, weight[start : start + part.shape[1]])
+            start, total = start + part.shape[1], product if total is None else total + product
+        assert total is not None
+        return total
+
+    def gradient_of_columns(self, columns: Sequence[Wire], error: Wire) -> Summands:
+        """Xᵀ·E of all holders' columns, one below the other: [F, d]."""
+        parts = [self.machine.product(transposed_matmul, part, error) for part in columns]
+        return Summands(torch.cat([part.part for part in parts]), parts[0].bits)
+
+    def hidden_error(self, error: Wire, weight: Wire, gate: Bit) -> Wire:
+        """The gradient below a ReLU, of the one above the weights that follow it."""
+        back = self.opened(self.machine.product(matmul, error, weight.T))
+        return self.machine.open(self.machine.gate(gate, back))
+
+    def activated(self, wire: Wire) -> tuple[Wire, Bit]:
+        """ReLU, and where it lets through."""
+        return relu(self.machine, wire)
+
+
+def one_hot(places: Tensor, size: int) -> Tensor:
+    """float64 [n, size]."""
+    return torch.nn.functional.one_hot(places, size).to(torch.float64)

@@ -1,0 +1,74 @@
+"""SIGN (Frasca et al. 2020, arXiv:2004.11198): hops of several lengths side by side, joined in the first layer.
+
+Every holder makes the hops of its own columns over its own edges by itself, in plaintext and for nothing. What only
+the pooled graph has is one more block, where the job asks for pooled hops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.mpc.sealed.wire import Wire
+from veilgraph.paradigms.sealed.networks.decoupled import Perceptron
+from veilgraph.paradigms.sealed.networks.network import Suits
+
+
+class Sign(Perceptron):
+    """softmax(relu([X, P_i·X, P_i²·X, …, P^K·X]·W₁)·W₂)."""
+
+    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=4.0, weight_decay=2e-3)
+    words: ClassVar[str] = (
+        "A hidden layer of {hidden} on every holder's columns and their hops over its own edges, "
+        "{own_hops} far, and pooled ones, {hops} far"
+    )
+
+    @property
+    @override
+    def pooled_columns(self) -> int:
+        return self._all_columns // self._blocks if self.context.plan.hops else 0
+
+    @property
+    @override
+    def row_columns(self) -> int:
+        return self._all_columns + self.pooled_columns
+
+    @property
+    def _all_columns(self) -> int:
+        return sum(self.context.sizes.columns.values())
+
+    @property
+    def _blocks(self) -> int:
+        return 1 + self.context.plan.own_hops
+
+    @override
+    def own(self) -> Sequence[Wire]:
+        return self.columns
+
+    @override
+    def pooled(self) -> Sequence[Wire]:
+        if not self.context.plan.hops:
+            return []
+        return [part[:, : part.shape[1] // self._blocks] for part in self.columns]
+
+
+def own_blocks(features: Tensor, edges: Tensor, hops: int, *, symmetric: bool) -> Tensor:
+    """A holder's columns and their hops over its own edges, side by side: [N, (hops + 1)·F].
+
+    Args:
+        features: float64 [N, F].
+        edges: int64 [2, E].
+        hops: how many.
+        symmetric: the normalisation by the holder's own degrees.
+    """
+    nodes, blocks = features.shape[0], [features]
+    degrees = 1.0 + torch.bincount(edges[1], minlength=nodes).to(torch.float64)
+    into, out = (degrees.rsqrt(), degrees.rsqrt()) if symmetric else (degrees.reciprocal(), torch.ones_like(degrees))
+    for _ in range(hops):
+        sent = blocks[-1] * out[:, None]
+        blocks.append(sent.index_add(0, edges[1], sent[edges[0]]) * into[:, None])
+    return torch.cat(blocks, 1)

@@ -1,0 +1,121 @@
+"""What all parties of a sealed job know before anything is sent, and what each puts in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What all parties know before anything is sent.
+
+    Attributes:
+        nodes: N.
+        training: T.
+        classes: C.
+        columns: holder → number of the columns that it puts in, in the job's order.
+        edges: holder → padded number of its directed edges.
+        max_degree: bound of every node's degree over all holders, the node itself included.
+    """
+
+    nodes: int
+    training: int
+    classes: int
+    columns: Mapping[PartyId, int]
+    edges: Mapping[PartyId, int]
+    max_degree: int
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What one holder puts in; in the twin, there is one of every holder.
+
+    Attributes:
+        features: float64 [N, F].
+        edges: int64 [2, E].
+        rows: training nodes, at the label holder.
+        labels: their classes, likewise.
+        weights: of the rows in the loss, likewise; None: all alike.
+    """
+
+    features: Tensor
+    edges: Tensor
+    rows: Tensor | None = None
+    labels: Tensor | None = None
+    weights: Tensor | None = None
+
+    def digest(self) -> bytes:
+        """SHA-256 of all of it."""
+        found = sha256()
+        for part in (self.features, self.edges, self.rows, self.labels, self.weights):
+            if part is not None:
+                found.update(str(tuple(part.shape)).encode())
+                found.update(part.contiguous().numpy().tobytes())
+        return found.digest()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is computed.
+
+    Attributes:
+        network: which.
+        hops: K.
+        teleport: α, what comes back of x in every hop.
+        symmetric: whether P is the symmetric normalisation.
+        directed: whether edges count in their direction alone.
+        own_hops: of the holders over their own edges, in plaintext, whose blocks lie side by side in their columns.
+        hidden: width of the hidden layer.
+        learning_rate: a whole number, and how often it is halved.
+        momentum: of the velocity.
+        weight_decay: of L2.
+        batch: rows of a step; None: all.
+        weighted: whether rows have weights in the loss.
+        seed: of the initial weights, which are public.
+        output: what the label holder learns of every node.
+    """
+
+    network: str
+    hops: int
+    teleport: float
+    symmetric: bool
+    directed: bool
+    own_hops: int
+    hidden: int
+    learning_rate: tuple[int, int]
+    momentum: float
+    weight_decay: float
+    batch: int | None
+    weighted: bool
+    seed: int
+    output: Literal["classes", "probabilities"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every part of a party's program is about.
+
+    Attributes:
+        sizes: that all know.
+        plan: that all follow.
+        label_party: who has the labels.
+        data: holder → what it puts in: a holder's own, nothing at the dealer, all in the twin.
+    """
+
+    sizes: Sizes
+    plan: Plan
+    label_party: PartyId
+    data: Mapping[PartyId, OwnData]
+
+    def of(self, holder: PartyId, what: str) -> Tensor | None:
+        """An attribute of what a holder puts in; None at all others."""
+        data = self.data.get(holder)
+        found: Tensor | None = None if data is None else getattr(data, what)
+        return found

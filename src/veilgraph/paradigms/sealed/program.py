@@ -1,0 +1,155 @@
+"""Training and inference of a sealed job as one program of ``mpc.sealed``: holders, dealer and twin all run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor
+
+from veilgraph.core.errors import RunError
+from veilgraph.mpc.sealed.functions import BITS, largest_place, softmax, times
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.networks.network import one_hot
+from veilgraph.paradigms.sealed.plan import Context
+
+WEIGHT_BITS: Final = 24
+"""Of weights and velocities, and of what is added to them."""
+_RATE_BITS: Final = 10
+_MOST_RATE_BITS: Final = 26
+
+
+class SealedProgram:
+    """One party's part in training and inference.
+
+    Args:
+        machine: of the party.
+        context: of the job, and what the party puts in.
+    """
+
+    def __init__(self, machine: Machine, context: Context) -> None:
+        self._machine, self._context = machine, context
+        self._network = NETWORKS[context.plan.network](machine, context)
+        self.shapes = self._network.shapes
+        initial = self._network.initial(self.weight_bits)
+        self.weights: list[Wire] = [machine.constant(weight, self.weight_bits) for weight in initial]
+        self.velocities: list[Wire | None] = [None] * len(self.weights)
+        self._targets: tuple[Wire, Wire | None] | None = None
+
+    @property
+    def weight_bits(self) -> int:
+        """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
+        return WEIGHT_BITS + self._context.plan.learning_rate[1]
+
+    def enter(self, *, trains: bool) -> None:
+        """Every holder puts its columns and its edges in; once a session."""
+        self._machine.at("enter")
+        self._network.enter(trains=trains)
+
+    def begin(self) -> None:
+        """What is computed once in a training, before its steps."""
+        self._network.prepare()
+
+    def _enter_targets(self) -> tuple[Wire, Wire | None]:
+        """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
+        machine, context = self._machine, self._context
+        sizes, owner = context.sizes, context.label_party
+        labels, weights = context.of(owner, "labels"), context.of(owner, "weights")
+        classes = None if labels is None else one_hot(labels, sizes.classes)
+        targets = machine.put(owner, classes, (sizes.training, sizes.classes), BITS)
+        if not context.plan.weighted:
+            return targets, None
+        column = None if weights is None else weights[:, None]
+        return targets, machine.put(owner, column, (sizes.training, 1), BITS)
+
+    def shares(self) -> dict[str, Tensor]:
+        """This party's summand of every weight, and of what training goes on from, by name: int64."""
+        named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
+        named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
+        named |= self._network.kept()
+        return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
+
+    def check(self, saved: Mapping[str, Tensor]) -> None:
+        """Refuses shares that are of another network.
+
+        Raises:
+            RunError: names what differs.
+        """
+        for place, shape in enumerate(self.shapes):
+            found = saved.get(f"weight.{place}")
+            if found is None or tuple(found.shape) != shape:
+                raise RunError(
+                    f"weight.{place}: the saved shares are of another network; give the files of this party's own run, "
+                    "or begin anew"
+                )
+
+    def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
+        """Shares of all parties become wires again, under fresh masks; at all of them together.
+
+        Args:
+            saved: this party's, none at the dealer.
+            training: whether training goes on; else weights alone are needed.
+        """
+        for place, shape in enumerate(self.shapes):
+            self.weights[place] = self._restored(saved, f"weight.{place}", shape, self.weight_bits)
+            if training:
+                self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
+        if training:
+            keeps = self._network.keeps()
+            self._network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
+
+    def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
+        return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
+
+    def step(self, number: int) -> None:
+        """One step of SGD with momentum.
+
+        Args:
+            number: counts all steps of the job from 0.
+        """
+        machine = self._machine
+        if self._targets is None:
+            self._targets = self._enter_targets()
+        machine.at(f"step {number}")
+        wanted = self._wanted(number)
+        targets, row_weights = self._targets
+        passed = self._network.forward(self.weights, wanted)
+        error = softmax(machine, passed.logits) - targets[wanted]
+        if row_weights is not None:
+            error = times(machine, error, row_weights[wanted])
+        rows = error.shape[0]
+        bits = min(_RATE_BITS + rows.bit_length(), _MOST_RATE_BITS)
+        for place, gradient in enumerate(self._network.backward(self.weights, passed, error)):
+            self._update(place, gradient.scaled(1 / rows, bits))
+
+    def _wanted(self, number: int) -> slice:
+        """The training rows of a step; their order is a secret of the label holder's."""
+        total = self._context.sizes.training
+        rows = min(self._context.plan.batch or total, total)
+        start = min(number * rows % total, total - rows)
+        return slice(start, start + rows)
+
+    def _update(self, place: int, gradient: Summands) -> None:
+        """SGD: v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
+        machine, plan = self._machine, self._context.plan
+        velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
+        if velocity is not None:
+            gradient = gradient + machine.split(velocity).scaled(plan.momentum, bits - velocity.bits)
+        if plan.weight_decay:
+            decayed = machine.split(weight).scaled(plan.weight_decay, bits - weight.bits)
+            gradient = gradient + decayed
+        velocity = machine.open(gradient, bits - WEIGHT_BITS)
+        self.velocities[place] = velocity
+        whole, halvings = plan.learning_rate
+        self.weights[place] = weight - velocity.halved(halvings).times(whole)
+
+    def predict(self) -> Tensor | None:
+        """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
+        machine, context = self._machine, self._context
+        self._network.normalise()
+        machine.at("predict")
+        values = self._network.predict(self.weights)
+        found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
+        return machine.reveal(found, context.label_party)

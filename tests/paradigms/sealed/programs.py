@@ -1,0 +1,96 @@
+"""Random small federations, and sealed programs run on them by all parties in threads and by the twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mpc.sealed.parties import run
+from tests.roles.federation import Settings, merge
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.twin import together
+from veilgraph.protocol.job_file import parse_job
+
+TWIN = ""
+
+
+def small_graphs(
+    holders: int = 2, *, nodes: int = 30, columns: int = 5, training: int = 8, directed: bool = False, seed: int = 1
+) -> list[PartyGraph]:
+    """Holders A, B, … of the same nodes, the first with labels of three classes, some nodes without edges."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(nodes) % 3
+    train = torch.arange(nodes) < training
+    graphs = []
+    for holder in range(holders):
+        width = columns + holder
+        centres = torch.randn(3, width, generator=generator)
+        features = centres[labels] + 0.5 * torch.randn(nodes, width, generator=generator)
+        ends = torch.randint(nodes - 2, (2, 2 * nodes), generator=generator)
+        edges = ends if directed else torch.cat([ends, ends.flip(0)], 1)
+        graphs.append(PartyGraph("ABCDEF"[holder], features, edges))
+    val = ~train & (torch.arange(nodes) % 2 == 0)
+    masks = {"train_mask": train, "val_mask": val, "test_mask": ~train & ~val}
+    graphs[0] = replace(graphs[0], labels=labels, num_classes=3, **masks)
+    return graphs
+
+
+def small_job(holders: int = 2, *changes: Settings) -> SealedJob:
+    base: Settings = {
+        "paradigm": "sealed",
+        "seed": 5,
+        "timeout_s": 20,
+        "data": {"dataset": "synthetic", "holders": holders},
+        "model": {"hidden": 6, "hops": 2},
+        "train": {"epochs": 3, "checkpoint_every": 2, "learning_rate": 0.75},
+    }
+    return sealed(parse_job(merge(base, *changes)))
+
+
+Outcome = Mapping[str, Any]
+
+
+def outcomes(
+    job: SealedJob,
+    graphs: list[PartyGraph],
+    program: Callable[[SealedProgram], object],
+    links: dict[PartyId, RecordedLink] | None = None,
+) -> dict[PartyId, Any]:
+    """What a program gives each party, the dealer, and the twin under ``TWIN``."""
+    context, data = together(job, graphs)
+
+    def one(machine: Machine) -> object:
+        own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
+        return program(SealedProgram(machine, replace(context, data=own)))
+
+    return dict(run(one, len(graphs), links))
+
+
+def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], Tensor | None]:
+    """Shares of what is trained, and the prediction."""
+    program.enter(trains=True)
+    program.begin()
+    for number in range(steps):
+        program.step(number)
+    return program.shares(), program.predict()
+
+
+def summed(found: Mapping[PartyId, tuple[Mapping[str, Tensor], Tensor | None]], bits: int) -> dict[str, Tensor]:
+    """The weights that the holders' shares add up to, as numbers."""
+    holders = [party for party in found if party not in (SERVER, TWIN)]
+    names = [name for name in found[holders[0]][0] if name.startswith("weight")]
+    return {name: sum_of([found[holder][0][name] for holder in holders]) * 2.0**-bits for name in names}
+
+
+def sum_of(shares: list[Tensor]) -> Tensor:
+    """In Z_2^64, as numbers."""
+    return torch.stack(shares).sum(0).to(torch.float64)

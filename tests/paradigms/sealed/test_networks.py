@@ -1,0 +1,153 @@
+"""Every network of a sealed job is, whatever the job, what its twin in floating numbers is, and what PyTorch says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
+from tests.roles.federation import Settings, merge
+from veilgraph.core.errors import DataError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.roles import own_data
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import together, trained_twin
+
+WALK: Settings = {"model": {"normalization": "random-walk"}}
+DIRECTED: Settings = {"model": {"directed": True}}
+BALANCED: Settings = {"train": {"class_weights": "balanced"}}
+BATCHES: Settings = {"train": {"batch_size": 3}}
+PROBABILITIES: Settings = {"output": "probabilities"}
+
+
+def network(name: str, **model: Any) -> Settings:
+    return {"model": {"network": name, **model}}
+
+
+ALMOST = 0.02
+"""The softmax of a sealed job is (1 + z/243)^243 over its sum."""
+FEW, MANY = 8, 22
+"""Training nodes: fewer than columns, so that rows are propagated, and more, so that columns are."""
+CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
+    "linear, rows": (2, FEW, (network("linear", teleport=0.0),)),
+    "linear, columns": (3, MANY, (network("linear"), WALK)),
+    "linear, rows, directed walk": (2, FEW, (network("linear"), WALK, DIRECTED)),
+    "linear, no hop": (4, FEW, (network("linear", hops=0),)),
+    "linear, columns, no hop": (2, MANY, (network("linear", hops=0), BATCHES)),
+    "mlp, rows": (3, FEW, (network("mlp", hops=3), BALANCED)),
+    "mlp, rows, walk, one hop": (2, FEW, (network("mlp", hops=1), WALK)),
+    "mlp, columns, batches": (2, MANY, (network("mlp"), BATCHES, BALANCED, DIRECTED)),
+    "mlp, wide, columns": (2, MANY, (network("mlp", hidden=20), PROBABILITIES)),
+    "sign, rows": (2, FEW, (network("sign", hops=0),)),
+    "sign, rows and pooled": (3, FEW, (network("sign", own_hops=1), WALK)),
+    "sign, columns and pooled": (2, MANY + 8, (network("sign", own_hops=1, hidden=2), DIRECTED)),
+    "gcn": (2, FEW, (network("gcn", hops=1),)),
+    "gcn, directed walk, batches": (3, MANY, (network("gcn", hops=1), WALK, DIRECTED, BATCHES)),
+    "appnp": (2, FEW, (network("appnp", hops=3),)),
+    "appnp, directed, balanced": (3, FEW, (network("appnp", hops=1, teleport=0.3), DIRECTED, BALANCED)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parties_compute_what_the_twin_does(case: str) -> None:
+    holders, training, changes = CASES[case]
+    job = small_job(holders, PROBABILITIES, *changes)
+    directed = job.model.directed
+    graphs = small_graphs(holders, nodes=40, training=training, directed=directed)
+    found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
+    weights, twin = summed(found, WEIGHT_BITS + 2), found[TWIN][0]
+    for name, weight in weights.items():
+        assert float((weight - twin[name]).abs().max()) < 2e-3, name
+        assert float(twin[name].abs().max()) > 2e-2, name
+    probabilities = {party: one[1] for party, one in found.items() if one[1] is not None}
+    assert probabilities.keys() == {"A", TWIN}
+    assert float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3
+
+
+def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
+    """P, dense."""
+    nodes = graphs[0].num_nodes
+    adjacency = torch.eye(nodes, dtype=torch.float64)
+    for graph in graphs:
+        adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), torch.ones((), dtype=torch.float64), True)
+    degrees = 1.0 + sum(torch.bincount(graph.edge_index[1], minlength=nodes) for graph in graphs)
+    if job.model.normalization == "random-walk":
+        return adjacency / degrees[:, None]
+    return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()
+
+
+def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor]) -> Tensor:
+    """Logits of every node, by dense matrices."""
+    model, p = job.model, normalised(job, graphs)
+    hops, x = model.hops or 0, torch.cat([own_data(job, graph).features for graph in graphs], 1)
+
+    def moved(rows: Tensor, teleport: float) -> Tensor:
+        start = rows
+        for _ in range(hops):
+            rows = (1 - teleport) * p @ rows + teleport * start
+        return rows
+
+    if model.network == "linear":
+        return moved(x, model.teleport) @ weights[0]
+    if model.network == "mlp":
+        return (moved(x, model.teleport) @ weights[0]).relu() @ weights[1]
+    if model.network == "gcn":
+        return moved(moved(x @ weights[0], 0).relu() @ weights[1], 0)
+    if model.network == "appnp":
+        return moved((x @ weights[0]).relu() @ weights[1], model.teleport)
+    first = [part[:, : part.shape[1] // (1 + model.own_hops)] for part in (own_data(job, g).features for g in graphs)]
+    return (torch.cat([x, moved(torch.cat(first, 1), model.teleport)], 1) @ weights[0]).relu() @ weights[1]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("training", [FEW, MANY])
+@pytest.mark.parametrize("changes", [{}, merge(WALK, DIRECTED)], ids=["symmetric", "directed walk"])
+def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: int, changes: Settings) -> None:
+    """One step, so that the gradient alone counts: the weights move by rate·(∂loss/∂W + decay·W)."""
+    job = small_job(2, network(name), changes, BALANCED, PROBABILITIES, {"train": {"epochs": 1}})
+    graphs = small_graphs(2, training=training, directed=job.model.directed)
+    context, data = together(job, graphs)
+    begun = SealedProgram(PlainMachine(list(data)), context)
+    before = [weight.public.clone().requires_grad_() for weight in begun.weights if weight.public is not None]
+    own = data["A"]
+    assert own.rows is not None
+    assert own.labels is not None
+    logits = spelled_out(job, graphs, before)
+    losses = torch.nn.functional.cross_entropy(logits[own.rows], own.labels, reduction="none")
+    (losses * own.weights).mean().backward()  # type: ignore[operator]
+    program = trained_twin(job, graphs)
+    decay = NETWORKS[name].suits.weight_decay
+    for start, weight in zip(before, program.weights, strict=True):
+        assert start.grad is not None
+        expected = -0.75 * (start.grad + decay * start.detach())
+        assert weight.public is not None
+        off = weight.public - start.detach() - expected
+        assert float(off.abs().max()) < ALMOST * float(expected.abs().max())
+    predicted = program.predict()
+    after = [weight.public for weight in program.weights if weight.public is not None]
+    assert predicted is not None
+    assert torch.allclose(predicted, spelled_out(job, graphs, after).softmax(1), atol=ALMOST)
+
+
+def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
+    graphs = small_graphs(directed=True)
+    with pytest.raises(DataError, match=r"party 'A'.*one way.*model\.directed: true"):
+        own_data(small_job(), graphs[0])
+    own_data(small_job(2, DIRECTED), graphs[0])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_sizes(name: str) -> None:
+    job = small_job(2, network(name), {"model": {"edge_slots": 130}})
+    traffic = []
+    for seed in (1, 2):
+        links: Any = {}
+        outcomes(job, small_graphs(seed=seed), lambda program: trained(program, 2), links)
+        traffic.append({party: link.traffic() for party, link in links.items()})
+    assert traffic[0] == traffic[1]

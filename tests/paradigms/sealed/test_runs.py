@@ -1,0 +1,179 @@
+"""Whole sealed runs on disk: as the twin has them, cut and gone on with, predicting again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import nightly
+from tests.paradigms.sealed.programs import small_graphs, small_job, sum_of
+from tests.paradigms.test_resume import CutError, cut_at
+from tests.roles.federation import Settings
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import trained_twin
+from veilgraph.protocol.revealed import rows_of
+from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+
+MLP: Settings = {"model": {"network": "mlp"}, "train": {"epochs": 7}}
+GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}
+BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    """What the holders' shares add up to, int64."""
+    directory = RunDirectory.open(run)
+    parts = [load_tensors(directory.party(name).model_path)[0] for name in directory.settings.data.names]
+    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in parts[0]}
+
+
+@contextmanager
+def rounding(key: bytes) -> Iterator[None]:
+    """Dealers that begin inside round by this key."""
+    begin = DealerMachine.__init__
+
+    def with_key(self: DealerMachine, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.rounding = key
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DealerMachine, "__init__", with_key)
+        yield
+
+
+KEY = bytes(range(32))
+
+
+def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
+    """The job with its parties' graphs on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {graph.party: folder / f"{graph.party}.safetensors" for graph in graphs}
+    for graph in graphs:
+        save_party(graph, paths[graph.party])
+    return job.model_copy(update={"data": type(job.data)(parties=paths)})
+
+
+@pytest.fixture(scope="module", params=[MLP, GCN, BATCHES], ids=["mlp", "gcn", "batches"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
+    folder = tmp_path_factory.mktemp("whole")
+    job = saved(folder / "data", small_job(2, request.param), small_graphs())
+    with rounding(KEY):
+        return job, train(job, folder / "run")
+
+
+def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    twin = trained_twin(job, small_graphs())
+    for name, weight in weights(run.path).items():
+        expected = twin.weights[int(name.removeprefix("weight."))]
+        assert expected.public is not None
+        assert float((weight * 2.0**-twin.weight_bits - expected.public).abs().max()) < 3e-3
+    predicted = twin.predict()
+    assert predicted is not None
+    assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
+    assert "loss" not in run.metrics[-1]
+
+
+def test_every_message_of_a_run_has_a_row(whole: tuple[SealedJob, TrainResult]) -> None:
+    job, run = whole
+    seen = set()
+    for party in (*job.data.names, SERVER):
+        for entry in json.loads((run.path / "parties" / party / "traffic.json").read_text()):
+            ends = (party, entry["peer"]) if entry["direction"] == "sent" else (entry["peer"], party)
+            kinds = {row.kind.name.lower() for row in rows_of(job, *ends)}
+            assert entry["kind"] in kinds, f"{entry['kind']} from {ends[0]} to {ends[1]}"
+            seen.add((entry["kind"], ends[0] == SERVER, ends[1] == SERVER))
+    assert {("masked_wire", False, False), ("correlation", True, False), ("mask_share", False, False)} <= seen
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_gone_on_with_it_ends_where_it_would_have_ended(
+    whole: tuple[SealedJob, TrainResult], tmp_path: Path, epoch: int
+) -> None:
+    """Cut before the first checkpoint it begins again; cut later it rounds by the key that its checkpoint has."""
+    job, run = whole
+    with rounding(KEY), cut_at(epoch), pytest.raises(CutError):
+        train(job, tmp_path / "cut")
+    with rounding(KEY if epoch == 1 else bytes(32)):
+        resumed = resume(tmp_path / "cut")
+    assert resumed.summary["started_at"] == (0 if epoch == 1 else 2)
+    ours, theirs = weights(run.path), weights(resumed.path)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert torch.equal(run.predictions.classes, resumed.predictions.classes)
+
+
+def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path: Path) -> None:
+    """It could deal for all that is left while they compute a step, and keeps two checkpoints."""
+    ahead, save = Event(), Checkpoints.save
+    job = saved(tmp_path / "data", small_job(2, {"train": {"epochs": 12, "checkpoint_every": 1}}), small_graphs())
+
+    def told(self: Checkpoints, epoch: int, tensors: Any, facts: Any) -> None:
+        save(self, epoch, tensors, facts)
+        if self.path(epoch).parents[1].name == SERVER and epoch == 2:
+            ahead.set()
+        if self.path(epoch).parents[1].name == "A" and epoch == 2:
+            assert ahead.wait(20)
+
+    with pytest.MonkeyPatch.context() as patch, cut_at(3):
+        patch.setattr(Checkpoints, "save", told)
+        with pytest.raises(CutError):
+            train(job, tmp_path / "run")
+    assert resume(tmp_path / "run").summary["started_at"] == 2
+
+
+def test_shares_of_two_runs_have_nothing_in_common(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
+    job, run = whole
+    with rounding(KEY):
+        again = train(job, tmp_path / "again")
+    one, other = (load_tensors(RunDirectory.open(path).party("B").model_path)[0] for path in (run.path, again.path))
+    assert sum_of([weights(run.path)["weight.0"]]).equal(sum_of([weights(again.path)["weight.0"]]))
+    assert not any(bool((one[name] == other[name]).any()) for name in one)
+
+
+def test_predicting_later_from_shares_gives_the_same_classes(whole: tuple[SealedJob, TrainResult]) -> None:
+    _, run = whole
+    again = predict(run.path)
+    assert (again.classes == run.predictions.classes).sum() >= len(again.classes) - 1
+
+
+def test_changed_data_are_not_gone_on_with(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", small_job(), small_graphs())
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "run")
+    path = tmp_path / "run" / "parties" / "B" / "graph.safetensors"
+    graph = load_party(path)
+    save_party(replace(graph, features=graph.features.roll(1, 0)), path)
+    with pytest.raises(RunError, match="B: its data have changed since the checkpoint; begin a new run"):
+        resume(tmp_path / "run")
+
+
+@nightly
+def test_four_processes_and_probabilities(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", small_job(3, {"output": "probabilities"}), small_graphs(3))
+    run = train(job, tmp_path / "run", processes=True)
+    predicted = trained_twin(job, small_graphs(3)).predict()
+    assert predicted is not None
+    assert float((run.predictions.probabilities - predicted).abs().max()) < 1e-2
+
+
+def test_a_hub_beyond_the_bound_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    graphs = small_graphs()
+    hub = torch.stack([torch.zeros(25, dtype=torch.int64), torch.arange(25)])
+    graphs[1] = replace(graphs[1], edge_index=torch.cat([hub, hub.flip(0)], 1))
+    job = small_job(2, {"model": {"max_degree": 30}})
+    with pytest.raises(DataError, match=r"party 'B'.*model\.max_degree=30 leaves each of 2 holders 14"):
+        train(saved(tmp_path / "data", job, graphs), tmp_path / "run")
