@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -27,9 +27,10 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.run.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 Nodes = NDArray[np.int64]
 Shadow = tuple[NDArray[np.bool_], Floats]
@@ -267,19 +268,10 @@ class Case:
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
         epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
-        model = settings.model if isinstance(settings, VerticalJob) else VerticalJob().model
-        like = VerticalJob(
-            model=model.model_copy(update={"initial": model.initial.model_copy(update=_PLAIN)}),
-            train=settings.train,
-            seed=settings.seed if seed is None else seed,
-        )
-        network = PlainNetwork(like, [everything], everything.party)
-        for epoch in range(1, epochs + 1):
-            network.train_step(epoch)
-        return np.asarray(network.infer().double().softmax(dim=1).numpy())
+        like = settings if seed is None else settings.model_copy(update={"seed": seed})
+        return np.asarray(source_of(settings).posteriors(like, everything, epochs).numpy())
 
 
-_PLAIN: Final = {"method": "individual", "release": None}
 _FEWEST: Final = 10
 
 

@@ -17,9 +17,12 @@ from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from veilgraph.audit.evidence import Evidence
     from veilgraph.audit.passes import Passes
     from veilgraph.audit.view import View
+    from veilgraph.graph.party import PartyGraph
     from veilgraph.paradigms.vertical.twin import PlainNetwork
     from veilgraph.run.run_directory import RunDirectory
 
@@ -67,6 +70,28 @@ class Source:
         """Sums in fixed point that a party opens, whose low bits could tell of the summands."""
         yield from ()
 
+    def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
+        """Of a network like the job's, or of a vertical one, trained on all that the holders have in one place.
+
+        Args:
+            job: whose seed it has.
+            everything: pooled.
+            epochs: of the training.
+
+        Returns:
+            Tensor[N, C] float64.
+        """
+        from veilgraph.paradigms.vertical.settings import VerticalJob  # noqa: PLC0415 - as above
+        from veilgraph.paradigms.vertical.twin import PlainNetwork  # noqa: PLC0415 - seconds to import
+
+        model = job.model if isinstance(job, VerticalJob) else VerticalJob().model
+        initial = model.initial.model_copy(update={"method": "individual", "release": None})
+        like = VerticalJob(model=model.model_copy(update={"initial": initial}), train=job.train, seed=job.seed)
+        network = PlainNetwork(like, [everything], everything.party)
+        for epoch in range(1, epochs + 1):
+            network.train_step(epoch)
+        return network.infer().double().softmax(dim=1)
+
     def unreadable(self, run: RunDirectory) -> str:
         """Why views of a run cannot be read, though it is complete; empty if they can."""
         return ""
@@ -87,6 +112,7 @@ SOURCES: Final[Registry[Source]] = Registry(
     "veilgraph.evidence",
     {
         "vertical": "veilgraph.audit.sources.vertical:VERTICAL",
+        "sealed": "veilgraph.audit.sources.sealed:SEALED",
     },
     kind="veilgraph.audit.source:Source",
 )

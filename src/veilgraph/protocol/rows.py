@@ -17,7 +17,7 @@ from veilgraph.protocol.revelations import J_contra, Told
 Protection = Literal["none", "share", "mask", "noise", "blinding", "random", "public"]
 """Against the receiver: nothing, the values are data-dependent and in the clear; an additive share, uniform by itself;
 a uniform mask unknown to the receiver; differentially private noise, as strong as the ε says (never ε = ∞); secret keys
-on curve points or in hashes; no data went in; facts that are public."""
+on curve points, in hashes, or of an order; no data went in; facts that are public."""
 
 
 ANY: Final = range(2**32)

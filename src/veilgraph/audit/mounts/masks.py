@@ -19,7 +19,7 @@ def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
     """The best distinguisher of the messages' leading bytes, and the p-value of the test that they are uniform.
 
     Raises:
-        DataError: they are no words of Z_2^64, or too few.
+        DataError: they are no words of Z_2^64 or Z_2^32, or too few.
     """
     return (
         Outcome(*noise_scores(_words(evidence), seed=seed), note="AUC of telling the messages from noise."),
@@ -34,6 +34,9 @@ def _words(evidence: Evidence) -> Iterator[Words]:
         seen = (*seen[: _MOST_MESSAGES // 2], *seen[-_MOST_MESSAGES // 2 :])
     for each in seen:
         tensor = each.tensor()
+        if tensor.dtype == torch.int32:  # two words of Z_2^32 are as uniform as one of Z_2^64
+            flat = tensor.reshape(-1)
+            tensor = flat[: flat.numel() // 2 * 2].contiguous().view(torch.int64)
         if tensor.dtype != torch.int64:
-            raise DataError(f"{evidence.words}: {tensor.dtype} is no word of the ring, whose bytes would be uniform")
+            raise DataError(f"{evidence.words}: {tensor.dtype} is no word of a ring, whose bytes would be uniform")
         yield tensor.numpy()

@@ -14,11 +14,14 @@ from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.paradigms.sealed import words
-from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
+from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.plan import Context, Sizes
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, plan_of, slots_of
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
+from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
@@ -41,6 +44,23 @@ class Sealed(Paradigm[SealedJob]):
 
     def unbounded(self, job: SealedJob) -> str:
         return "a sealed job tells predictions as they are, without noise: take paradigm=vertical with privacy"
+
+    def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
+        label_holder, plan = sizes[job.data.label_party], plan_of(job)
+        context = Context(
+            Sizes(
+                nodes,
+                label_holder.training,
+                label_holder.classes,
+                {holder: (1 + plan.own_hops) * own.columns for holder, own in sizes.items()},
+                {holder: slots_of(job.model, own.edges) for holder, own in sizes.items()},
+                job.model.max_degree,
+            ),
+            plan,
+            job.data.label_party,
+            {},
+        )
+        return costs_of(context, job.train.epochs)
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)

@@ -7,7 +7,7 @@ from typing import Final
 
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.revelations import Revelation, Told
+from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, FROM_SERVER, TO_HOLDER, TO_SERVER, Ends, Fact, Row
 
 
@@ -16,20 +16,16 @@ def _others(job: SealedJob) -> Sequence[PartyId]:
 
 
 PREDICTIONS: Final = Told[SealedJob](
-    Revelation(
-        "predicted-classes",
-        "The label holder learns the class that the trained network predicts for every common node, which depends on "
-        "all holders' features and edges.",
-    ),
+    "predicted-classes",
+    "The label holder learns the class that the trained network predicts for every common node, which depends on "
+    "all holders' features and edges.",
     lambda job: f"output={job.output}",
     _others,
 )
 PROBABILITIES: Final = Told[SealedJob](
-    Revelation(
-        "predicted-probabilities",
-        "The label holder learns the probability of every class for every common node, which tells more of all "
-        "holders' features and edges than the class alone.",
-    ),
+    "predicted-probabilities",
+    "The label holder learns the probability of every class for every common node, which tells more of all "
+    "holders' features and edges than the class alone.",
     lambda job: f"output={job.output}",
     _others,
 )
@@ -59,7 +55,7 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
     ),
     Row(Kind.MASKED_WIRE, TO_HOLDER, "secrets, or shares of them, under fresh masks", "mask", _WIRE),
     Row(Kind.MASKED_BITS, TO_HOLDER, "bits of comparisons under one-time masks", "mask", _WIRE),
-    Row(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "mask", _PLACES),
+    Row(Kind.PLACEMENT, TO_HOLDER, "orders of edges and rows relative to random ones", "blinding", _PLACES),
     Row(Kind.MASKED_ROWS, TO_HOLDER, "shares of masks under further masks", "mask", _ROWS),
     Row(
         Kind.MASK_SHARE,
