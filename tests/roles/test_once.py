@@ -236,6 +236,7 @@ def test_the_own_network_is_that_of_training_alone() -> None:
     learner.zero_grad()
     learner.forward(2, 1)
     learner.backward(2)
+    assert learner.loss is not None
     assert abs(learner.loss - loss) < 1e-10
     ours = learner.weights()
     learner.update()

@@ -39,8 +39,8 @@ def small_graphs(
         edges = ends if directed else torch.cat([ends, ends.flip(0)], 1)
         graphs.append(PartyGraph("ABCDEF"[holder], features, edges))
     val = ~train & (torch.arange(nodes) % 2 == 0)
-    masks = {"train_mask": train, "val_mask": val, "test_mask": ~train & ~val}
-    graphs[0] = replace(graphs[0], labels=labels, num_classes=3, **masks)
+    test = ~train & ~val
+    graphs[0] = replace(graphs[0], labels=labels, num_classes=3, train_mask=train, val_mask=val, test_mask=test)
     return graphs
 
 

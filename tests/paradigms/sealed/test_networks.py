@@ -76,7 +76,9 @@ def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
     adjacency = torch.eye(nodes, dtype=torch.float64)
     for graph in graphs:
         adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), torch.ones((), dtype=torch.float64), True)
-    degrees = 1.0 + sum(torch.bincount(graph.edge_index[1], minlength=nodes) for graph in graphs)
+    degrees = torch.ones(nodes, dtype=torch.float64)
+    for graph in graphs:
+        degrees += torch.bincount(graph.edge_index[1], minlength=nodes)
     if job.model.normalization == "random-walk":
         return adjacency / degrees[:, None]
     return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()

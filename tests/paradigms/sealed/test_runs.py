@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.programs import small_graphs, small_job, sum_of
-from tests.paradigms.test_resume import CutError, cut_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER

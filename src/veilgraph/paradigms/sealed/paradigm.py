@@ -74,7 +74,7 @@ class Sealed(Paradigm[SealedJob]):
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
         nodes = max(hello.nodes for hello in hellos.values())
         columns = sum(hello.features for hello in hellos.values())
-        training, classes = (max(getattr(hello, name) for hello in hellos.values()) for name in ("training", "classes"))
+        training, classes = hellos[job.data.label_party].training, hellos[job.data.label_party].classes
         width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
         return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
