@@ -24,7 +24,14 @@ TWIN = ""
 
 
 def small_graphs(
-    holders: int = 2, *, nodes: int = 30, columns: int = 5, training: int = 8, directed: bool = False, seed: int = 1
+    holders: int = 2,
+    *,
+    nodes: int = 30,
+    columns: int = 5,
+    training: int = 8,
+    directed: bool = False,
+    weighted: bool = False,
+    seed: int = 1,
 ) -> list[PartyGraph]:
     """Holders A, B, … of the same nodes, the first with labels of three classes, some nodes without edges."""
     generator = torch.Generator().manual_seed(seed)
@@ -37,10 +44,14 @@ def small_graphs(
         features = centres[labels] + 0.5 * torch.randn(nodes, width, generator=generator)
         ends = torch.randint(nodes - 2, (2, 2 * nodes), generator=generator)
         edges = ends if directed else torch.cat([ends, ends.flip(0)], 1)
-        graphs.append(PartyGraph("ABCDEF"[holder], features, edges))
+        weights = torch.rand(2 * nodes, generator=generator) if weighted else None
+        if weights is not None and not directed:
+            weights = torch.cat([weights, weights])
+        graphs.append(PartyGraph("ABCDEF"[holder], features, edges, weights))
     val = ~train & (torch.arange(nodes) % 2 == 0)
-    test = ~train & ~val
-    graphs[0] = replace(graphs[0], labels=labels, num_classes=3, train_mask=train, val_mask=val, test_mask=test)
+    graphs[0] = replace(
+        graphs[0], labels=labels, num_classes=3, train_mask=train, val_mask=val, test_mask=~train & ~val
+    )
     return graphs
 
 
@@ -50,7 +61,7 @@ def small_job(holders: int = 2, *changes: Settings) -> SealedJob:
         "seed": 5,
         "timeout_s": 20,
         "data": {"dataset": "synthetic", "holders": holders},
-        "model": {"hidden": 6, "hops": 2},
+        "model": {"hidden": 6, "hops": 2, "teleport": 0.125},
         "train": {"epochs": 3, "checkpoint_every": 2, "learning_rate": 0.75},
     }
     return sealed(parse_job(merge(base, *changes)))

@@ -15,12 +15,14 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import own_data
+from veilgraph.paradigms.sealed.roles import own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
 WALK: Settings = {"model": {"normalization": "random-walk"}}
 DIRECTED: Settings = {"model": {"directed": True}}
+EACH: Settings = {"model": {"relations": "each"}}
+WEIGHTS: Settings = {"model": {"edge_weights": True}}
 BALANCED: Settings = {"train": {"class_weights": "balanced"}}
 BATCHES: Settings = {"train": {"batch_size": 3}}
 PROBABILITIES: Settings = {"output": "probabilities"}
@@ -47,6 +49,11 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
     "sign, rows": (2, FEW, (network("sign", hops=0),)),
     "sign, rows and pooled": (3, FEW, (network("sign", own_hops=1), WALK)),
     "sign, columns and pooled": (2, MANY + 8, (network("sign", own_hops=1, hidden=2), DIRECTED)),
+    "mlp, rows, each": (3, FEW, (network("mlp"), EACH)),
+    "mlp, columns, each, weights, directed walk": (2, 2 * MANY, (network("mlp"), EACH, WEIGHTS, DIRECTED, WALK)),
+    "linear, rows, weights": (3, FEW, (network("linear"), WEIGHTS)),
+    "gcn, each, directed": (2, FEW, (network("gcn", hops=1), EACH, DIRECTED)),
+    "appnp, weights, directed": (3, FEW, (network("appnp"), WEIGHTS, DIRECTED)),
     "gcn": (2, FEW, (network("gcn", hops=1),)),
     "gcn, directed walk, batches": (3, MANY, (network("gcn", hops=1), WALK, DIRECTED, BATCHES)),
     "appnp": (2, FEW, (network("appnp", hops=3),)),
@@ -58,8 +65,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 def test_parties_compute_what_the_twin_does(case: str) -> None:
     holders, training, changes = CASES[case]
     job = small_job(holders, PROBABILITIES, *changes)
-    directed = job.model.directed
-    graphs = small_graphs(holders, nodes=40, training=training, directed=directed)
+    graphs = graphs_of(job, nodes=60 if training > 40 else 40, training=training)
     found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
     weights, twin = summed(found, WEIGHT_BITS + 2), found[TWIN][0]
     for name, weight in weights.items():
@@ -70,15 +76,20 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     assert float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3
 
 
+def graphs_of(job: SealedJob, **sizes: int) -> list[PartyGraph]:
+    """Small graphs as a job wants them."""
+    model = job.model
+    return small_graphs(len(job.data.names), directed=model.directed, weighted=model.edge_weights, **sizes)
+
+
 def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
-    """P, dense."""
+    """P of these graphs together, dense."""
     nodes = graphs[0].num_nodes
     adjacency = torch.eye(nodes, dtype=torch.float64)
     for graph in graphs:
-        adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), torch.ones((), dtype=torch.float64), True)
-    degrees = torch.ones(nodes, dtype=torch.float64)
-    for graph in graphs:
-        degrees += torch.bincount(graph.edge_index[1], minlength=nodes)
+        weights = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
+        adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), weights.to(torch.float64), accumulate=True)
+    degrees = adjacency.sum(1)
     if job.model.normalization == "random-walk":
         return adjacency / degrees[:, None]
     return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()
@@ -86,34 +97,47 @@ def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
 
 def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor]) -> Tensor:
     """Logits of every node, by dense matrices."""
-    model, p = job.model, normalised(job, graphs)
-    hops, x = model.hops or 0, torch.cat([own_data(job, graph).features for graph in graphs], 1)
+    model, plan = job.model, plan_of(job)
+    groups = [[graph] for graph in graphs] if plan.each else [graphs]
+    x = torch.cat([own_data(job, graph).features for graph in graphs], 1)
 
-    def moved(rows: Tensor, teleport: float) -> Tensor:
-        start = rows
-        for _ in range(hops):
-            rows = (1 - teleport) * p @ rows + teleport * start
+    def moved(rows: Tensor, group: list[PartyGraph]) -> Tensor:
+        start, p = rows, normalised(job, group)
+        for _ in range(plan.hops):
+            rows = (1 - plan.teleport) * p @ rows + plan.teleport * start
         return rows
 
+    def side_by_side(rows: Tensor) -> Tensor:
+        return torch.cat([moved(rows, group) for group in groups], 1)
+
+    def summed_up(blocks: Tensor) -> Tensor:
+        return torch.stack(
+            [moved(b, group) for b, group in zip(blocks.chunk(len(groups), 1), groups, strict=True)]
+        ).sum(0)
+
     if model.network == "linear":
-        return moved(x, model.teleport) @ weights[0]
+        return side_by_side(x) @ weights[0]
     if model.network == "mlp":
-        return (moved(x, model.teleport) @ weights[0]).relu() @ weights[1]
+        return (side_by_side(x) @ weights[0]).relu() @ weights[1]
     if model.network == "gcn":
-        return moved(moved(x @ weights[0], 0).relu() @ weights[1], 0)
+        return summed_up(summed_up(x @ weights[0]).relu() @ weights[1])
     if model.network == "appnp":
-        return moved((x @ weights[0]).relu() @ weights[1], model.teleport)
+        return summed_up((x @ weights[0]).relu() @ weights[1])
     first = [part[:, : part.shape[1] // (1 + model.own_hops)] for part in (own_data(job, g).features for g in graphs)]
-    return (torch.cat([x, moved(torch.cat(first, 1), model.teleport)], 1) @ weights[0]).relu() @ weights[1]
+    return (torch.cat([x, side_by_side(torch.cat(first, 1))], 1) @ weights[0]).relu() @ weights[1]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("training", [FEW, MANY])
-@pytest.mark.parametrize("changes", [{}, merge(WALK, DIRECTED)], ids=["symmetric", "directed walk"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, merge(WALK, DIRECTED), merge(EACH, WEIGHTS, DIRECTED)],
+    ids=["symmetric", "directed walk", "each with directed weights"],
+)
 def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: int, changes: Settings) -> None:
     """One step, so that the gradient alone counts: the weights move by rate·(∂loss/∂W + decay·W)."""
     job = small_job(2, network(name), changes, BALANCED, PROBABILITIES, {"train": {"epochs": 1}})
-    graphs = small_graphs(2, training=training, directed=job.model.directed)
+    graphs = graphs_of(job, training=training)
     context, data = together(job, graphs)
     begun = SealedProgram(PlainMachine(list(data)), context)
     before = [weight.public.clone().requires_grad_() for weight in begun.weights if weight.public is not None]

@@ -29,7 +29,7 @@ from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
-MLP: Settings = {"model": {"network": "mlp"}, "train": {"epochs": 7}}
+MLP: Settings = {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}}
 GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}
 BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
 

@@ -45,6 +45,7 @@ class CountedGraph(HiddenGraph):
     owner: PartyId
     nodes: int
     slots: int
+    weight_bits: int
 
 
 class CountingMachine(Machine):
@@ -139,22 +140,31 @@ class CountingMachine(Machine):
         return Summands(wire.mask, wire.bits)
 
     @override
-    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> CountedGraph:
-        self._broadcast([owner], 8 * (3 * nodes + 2 * padded))
-        return CountedGraph(owner, nodes, nodes + padded)
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> CountedGraph:
+        slots = nodes + padded
+        self._broadcast([owner], 8 * (2 * slots + nodes + (slots if weight_bits else 0)))
+        return CountedGraph(owner, nodes, slots, weight_bits)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         nodes, columns = wire.shape
         for graph in graphs:
             for part in chunks(graph.slots, columns):
-                rows: Form = ((graph.slots, len(range(*part.indices(columns)))), torch.int32)
+                rows: Form = ((graph.slots, len(range(*part.indices(columns)))), graph.dtype)
                 self._deal(graph.owner, [rows, rows])
                 for holder in self.holders:
                     if holder != graph.owner:
-                        self._sent(holder, 4 * prod(rows[0]))
+                        self._sent(holder, (2 if graph.weight_bits else 1) * graph.dtype.itemsize * prod(rows[0]))
         self._here.rounds += 1
-        return Summands(_nothing((nodes, columns), 32), wire.bits)
+        return Summands(_nothing((nodes, columns), wire.ring), wire.bits + graphs[0].weight_bits)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:

@@ -29,9 +29,11 @@ class DealtGraph(HiddenGraph):
     owner: PartyId
     nodes: int
     slots: int
+    weight_bits: int
     spread: Tensor
     turn: Tensor
     pick: Tensor
+    weight_mask: Tensor | None
 
 
 class DealerMachine(Machine):
@@ -167,11 +169,20 @@ class DealerMachine(Machine):
         return Summands(torch.zeros_like(wire.mask), wire.bits)
 
     @override
-    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> DealtGraph:
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> DealtGraph:
         self._next()
         slots = nodes + padded
-        steps = map(placement.shuffled, self._streams[owner].draw(placement.orders(slots)))
-        return DealtGraph(owner, nodes, slots, *steps)
+        spread, turn, pick = map(placement.shuffled, self._streams[owner].draw(placement.orders(slots)))
+        mask = self._streams[owner].draw([((slots, 1), torch.int64)])[0] if weight_bits else None
+        return DealtGraph(owner, nodes, slots, weight_bits, spread, turn, pick, mask)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
@@ -179,14 +190,17 @@ class DealerMachine(Machine):
             assert isinstance(graph, DealtGraph)
             for columns in chunks(graph.slots, wire.shape[1]):
                 self._deal_hop(graph, wire.mask[:, columns])
-        return Summands(torch.zeros_like(wire.mask), wire.bits)
+        return Summands(torch.zeros_like(wire.mask), wire.bits + graphs[0].weight_bits)
 
     def _deal_hop(self, graph: DealtGraph, mask: Tensor) -> None:
         self._next()
         size = (graph.slots, mask.shape[1])
-        drawn = [self._streams[holder].draw([(size, torch.int32)] * 3) for holder in self._others(graph.owner)]
-        spread_shares, turned, pick_shares = (_sum(parts) for parts in zip(*drawn, strict=True))
-        steps = torch.zeros(size, dtype=torch.int32)
+        forms: list[Form] = [(size, graph.dtype)] * (4 if graph.weight_bits else 3)
+        drawn = [self._streams[holder].draw(forms) for holder in self._others(graph.owner)]
+        spread_shares, turned, pick_shares, *more = (_sum(parts) for parts in zip(*drawn, strict=True))
+        if graph.weight_mask is not None:
+            turned = graph.weight_mask * turned - more[0]
+        steps = torch.zeros(size, dtype=graph.dtype)
         steps[: graph.nodes] = placement.differences(mask)
         picked = -placement.running(placement.taken(turned, graph.turn))
         first = placement.taken(steps, graph.spread) - spread_shares

@@ -31,15 +31,18 @@ class HeldGraph(HiddenGraph):
 
     Attributes:
         spread, turn, pick: the steps relative to random permutations, which all holders know.
+        masked_weights: E [n, 1] of ``placement``, which all holders know.
         own: the owner's own steps, edges and the random turn that it shares with the dealer.
     """
 
     owner: PartyId
     nodes: int
     slots: int
+    weight_bits: int
     spread: Tensor
     turn: Tensor
     pick: Tensor
+    masked_weights: Tensor | None = None
     own: OwnEdges | None = None
 
 
@@ -50,6 +53,8 @@ class OwnEdges:
     steps: placement.Steps
     random_turn: Tensor
     adjacency: sp.csr_array
+    weights: Tensor | None
+    """Of slots in the order of their targets: [n, 1]."""
 
 
 class HolderMachine(Machine):
@@ -193,13 +198,23 @@ class HolderMachine(Machine):
         return Summands(signed + torch.where(flag, clear, 0), wire.bits)
 
     @override
-    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> HeldGraph:
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> HeldGraph:
         tag, slots = self._next(Kind.PLACEMENT), nodes + padded
-        shape = (2 * slots + nodes,)
+        lengths = [slots, slots, nodes, *([slots] if weight_bits else [])]
         if self.party != owner:
-            relative = receive_as(self._link, owner, tag, shape, torch.int64)
-            spread, turn, pick = torch.split(relative, [slots, slots, nodes])
-            return HeldGraph(owner, nodes, slots, spread, turn, pick)
+            relative = receive_as(self._link, owner, tag, (sum(lengths),), torch.int64)
+            spread, turn, pick, *masked = torch.split(relative, lengths)
+            return HeldGraph(
+                owner, nodes, slots, weight_bits, spread, turn, pick, masked[0][:, None] if masked else None
+            )
         if edges is None or edges.shape[1] > padded:
             count = 0 if edges is None else edges.shape[1]
             raise ConfigError(f"sealed.padded_edges={padded} of {owner} and it has {count:,}: raise it")
@@ -210,17 +225,26 @@ class HolderMachine(Machine):
             placement.after(steps.turn, turn),
             placement.before(steps.pick, pick),
         )
-        broadcast(self._link, self._others, tag, torch.cat(parts))
-        ones = np.ones(edges.shape[1], np.int32)
-        adjacency = sp.csr_array((ones, (edges[1].numpy(), edges[0].numpy())), shape=(nodes, nodes))
-        return HeldGraph(owner, nodes, slots, *parts, OwnEdges(steps, turn, adjacency))
+        counts, own_weights, masked_weights = np.ones(edges.shape[1], np.int32), None, None
+        if weight_bits:
+            whole = torch.full((edges.shape[1],), 1 << weight_bits)
+            if weights is not None:
+                whole = encode(weights, weight_bits, f"{owner}'s edge weights", _SCALE)
+            counts, own_weights = whole.numpy(), placement.weights_of(steps, edges, whole, 1 << weight_bits)[:, None]
+            (mask,) = self._stream.draw([((slots, 1), torch.int64)])
+            masked_weights = placement.taken(own_weights, placement.inverse(turn)) - mask
+        relative = [*parts, *([] if masked_weights is None else [masked_weights[:, 0]])]
+        broadcast(self._link, self._others, tag, torch.cat(relative))
+        adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(nodes, nodes))
+        own = OwnEdges(steps, turn, adjacency, own_weights)
+        return HeldGraph(owner, nodes, slots, weight_bits, *parts, masked_weights, own)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
-        public = _known(wire.public)
-        total = (len(graphs) - 1) * wire.mask
+        public, weight_bits = _known(wire.public), graphs[0].weight_bits
+        total = ((len(graphs) - 1) << weight_bits) * wire.mask
         if self._leads:
-            total += public
+            total += public << weight_bits
         for graph in graphs:
             assert isinstance(graph, HeldGraph)
             if graph.own is not None:
@@ -228,27 +252,37 @@ class HolderMachine(Machine):
             for columns in chunks(graph.slots, wire.shape[1]):
                 width = len(range(*columns.indices(wire.shape[1])))
                 total[:, columns] -= self._own_hop(graph, width) if graph.own else self._other_hop(graph, width)
-        return Summands(total, wire.bits)
+        return Summands(total, wire.bits + weight_bits)
 
     def _own_hop(self, graph: HeldGraph, width: int) -> Tensor:
         """The owner's share of (A + I)·λ."""
         assert graph.own is not None
         tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
-        first, second = self._dealt([(size, torch.int32)] * 2)
-        received = gather(self._link, self._others, tag, size, torch.int32)
+        first, second = self._dealt([(size, graph.dtype)] * 2)
+        weights = graph.own.weights
+        shape = size if weights is None else (2, *size)
+        received = gather(self._link, self._others, tag, shape, graph.dtype)
         rows = placement.running(placement.taken(first, graph.spread))
         rows = placement.taken(rows, graph.own.steps.turn)
         for masked in received.values():
-            rows += placement.taken(masked, graph.own.random_turn)
+            rows += placement.taken(masked if weights is None else masked[0], graph.own.random_turn)
+        if weights is not None:
+            rows *= weights
+            for masked in received.values():
+                rows -= placement.taken(masked[1], graph.own.random_turn)
         picked = placement.taken(placement.running(rows), graph.own.steps.pick)
         return placement.differences(picked + placement.taken(second, graph.pick))
 
     def _other_hop(self, graph: HeldGraph, width: int) -> Tensor:
         """Another holder's share of it."""
         tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
-        spread, mask, picked = self._stream.draw([(size, torch.int32)] * 3)
+        forms: list[Form] = [(size, graph.dtype)] * (4 if graph.weight_bits else 3)
+        spread, mask, picked, *more = self._stream.draw(forms)
         rows = placement.running(placement.taken(spread, graph.spread))
-        self._link.send(graph.owner, tag, placement.taken(rows, graph.turn) + mask)
+        masked = placement.taken(rows, graph.turn) + mask
+        if graph.masked_weights is not None:
+            masked = torch.stack([masked, graph.masked_weights * mask + more[0]])
+        self._link.send(graph.owner, tag, masked)
         return placement.differences(placement.taken(picked, graph.pick))
 
     @override

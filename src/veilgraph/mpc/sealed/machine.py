@@ -48,6 +48,13 @@ class HiddenGraph(ABC):
     """N."""
     slots: int
     """N and the padded number of edges."""
+    weight_bits: int
+    """Fractional bits of the edges' weights, which are hidden as well; 0: every edge counts once."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the ring in which it is summed."""
+        return torch.int64 if self.weight_bits else torch.int32
 
 
 class Machine(ABC):
@@ -142,7 +149,15 @@ class Machine(ABC):
         """bit·wire, entry by entry. No message but the dealer's."""
 
     @abstractmethod
-    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> HiddenGraph:
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> HiddenGraph:
         """Directed edges that one holder knows. One message to every other holder.
 
         Args:
@@ -150,15 +165,17 @@ class Machine(ABC):
             edges: [2, E] sources and targets, E ≤ padded; None at all others.
             nodes: N.
             padded: number of edges that all are told.
+            weights: [E] of the edges, floating; None at all others, and where there are none.
+            weight_bits: of the weights, which all are told; 0: there are none.
         """
 
     @abstractmethod
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
-        """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v, in Z_2^32.
+        """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
 
         Args:
-            graphs: whose edges count, each one with its duplicates.
-            wire: [N, d] of Z_2^32.
+            graphs: whose edges count, each one with its duplicates; all with weights of the same bits, or none.
+            wire: [N, d] of Z_2^32, with weights of Z_2^64; the weights' bits are added to its own.
         """
 
     @abstractmethod

@@ -10,6 +10,12 @@ summed is x [N, d]:
 
 Each step is a permutation that the owner knows. It is made of a random one that the owner and the dealer know and one
 relative to it, uniform, which the owner tells the other holders once.
+
+Weights w of edges are multiplied with what lies in the slots after the turn: own rows of the owner, and rows that
+others sent under masks m, in an order R of the owner's and the dealer's. With w' = w in the order before R, the owner
+tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows, and
+E·m + m', under a second mask. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer
+knows u·m − m' and deals it away. The dealer never sees E, nor the owner m or m'.
 """
 
 from __future__ import annotations
@@ -34,6 +40,22 @@ class Steps:
     spread: Tensor
     turn: Tensor
     pick: Tensor
+
+
+def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
+    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks.
+
+    Args:
+        steps: of the edges.
+        edges: as in ``steps_of``.
+        weights: int64 [E].
+        one: what a node itself counts.
+    """
+    by_target = torch.argsort(edges[1], stable=True)
+    found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
+    found[steps.pick] = one
+    found[edges[1][by_target] + torch.arange(edges.shape[1])] = weights[by_target]
+    return found
 
 
 def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:

@@ -22,7 +22,9 @@ class PlainGraph(HiddenGraph):
     owner: PartyId
     nodes: int
     slots: int
+    weight_bits: int
     edges: Tensor
+    weights: Tensor
 
 
 class PlainMachine(Machine):
@@ -96,9 +98,18 @@ class PlainMachine(Machine):
         return Summands(torch.where(bit.public.bool(), wire.public, 0.0), wire.bits)  # type: ignore[union-attr]
 
     @override
-    def hidden_graph(self, owner: PartyId, edges: Tensor | None, nodes: int, padded: int) -> PlainGraph:
+    def hidden_graph(
+        self,
+        owner: PartyId,
+        edges: Tensor | None,
+        nodes: int,
+        padded: int,
+        weights: Tensor | None = None,
+        weight_bits: int = 0,
+    ) -> PlainGraph:
         assert edges is not None
-        return PlainGraph(owner, nodes, nodes + padded, edges)
+        counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights.to(torch.float64)
+        return PlainGraph(owner, nodes, nodes + padded, weight_bits, edges, counts)
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
@@ -106,8 +117,8 @@ class PlainMachine(Machine):
         total = wire.public.clone()
         for graph in graphs:
             assert isinstance(graph, PlainGraph)
-            total.index_add_(0, graph.edges[1], wire.public[graph.edges[0]])
-        return Summands(total, wire.bits)
+            total.index_add_(0, graph.edges[1], wire.public[graph.edges[0]] * graph.weights[:, None])
+        return Summands(total, wire.bits + graphs[0].weight_bits)
 
     @override
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
@@ -40,6 +41,7 @@ class OwnData:
     Attributes:
         features: float64 [N, F].
         edges: int64 [2, E].
+        edge_weights: float64 [E]; None: every edge counts once.
         rows: training nodes, at the label holder.
         labels: their classes, likewise.
         weights: of the rows in the loss, likewise; None: all alike.
@@ -47,14 +49,20 @@ class OwnData:
 
     features: Tensor
     edges: Tensor
+    edge_weights: Tensor | None = None
     rows: Tensor | None = None
     labels: Tensor | None = None
     weights: Tensor | None = None
 
+    def degrees(self, nodes: int) -> Tensor:
+        """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
+        counts = None if self.edge_weights is None else self.edge_weights
+        return torch.bincount(self.edges[1], weights=counts, minlength=nodes).to(torch.float64)
+
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
         found = sha256()
-        for part in (self.features, self.edges, self.rows, self.labels, self.weights):
+        for part in (self.features, self.edges, self.edge_weights, self.rows, self.labels, self.weights):
             if part is not None:
                 found.update(str(tuple(part.shape)).encode())
                 found.update(part.contiguous().numpy().tobytes())
@@ -71,6 +79,8 @@ class Plan:
         teleport: α, what comes back of x in every hop.
         symmetric: whether P is the symmetric normalisation.
         directed: whether edges count in their direction alone.
+        weighted_edges: whether they have weights.
+        each: whether every holder's edges are a relation of their own, normalised by themselves, and not all pooled.
         own_hops: of the holders over their own edges, in plaintext, whose blocks lie side by side in their columns.
         hidden: width of the hidden layer.
         learning_rate: a whole number, and how often it is halved.
@@ -87,6 +97,8 @@ class Plan:
     teleport: float
     symmetric: bool
     directed: bool
+    weighted_edges: bool
+    each: bool
     own_hops: int
     hidden: int
     learning_rate: tuple[int, int]

@@ -1,10 +1,12 @@
 """Propagation over all holders' hidden edges: v ← (1 − α)·P·v + α·x.
 
-P = D^(−1/2)·Ã·D^(−1/2) or D^(−1)·Ã, Ã = I + Σ_i A_i over all holders, whose degrees D nobody learns.
+P = D^(−1/2)·Ã·D^(−1/2) or D^(−1)·Ã, Ã = I + Σ_i A_i over all holders, whose degrees D nobody learns; or over one of
+them alone, which knows its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -16,54 +18,66 @@ from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.plan import Context
 
 _TELEPORT_BITS: Final = 8
+EDGE_BITS: Final = 16
+"""Of edges' weights."""
 
 
 class Propagation:
-    """One party's part in it.
+    """One party's part in it, over the edges of some holders.
 
     Args:
         machine: of the party.
         context: of the job.
+        holders: whose edges; where it is one alone, it knows the degrees.
 
     Attributes:
         roots: D^(−1/2), [N, 1] with ``FINE_BITS``; None before they are computed.
     """
 
-    def __init__(self, machine: Machine, context: Context) -> None:
-        self._machine, self._context = machine, context
+    def __init__(self, machine: Machine, context: Context, holders: Sequence[PartyId]) -> None:
+        self._machine, self._context, self._holders = machine, context, tuple(holders)
         self._graphs: dict[bool, list[HiddenGraph]] = {}
+        self._weight_bits = EDGE_BITS if context.plan.weighted_edges else 0
         self.roots: Wire | None = None
 
     def enter(self, *, transposed: bool) -> None:
-        """Every holder puts its edges in; once a session.
+        """The holders put their edges in; once a session.
 
         Args:
-            transposed: whether Pᵀ is needed as well. Of edges that go both ways it has the same.
+            transposed: whether Pᵀ is needed as well. Of edges that go both ways, with weights alike, it has the same.
         """
-        self._graphs[False] = [self._entered(holder) for holder in self._context.sizes.edges]
+        self._graphs[False] = [self._entered(holder) for holder in self._holders]
         self._graphs[True] = self._graphs[False]
         if transposed and self._context.plan.directed:
-            self._graphs[True] = [self._entered(holder, transposed=True) for holder in self._context.sizes.edges]
+            self._graphs[True] = [self._entered(holder, transposed=True) for holder in self._holders]
 
     def _entered(self, holder: PartyId, *, transposed: bool = False) -> HiddenGraph:
         edges, sizes = self._context.of(holder, "edges"), self._context.sizes
+        weights = self._context.of(holder, "edge_weights")
         if edges is not None and transposed:
             edges = edges.flip(0)
-        return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder])
+        return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self._weight_bits)
 
-    def normalise(self) -> None:
-        """Computes the roots, once."""
-        if self.roots is None:
-            self._machine.at("degrees")
-            self.roots = inverse_root(self._machine, self._degrees(), self._context.sizes.max_degree)[:, None]
+    def enter_roots(self) -> None:
+        """The roots of a single holder, which knows them."""
+        (owner,) = self._holders
+        own, nodes = self._context.data.get(owner), self._context.sizes.nodes
+        roots = None if own is None else (1 + own.degrees(nodes)).rsqrt()[:, None]
+        self.roots = self._machine.put(owner, roots, (nodes, 1), FINE_BITS)
+
+    def compute_roots(self) -> None:
+        """The roots of several holders together."""
+        self.roots = inverse_root(self._machine, self._degrees(), self._context.sizes.max_degree)[:, None]
 
     def _degrees(self) -> Summands:
-        """Of all holders together, the node itself counted once."""
-        nodes, first = self._context.sizes.nodes, next(iter(self._context.sizes.columns))
-        total = torch.zeros(nodes, dtype=torch.int64)
-        for holder, data in self._context.data.items():
-            total += torch.bincount(data.edges[1], minlength=nodes) + (holder == first)
-        return self._machine.summands(total, (nodes,), 0)
+        """Of all of them together, the node itself counted once."""
+        nodes = self._context.sizes.nodes
+        total = torch.zeros(nodes, dtype=torch.float64)
+        for holder in self._holders:
+            own = self._context.data.get(holder)
+            if own is not None:
+                total += own.degrees(nodes) + (holder == self._holders[0])
+        return self._machine.summands(total, (nodes,), self._weight_bits)
 
     def __call__(self, wire: Wire, hops: int, teleport: float = 0.0, *, transposed: bool = False) -> Wire:
         """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
@@ -74,8 +88,8 @@ class Propagation:
         start = machine.product(torch.mul, wire, first)
         scaled, kept = start, start.scaled(teleport, _TELEPORT_BITS) if teleport and hops > 1 else start
         for hop in range(hops):
-            wide = machine.open(scaled, scaled.bits - BITS, 32)
-            summed = machine.open(machine.hop(self._graphs[transposed], wide))
+            wide = machine.open(scaled, scaled.bits - BITS, 64 if self._weight_bits else 32)
+            summed = machine.open(machine.hop(self._graphs[transposed], wide), self._weight_bits)
             ends = hop == hops - 1
             scaled = machine.product(torch.mul, summed, last if ends else between)
             if teleport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -50,9 +51,11 @@ def plan_of(job: SealedJob) -> Plan:
     return Plan(
         network=model.network,
         hops=suits.hops if model.hops is None else model.hops,
-        teleport=model.teleport,
+        teleport=suits.teleport if model.teleport is None else model.teleport,
         symmetric=model.normalization == "symmetric",
         directed=model.directed,
+        weighted_edges=model.edge_weights,
+        each=model.relations == "each",
         own_hops=model.own_hops if model.network == "sign" else 0,
         hidden=model.hidden,
         learning_rate=exact_rate(train.learning_rate or suits.learning_rate),
@@ -80,31 +83,34 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
         DataError: it does not fit the job's public bounds.
     """
     model, plan, common = job.model, plan_of(job), graph.common_part()
-    if common.edge_weight is not None:
+    if common.edge_weight is not None and not plan.weighted_edges:
         raise DataError(
-            f"party {graph.party!r}: its edges have weights, and a sealed job adds every edge alike; leave weights out"
+            f"party {graph.party!r}: its edges have weights, and model.edge_weights=false says that all count alike; "
+            "set model.edge_weights: true, or leave weights out"
         )
+    weights = None if common.edge_weight is None else common.edge_weight.to(torch.float64)
     slots, edges = slots_of(model, common.num_edges), common.edge_index
     if common.num_edges > slots:
         raise DataError(f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it")
     share = (model.max_degree - 1) // len(job.data.names)
-    degree = max((int(torch.bincount(ends).max()) for ends in edges if ends.numel()), default=0)
+    degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
     if plan.hops and degree > share:
         raise DataError(
-            f"party {graph.party!r}: a node has {degree:,} edges, and model.max_degree={model.max_degree} leaves each "
-            f"of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes"
+            f"party {graph.party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
+            f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes"
         )
-    if not plan.directed and not _both_ways(edges):
+    if not plan.directed and not _both_ways(edges, weights):
         raise DataError(
-            f"party {graph.party!r}: some of its edges go one way only, and model.directed=false says that all go both "
-            "ways; set model.directed: true, or give every edge in both directions"
+            f"party {graph.party!r}: some of its edges go one way only, or with another weight back, and "
+            "model.directed=false says that all go both ways; set model.directed: true, or give every edge in both "
+            "directions"
         )
     features = common.features.to_dense().to(torch.float64)
     if model.unit_rows:
         features = nn.functional.normalize(features, dim=1)
     if plan.own_hops:
-        features = own_blocks(features, edges, plan.own_hops, symmetric=plan.symmetric)
-    return OwnData(features, edges)
+        features = own_blocks(OwnData(features, edges, weights), plan.own_hops, symmetric=plan.symmetric)
+    return OwnData(features, edges, weights)
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:
@@ -134,11 +140,11 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
     return replace(own, rows=rows, labels=labels, weights=weights)
 
 
-def _both_ways(edges: Tensor) -> bool:
-    """Whether every edge is there in both directions, as often in one as in the other."""
-    size = int(edges.max()) + 1 if edges.numel() else 0
-    there, back = edges[0] * size + edges[1], edges[1] * size + edges[0]
-    return torch.equal(there.sort().values, back.sort().values)
+def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
+    """Whether every edge is there in both directions, as often and with the same weights in one as in the other."""
+    counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights
+    there, back = (torch.cat([ends.to(torch.float64), counts[None]]).numpy() for ends in (edges, edges.flip(0)))
+    return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
 
 
 class SealedRole(Role):

@@ -21,11 +21,11 @@ class SealedModelSettings(Settings):
     """
 
     network: Literal["linear", "mlp", "sign", "gcn", "appnp"] = Field(
-        "linear",
+        "mlp",
         description="linear, mlp: on rows propagated once; sign: on every holder's own hops, made in plaintext, and "
         "pooled ones beside them; gcn, appnp: with hops in every step",
     )
-    hidden: int = Field(64, ge=1, le=4096, description="width of the hidden layer, of which network: linear has none")
+    hidden: int = Field(16, ge=1, le=4096, description="width of the hidden layer, of which network: linear has none")
     hops: int | None = Field(
         None,
         ge=0,
@@ -38,7 +38,20 @@ class SealedModelSettings(Settings):
     directed: bool = Field(
         False, description="edges count from source to target alone; false: every holder's go both ways, as is checked"
     )
-    teleport: float = Field(0.1, ge=0, lt=1, description="α: the share of a node's own row that every hop brings back")
+    teleport: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="α: the share of a node's own row that every hop brings back; null: what suits the network",
+    )
+    edge_weights: bool = Field(
+        False, description="edges count what their weights say, which stay hidden; false: weights are refused"
+    )
+    relations: Literal["pooled", "each"] = Field(
+        "pooled",
+        description="pooled: hops go over all holders' edges together; each: over every holder's by themselves, with "
+        "weights of their own in the first layer",
+    )
     normalization: Literal["symmetric", "random-walk"] = Field(
         "symmetric", description="P = D^-1/2·A·D^-1/2 or D^-1·A, with self-loops, over all holders' edges"
     )

@@ -6,15 +6,58 @@ belong, by orders that nobody else learns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from veilgraph.mpc.sealed.wire import Wire, joined
-from veilgraph.paradigms.sealed.networks.network import Network
+from veilgraph.mpc.ring import transposed_matmul
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
+from veilgraph.paradigms.sealed.networks.network import Network, Passed
 
 
 class Coupled(Network):
-    """What these have in common."""
+    """What these have in common: two layers, the second one propagated."""
+
+    @property
+    @override
+    def shapes(self) -> list[tuple[int, int]]:
+        sizes, hidden = self.context.sizes, self.context.plan.hidden
+        relations = len(self.relations)
+        first = relations * hidden if self.first_is_moved else hidden
+        return [(sum(sizes.columns.values()), first), (hidden, relations * sizes.classes)]
+
+    first_is_moved: ClassVar[bool]
+    """Whether the first layer is propagated as well."""
+
+    @override
+    def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
+        logits, hidden, gate = self._all(weights)
+        return Passed(self.picked(logits, wanted), wanted, [hidden, gate])
+
+    def _all(self, weights: Sequence[Wire]) -> tuple[Wire, Wire, Bit]:
+        first = self.from_columns(self.columns, weights[0])
+        hidden, gate = self.activated(self.moved(first) if self.first_is_moved else first)
+        return self.moved(self.linear(hidden, weights[1])), hidden, gate
+
+    @override
+    def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
+        hidden, gate = passed.inner
+        assert isinstance(hidden, Wire)
+        assert isinstance(gate, Bit)
+        above = self.moved_back(self.put_back(error, passed.wanted))
+        below = self.hidden_error(above, weights[1], gate)
+        below = self.moved_back(below) if self.first_is_moved else below
+        return [
+            self.gradient_of_columns(self.columns, below),
+            self.machine.product(transposed_matmul, hidden, above),
+        ]
+
+    @override
+    def predict(self, weights: Sequence[Wire]) -> Wire:
+        return self._all(weights)[0]
 
     def picked(self, logits: Wire, wanted: slice) -> Wire:
         """Of all nodes' rows those of the wanted training nodes: [B, C]."""

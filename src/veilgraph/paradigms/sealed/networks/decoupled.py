@@ -24,7 +24,7 @@ class Decoupled(Network):
     rows: Wire | None = None
     """Of the training nodes: [T, all columns]."""
     _everything: Wire | None = None
-    """P^K·X, where it has been computed."""
+    """P^K·X of every relation, side by side, where it has been computed."""
 
     @property
     def width(self) -> int:
@@ -42,8 +42,13 @@ class Decoupled(Network):
 
     @property
     def row_columns(self) -> int:
-        """Of a row that is trained on."""
-        return self.pooled_columns
+        """Of a row that is trained on: its own ones, and for each relation the propagated ones."""
+        return self.own_columns + len(self.relations) * self.pooled_columns
+
+    @property
+    def own_columns(self) -> int:
+        """How many stay as they are."""
+        return 0
 
     def own(self) -> Sequence[Wire]:
         """Holders' columns that stay beside the propagated ones as they are."""
@@ -82,29 +87,28 @@ class Decoupled(Network):
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
         found = [self.opened(machine.product(matmul, start.T, part)) for part in self.own()]
         if self.pooled():
-            moved = self._propagate(start, transposed=True).T
-            found += [self.opened(machine.product(matmul, moved, part)) for part in self.pooled()]
+            for relation in self.relations:
+                moved = self.spread(relation, start, transposed=True).T
+                found += [self.opened(machine.product(matmul, moved, part)) for part in self.pooled()]
         return joined(found, 1)
-
-    def _propagate(self, wire: Wire, *, transposed: bool = False) -> Wire:
-        plan = self.context.plan
-        return self.propagation(wire, plan.hops, plan.teleport, transposed=transposed)
 
     def _propagated(self) -> Wire:
         """Once a session."""
         if self._everything is None:
-            self._everything = self._propagate(joined(self.pooled(), 1))
+            start = joined(self.pooled(), 1)
+            self._everything = joined([self.spread(relation, start) for relation in self.relations], 1)
         return self._everything
 
     def first(self, weight: Wire) -> Wire:
         """What the first weights make of every node's row: [N, d]."""
-        own, pooled = self.own(), self.pooled()
-        beside = sum(part.shape[1] for part in own)
+        own, pooled, beside = self.own(), self.pooled(), self.own_columns
         if not pooled:
             return self.from_columns(own, weight)
         if self._everything is not None or self.pooled_columns <= self.width:
             return self.from_columns([*own, self._propagated()], weight)
-        moved = self._propagate(self.from_columns(pooled, weight[beside:]))
+        starts = range(beside, self.row_columns, self.pooled_columns)
+        parts = [self.from_columns(pooled, weight[start : start + self.pooled_columns]) for start in starts]
+        moved = self.moved(joined(parts, 1))
         return self.from_columns(own, weight[:beside]) + moved if own else moved
 
     @override

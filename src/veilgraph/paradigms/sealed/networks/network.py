@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, relu
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire
+from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.propagation import Propagation
 
@@ -30,11 +30,13 @@ class Suits:
         hops: K.
         learning_rate: of SGD with momentum on unit rows.
         weight_decay: of L2.
+        teleport: α.
     """
 
     hops: int
     learning_rate: float
     weight_decay: float
+    teleport: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ class Network(ABC):
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self.machine, self.context = machine, context
-        self.propagation = Propagation(machine, context)
+        holders = list(context.sizes.edges)
+        groups = [[holder] for holder in holders] if context.plan.each and context.plan.hops else [holders]
+        self.relations = [Propagation(machine, context, group) for group in groups]
+        """What is propagated over: all holders' edges together, or each one's by themselves."""
         self.columns: list[Wire] = []
         """Of every holder, [N, F_i], in the job's order."""
 
@@ -82,13 +87,20 @@ class Network(ABC):
             self.machine.put(holder, self.context.of(holder, "features"), (sizes.nodes, columns), BITS)
             for holder, columns in sizes.columns.items()
         ]
-        if self.context.plan.hops:
-            self.propagation.enter(transposed=trains)
+        for relation in self.relations if self.context.plan.hops else []:
+            relation.enter(transposed=trains)
+            if self.context.plan.each:
+                relation.enter_roots()
 
     def normalise(self) -> None:
         """What hops need, once a session."""
-        if self.context.plan.hops:
-            self.propagation.normalise()
+        if self._computes_roots and self.relations[0].roots is None:
+            self.machine.at("degrees")
+            self.relations[0].compute_roots()
+
+    @property
+    def _computes_roots(self) -> bool:
+        return bool(self.context.plan.hops) and not self.context.plan.each
 
     def prepare(self) -> None:
         """What training needs once, beyond that."""
@@ -96,15 +108,16 @@ class Network(ABC):
 
     def keeps(self) -> Kept:
         """Shapes of what ``prepare`` makes, which a training that is gone on with has again."""
-        return {"roots": ((self.context.sizes.nodes, 1), FINE_BITS)} if self.context.plan.hops else {}
+        return {"roots": ((self.context.sizes.nodes, 1), FINE_BITS)} if self._computes_roots else {}
 
     def kept(self) -> dict[str, Wire | None]:
         """What there is of it."""
-        return {"roots": self.propagation.roots} if self.context.plan.hops else {}
+        return {"roots": self.relations[0].roots} if self._computes_roots else {}
 
     def keep(self, found: Mapping[str, Wire]) -> None:
         """Has it again."""
-        self.propagation.roots = found.get("roots")
+        if self._computes_roots:
+            self.relations[0].roots = found["roots"]
 
     @abstractmethod
     def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
@@ -117,6 +130,25 @@ class Network(ABC):
     @abstractmethod
     def predict(self, weights: Sequence[Wire]) -> Wire:
         """Logits of every node: [N, C]."""
+
+    def moved(self, blocks: Wire) -> Wire:
+        """Σ_r P_r^K·B_r of one block of columns for each relation: [N, R·d] → [N, d]."""
+        width = blocks.shape[1] // len(self.relations)
+        total: Wire | None = None
+        for place, relation in enumerate(self.relations):
+            found = self.spread(relation, blocks[:, place * width : (place + 1) * width])
+            total = found if total is None else total + found
+        assert total is not None
+        return total
+
+    def moved_back(self, error: Wire) -> Wire:
+        """What ``moved`` does to gradients: [N, d] → [N, R·d]."""
+        return joined([self.spread(relation, error, transposed=True) for relation in self.relations], 1)
+
+    def spread(self, relation: Propagation, wire: Wire, *, transposed: bool = False) -> Wire:
+        """P_r^K·B, or with Pᵀ."""
+        plan = self.context.plan
+        return relation(wire, plan.hops, plan.teleport, transposed=transposed)
 
     def glorot(self, bits: int) -> list[Tensor]:
         """Initial weights, which are public: int64."""

@@ -16,12 +16,13 @@ from typing_extensions import override
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.networks.decoupled import Perceptron
 from veilgraph.paradigms.sealed.networks.network import Suits
+from veilgraph.paradigms.sealed.plan import OwnData
 
 
 class Sign(Perceptron):
     """softmax(relu([X, P_i·X, P_i²·X, …, P^K·X]·W₁)·W₂)."""
 
-    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=4.0, weight_decay=2e-3)
+    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=2.0, weight_decay=5e-3)
     words: ClassVar[str] = (
         "A hidden layer of {hidden} on every holder's columns and their hops over its own edges, "
         "{own_hops} far, and pooled ones, {hops} far"
@@ -30,15 +31,11 @@ class Sign(Perceptron):
     @property
     @override
     def pooled_columns(self) -> int:
-        return self._all_columns // self._blocks if self.context.plan.hops else 0
+        return self.own_columns // self._blocks if self.context.plan.hops else 0
 
     @property
     @override
-    def row_columns(self) -> int:
-        return self._all_columns + self.pooled_columns
-
-    @property
-    def _all_columns(self) -> int:
+    def own_columns(self) -> int:
         return sum(self.context.sizes.columns.values())
 
     @property
@@ -56,19 +53,19 @@ class Sign(Perceptron):
         return [part[:, : part.shape[1] // self._blocks] for part in self.columns]
 
 
-def own_blocks(features: Tensor, edges: Tensor, hops: int, *, symmetric: bool) -> Tensor:
+def own_blocks(own: OwnData, hops: int, *, symmetric: bool) -> Tensor:
     """A holder's columns and their hops over its own edges, side by side: [N, (hops + 1)·F].
 
     Args:
-        features: float64 [N, F].
-        edges: int64 [2, E].
+        own: columns, edges and their weights.
         hops: how many.
         symmetric: the normalisation by the holder's own degrees.
     """
-    nodes, blocks = features.shape[0], [features]
-    degrees = 1.0 + torch.bincount(edges[1], minlength=nodes).to(torch.float64)
+    blocks, (sources, targets) = [own.features], own.edges
+    degrees = 1.0 + own.degrees(len(own.features))
     into, out = (degrees.rsqrt(), degrees.rsqrt()) if symmetric else (degrees.reciprocal(), torch.ones_like(degrees))
     for _ in range(hops):
         sent = blocks[-1] * out[:, None]
-        blocks.append(sent.index_add(0, edges[1], sent[edges[0]]) * into[:, None])
+        rows = sent[sources] if own.edge_weights is None else sent[sources] * own.edge_weights[:, None]
+        blocks.append(sent.index_add(0, targets, rows) * into[:, None])
     return torch.cat(blocks, 1)
