@@ -31,6 +31,9 @@ def plan_command(
     nodes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Nodes common to all holders.")] = None,
     training: Annotated[int | None, typer.Option(min=1, metavar="T", help="Training nodes.")] = None,
     classes: Annotated[int | None, typer.Option(min=2, metavar="C", help="Classes.")] = None,
+    validation: Annotated[
+        int | None, typer.Option(min=1, metavar="V", help="Validation nodes, of a job that judges its steps.")
+    ] = None,
     columns: Annotated[list[str] | None, typer.Option(metavar="NAME=F", help=f"Feature columns: {_EACH}.")] = None,
     edges: Annotated[list[str] | None, typer.Option(metavar="NAME=E", help=f"Directed edges: {_EACH}.")] = None,
 ) -> None:
@@ -39,7 +42,7 @@ def plan_command(
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
     from veilgraph.report.plan import costs_table  # noqa: PLC0415
 
-    given = nodes, training, classes, columns, edges
+    given = nodes, training, classes, validation, columns, edges
     if any(given):
         common, sizes = _given(settings, *given)
     else:
@@ -75,7 +78,8 @@ def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
         part, common = graph.common_part(), graph.common
         training = 0 if part.train_mask is None else int(part.train_mask.sum())
         classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
-        sizes[graph.party] = PartySizes(part.num_features, part.num_edges, training, classes)
+        validation = 0 if part.val_mask is None else int(part.val_mask.sum())
+        sizes[graph.party] = PartySizes(part.num_features, part.num_edges, training, classes, validation)
     return common, sizes
 
 
@@ -84,6 +88,7 @@ def _given(
     nodes: int | None,
     training: int | None,
     classes: int | None,
+    validation: int | None,
     columns: list[str] | None,
     edges: list[str] | None,
 ) -> tuple[int, dict[PartyId, PartySizes]]:
@@ -95,7 +100,7 @@ def _given(
     found = _numbers("--columns", columns, settings), _numbers("--edges", edges, settings)
     sizes = {}
     for holder in settings.data.names:
-        own = (training or 0, classes or 0) if holder == settings.data.label_party else (0, 0)
+        own = (training or 0, classes or 0, validation or 0) if holder == settings.data.label_party else ()
         sizes[holder] = PartySizes(found[0][holder], found[1][holder], *own)
     return nodes or 0, sizes
 

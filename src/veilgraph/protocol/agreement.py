@@ -71,6 +71,8 @@ class Hello(BaseModel):
     """Of the sender's graph, rounded up."""
     training: _Count = 0
     """Nodes that are trained on."""
+    validation: _Count = 0
+    """Nodes that a model is judged on, where others are to know how many."""
     classes: Annotated[int, Field(ge=0, le=2**32)] = 0
     """Of the labels, where several holders may have some."""
     feature_bits: Annotated[int, Field(ge=0, le=64)] = 0

@@ -17,12 +17,14 @@ class PartySizes:
         edges: directed ones.
         training: training nodes, at the label holder.
         classes: likewise.
+        validation: nodes that a model is judged on, likewise.
     """
 
     columns: int
     edges: int
     training: int = 0
     classes: int = 0
+    validation: int = 0
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,21 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: 
     assert torch.allclose(predicted, spelled_out(job, graphs, after).softmax(1), atol=ALMOST)
 
 
+def test_every_rate_begins_anew() -> None:
+    graphs = small_graphs()
+    judged: Settings = {"train": {"select_by": "accuracy", "learning_rate": None, "epochs": 6}}
+    several = small_job(2, network("mlp"), judged, {"train": {"learning_rates": [2, 0.375, 1]}})
+    for rate, before in ((2, 0), (0.375, 2), (1, 4)):
+        alone = small_job(2, network("mlp"), judged, {"train": {"learning_rate": rate}})
+        pairs = zip(
+            trained_twin(several, graphs, before + 2).weights, trained_twin(alone, graphs, 2).weights, strict=True
+        )
+        for one, other in pairs:
+            assert one.public is not None
+            assert other.public is not None
+            assert torch.allclose(one.public, other.public, atol=1e-6)
+
+
 def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
     graphs = small_graphs(directed=True)
     with pytest.raises(DataError, match=r"party 'A'.*one way.*model\.directed: true"):

@@ -18,7 +18,7 @@ from tests import nightly
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.programs import small_graphs, small_job, sum_of
 from tests.roles.federation import Settings
-from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.mpc.sealed.dealer import DealerMachine
@@ -31,6 +31,16 @@ from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 MLP: Settings = {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}}
 GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}
+JUDGED: Settings = {
+    "model": {"network": "linear"},
+    "train": {
+        "select_by": "accuracy",
+        "epochs": 8,
+        "evaluate_every": 1,
+        "learning_rate": None,
+        "learning_rates": [0.01, 0.75],
+    },
+}
 BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
 
 
@@ -67,7 +77,7 @@ def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
     return job.model_copy(update={"data": type(job.data)(parties=paths)})
 
 
-@pytest.fixture(scope="module", params=[MLP, GCN, BATCHES], ids=["mlp", "gcn", "batches"])
+@pytest.fixture(scope="module", params=[MLP, GCN, BATCHES, JUDGED], ids=["mlp", "gcn", "batches", "judged"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("whole")
     job = saved(folder / "data", small_job(2, request.param), small_graphs())
@@ -77,7 +87,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJob, TrainResult]) -> None:
     job, run = whole
-    twin = trained_twin(job, small_graphs())
+    twin = trained_twin(job, small_graphs(), run.summary["best_epoch"])
     for name, weight in weights(run.path).items():
         expected = twin.weights[int(name.removeprefix("weight."))]
         assert expected.public is not None
@@ -86,6 +96,43 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     assert predicted is not None
     assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
     assert "loss" not in run.metrics[-1]
+
+
+def test_of_a_step_the_label_holder_learns_how_many_validation_nodes_are_right(tmp_path: Path) -> None:
+    """To one node: that of two equal logits counts as right."""
+    job, graphs = small_job(2, JUDGED), small_graphs(nodes=40, training=9)
+    run = train(saved(tmp_path / "data", job, graphs), tmp_path / "run")
+    assert graphs[0].labels is not None
+    assert graphs[0].val_mask is not None
+    judged = graphs[0].val_mask
+    for epoch, record in enumerate(run.metrics, 1):
+        classes = trained_twin(job, graphs, epoch).predict()
+        assert classes is not None
+        right = (classes[:, 0] == graphs[0].labels)[judged].double().mean()
+        assert abs(record["val_accuracy"] - float(right)) <= 1.01 / int(judged.sum())
+        assert record.keys() == {"epoch", "step_seconds", "val_accuracy"}
+    best = max(record["val_accuracy"] for record in run.metrics)
+    assert run.summary["best_epoch"] == next(r["epoch"] for r in run.metrics if r["val_accuracy"] == best)
+
+
+def test_training_stops_where_patience_ends(tmp_path: Path) -> None:
+    """Weights that hardly move have as many nodes right at every step: the second evaluation is the last."""
+    slow = {"select_by": "accuracy", "learning_rate": 2.0**-8, "momentum": 0.0, "patience": 1, "evaluate_every": 2}
+    job = saved(tmp_path / "data", small_job(2, {"train": {**slow, "epochs": 40}}), small_graphs())
+    run = train(job, tmp_path / "run")
+    assert [len(run.metrics), run.summary["best_epoch"]] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("train_settings", "said"),
+    [
+        ({"learning_rates": [1, 2]}, "leave learning_rate and patience out and set select_by to accuracy"),
+        ({"learning_rates": [1, 2], "select_by": "accuracy", "epochs": 7}, "take a multiple of their number"),
+    ],
+)
+def test_rates_that_cannot_be_tried_are_refused(train_settings: Settings, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small_job(2, {"train": {"learning_rate": None, **train_settings}})
 
 
 def test_every_message_of_a_run_has_a_row(whole: tuple[SealedJob, TrainResult]) -> None:

@@ -233,8 +233,8 @@ class HolderMachine(Machine):
             counts, own_weights = whole.numpy(), placement.weights_of(steps, edges, whole, 1 << weight_bits)[:, None]
             (mask,) = self._stream.draw([((slots, 1), torch.int64)])
             masked_weights = placement.taken(own_weights, placement.inverse(turn)) - mask
-        relative = [*parts, *([] if masked_weights is None else [masked_weights[:, 0]])]
-        broadcast(self._link, self._others, tag, torch.cat(relative))
+        told = [*parts, *([] if masked_weights is None else [masked_weights[:, 0]])]
+        broadcast(self._link, self._others, tag, torch.cat(told))
         adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(nodes, nodes))
         own = OwnEdges(steps, turn, adjacency, own_weights)
         return HeldGraph(owner, nodes, slots, weight_bits, *parts, masked_weights, own)

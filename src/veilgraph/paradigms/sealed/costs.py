@@ -19,12 +19,13 @@ _HELD = 9
 _STEPS = "steps"
 
 
-def costs_of(context: Context, steps: int) -> Costs:
+def costs_of(context: Context, steps: int, evaluate_every: int | None = None) -> Costs:
     """Of a training and the inference behind it.
 
     Args:
         context: without data.
         steps: of the training.
+        evaluate_every: steps between evaluations; None: there are none.
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
@@ -33,10 +34,12 @@ def costs_of(context: Context, steps: int) -> Costs:
     program.begin()
     for step in range(steps):
         program.step(step)
+        if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
+            program.score(step + 1)
     program.predict()
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in machine.costs.items():
-        name = _STEPS if place.startswith("step ") else place or "seeds"
+        name = {"step": _STEPS, "score": "evaluations"}.get(place.split(" ")[0], place or "seeds")
         rounds[name] += cost.rounds
         sent.setdefault(name, Counter()).update(cost.sent)
     parties = (*sizes.columns, SERVER)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
@@ -47,6 +48,11 @@ class Sealed(Paradigm[SealedJob]):
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
         label_holder, plan = sizes[job.data.label_party], plan_of(job)
+        if job.evaluates and not label_holder.validation:
+            raise ConfigError(
+                f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "
+                "--validation"
+            )
         context = Context(
             Sizes(
                 nodes,
@@ -55,12 +61,13 @@ class Sealed(Paradigm[SealedJob]):
                 {holder: (1 + plan.own_hops) * own.columns for holder, own in sizes.items()},
                 {holder: slots_of(job.model, own.edges) for holder, own in sizes.items()},
                 job.model.max_degree,
+                label_holder.validation,
             ),
             plan,
             job.data.label_party,
             {},
         )
-        return costs_of(context, job.train.epochs)
+        return costs_of(context, job.train.epochs, job.train.evaluate_every if job.evaluates else None)
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -68,13 +75,16 @@ class Sealed(Paradigm[SealedJob]):
             return fields
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
         if party == job.data.label_party:
-            fields |= {"classes": (2, MAX_CLASSES), "training": (1, MAX_NODES)}
+            judged = (1, MAX_NODES) if job.evaluates else (0, 0)
+            fields |= {"classes": (2, MAX_CLASSES), "training": (1, MAX_NODES), "validation": judged}
         return fields
 
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
         nodes = max(hello.nodes for hello in hellos.values())
-        columns = sum(hello.features for hello in hellos.values())
-        training, classes = hellos[job.data.label_party].training, hellos[job.data.label_party].classes
+        relations = len(job.data.names) if job.model.relations == "each" else 1
+        columns = relations * sum(hello.features for hello in hellos.values())
+        training = max(hello.training for hello in hellos.values())
+        classes = max(hello.classes for hello in hellos.values())
         width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
         return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 

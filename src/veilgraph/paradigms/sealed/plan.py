@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Literal
 
@@ -20,6 +20,7 @@ class Sizes:
     Attributes:
         nodes: N.
         training: T.
+        validation: V; 0 where no model is judged.
         classes: C.
         columns: holder → number of the columns that it puts in, in the job's order.
         edges: holder → padded number of its directed edges.
@@ -32,6 +33,7 @@ class Sizes:
     columns: Mapping[PartyId, int]
     edges: Mapping[PartyId, int]
     max_degree: int
+    validation: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class OwnData:
         rows: training nodes, at the label holder.
         labels: their classes, likewise.
         weights: of the rows in the loss, likewise; None: all alike.
+        judged: validation nodes, likewise.
+        judged_labels: their classes.
     """
 
     features: Tensor
@@ -53,6 +57,8 @@ class OwnData:
     rows: Tensor | None = None
     labels: Tensor | None = None
     weights: Tensor | None = None
+    judged: Tensor | None = None
+    judged_labels: Tensor | None = None
 
     def degrees(self, nodes: int) -> Tensor:
         """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
@@ -62,7 +68,8 @@ class OwnData:
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
         found = sha256()
-        for part in (self.features, self.edges, self.edge_weights, self.rows, self.labels, self.weights):
+        for field in fields(self):
+            part = getattr(self, field.name)
             if part is not None:
                 found.update(str(tuple(part.shape)).encode())
                 found.update(part.contiguous().numpy().tobytes())
@@ -83,7 +90,9 @@ class Plan:
         each: whether every holder's edges are a relation of their own, normalised by themselves, and not all pooled.
         own_hops: of the holders over their own edges, in plaintext, whose blocks lie side by side in their columns.
         hidden: width of the hidden layer.
-        learning_rate: a whole number, and how often it is halved.
+        learning_rates: whole numbers, tried one after the other, each from the beginning.
+        halvings: how often each of them is halved.
+        steps: in all.
         momentum: of the velocity.
         weight_decay: of L2.
         batch: rows of a step; None: all.
@@ -101,7 +110,9 @@ class Plan:
     each: bool
     own_hops: int
     hidden: int
-    learning_rate: tuple[int, int]
+    learning_rates: tuple[int, ...]
+    halvings: int
+    steps: int
     momentum: float
     weight_decay: float
     batch: int | None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.mpc.sealed.functions import BITS, largest_place, softmax, times
+from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.networks import NETWORKS
@@ -33,15 +34,22 @@ class SealedProgram:
         self._machine, self._context = machine, context
         self._network = NETWORKS[context.plan.network](machine, context)
         self.shapes = self._network.shapes
-        initial = self._network.initial(self.weight_bits)
-        self.weights: list[Wire] = [machine.constant(weight, self.weight_bits) for weight in initial]
-        self.velocities: list[Wire | None] = [None] * len(self.weights)
+        self.weights: list[Wire] = []
+        self.velocities: list[Wire | None] = []
+        self._begin_anew()
+        self._judged: Wire | None = None
         self._targets: tuple[Wire, Wire | None] | None = None
 
     @property
     def weight_bits(self) -> int:
         """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
-        return WEIGHT_BITS + self._context.plan.learning_rate[1]
+        return WEIGHT_BITS + self._context.plan.halvings
+
+    def _begin_anew(self) -> None:
+        """The weights as they are before the first step."""
+        initial = self._network.initial(self.weight_bits)
+        self.weights = [self._machine.constant(weight, self.weight_bits) for weight in initial]
+        self.velocities = [None] * len(self.weights)
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
@@ -113,6 +121,8 @@ class SealedProgram:
         if self._targets is None:
             self._targets = self._enter_targets()
         machine.at(f"step {number}")
+        if number % self._steps_of_a_rate == 0:
+            self._begin_anew()
         wanted = self._wanted(number)
         targets, row_weights = self._targets
         passed = self._network.forward(self.weights, wanted)
@@ -121,8 +131,13 @@ class SealedProgram:
             error = times(machine, error, row_weights[wanted])
         rows = error.shape[0]
         bits = min(_RATE_BITS + rows.bit_length(), _MOST_RATE_BITS)
+        rate = self._context.plan.learning_rates[number // self._steps_of_a_rate]
         for place, gradient in enumerate(self._network.backward(self.weights, passed, error)):
-            self._update(place, gradient.scaled(1 / rows, bits))
+            self._update(place, gradient.scaled(1 / rows, bits), rate)
+
+    @property
+    def _steps_of_a_rate(self) -> int:
+        return self._context.plan.steps // len(self._context.plan.learning_rates)
 
     def _wanted(self, number: int) -> slice:
         """The training rows of a step; their order is a secret of the label holder's."""
@@ -131,7 +146,7 @@ class SealedProgram:
         start = min(number * rows % total, total - rows)
         return slice(start, start + rows)
 
-    def _update(self, place: int, gradient: Summands) -> None:
+    def _update(self, place: int, gradient: Summands, rate: int) -> None:
         """SGD: v ← μ·v + gradient + decay·W, opened; W ← W − rate·v, which is linear."""
         machine, plan = self._machine, self._context.plan
         velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
@@ -142,8 +157,31 @@ class SealedProgram:
             gradient = gradient + decayed
         velocity = machine.open(gradient, bits - WEIGHT_BITS)
         self.velocities[place] = velocity
-        whole, halvings = plan.learning_rate
-        self.weights[place] = weight - velocity.halved(halvings).times(whole)
+        self.weights[place] = weight - velocity.halved(plan.halvings).times(rate)
+
+    def score(self, number: int) -> Tensor | None:
+        """How many validation nodes are classified rightly, [1, 1] at the label holder; None at all others.
+
+        A node is right where no logit is above that of its class. Nothing else is opened: neither which nodes these
+        are, nor which of them are right, nor what the others are taken for.
+
+        Args:
+            number: counts all steps of the job from 1.
+        """
+        machine, context = self._machine, self._context
+        sizes, owner = context.sizes, context.label_party
+        self._network.normalise()
+        machine.at(f"score {number}")
+        if self._judged is None:
+            labels = context.of(owner, "judged_labels")
+            classes = None if labels is None else one_hot(labels, sizes.classes).to(torch.int64)
+            self._judged = machine.put(owner, classes, (sizes.validation, sizes.classes), 0)
+        logits = self._network.predict(self.weights)
+        logits = machine.open(machine.pick(owner, context.of(owner, "judged"), sizes.validation, logits))
+        own = machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
+        right = ~machine.negative(machine.open(own) - largest(machine, logits))
+        count = machine.value(right).map(lambda part: part.sum(0, keepdim=True))
+        return machine.reveal(machine.open(count), owner)
 
     def predict(self) -> Tensor | None:
         """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Plan, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rate, sealed
+from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates, sealed
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start
@@ -48,6 +49,7 @@ def _passed(epoch: int) -> Tag:
 def plan_of(job: SealedJob) -> Plan:
     """What a job has all parties compute."""
     model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
+    rates, halvings = exact_rates(train.learning_rates or [train.learning_rate or suits.learning_rate])
     return Plan(
         network=model.network,
         hops=suits.hops if model.hops is None else model.hops,
@@ -58,7 +60,9 @@ def plan_of(job: SealedJob) -> Plan:
         each=model.relations == "each",
         own_hops=model.own_hops if model.network == "sign" else 0,
         hidden=model.hidden,
-        learning_rate=exact_rate(train.learning_rate or suits.learning_rate),
+        learning_rates=rates,
+        halvings=halvings,
+        steps=train.epochs,
         momentum=train.momentum,
         weight_decay=suits.weight_decay if train.weight_decay is None else train.weight_decay,
         batch=train.batch_size,
@@ -137,7 +141,17 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
     weights = None
     if job.train.class_weights == "balanced":
         weights = balanced_weights(labels, classes)[labels]
-    return replace(own, rows=rows, labels=labels, weights=weights)
+    own = replace(own, rows=rows, labels=labels, weights=weights)
+    if job.train.select_by == "last":
+        return own
+    assert graph.val_mask is not None
+    judged = graph.val_mask.nonzero()[:, 0]
+    if not judged.numel():
+        raise DataError(
+            f"party {graph.party!r}: train.select_by=accuracy counts common validation nodes, and there are none; mark "
+            "some, or set it to last"
+        )
+    return replace(own, judged=judged, judged_labels=graph.labels[judged])
 
 
 def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
@@ -145,6 +159,14 @@ def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
     counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights
     there, back = (torch.cat([ends.to(torch.float64), counts[None]]).numpy() for ends in (edges, edges.flip(0)))
     return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
+
+
+class Counted(Scores):
+    """Of a step, of which the label holder knows but how many validation nodes are right."""
+
+    @override
+    def record(self) -> dict[str, float | None]:
+        return {"val_accuracy": self.val_accuracy}
 
 
 class SealedRole(Role):
@@ -156,6 +178,7 @@ class SealedRole(Role):
         self._program: SealedProgram | None = None
         self._entered = self._begun = False
         self._first: int | None = None
+        self._last = 0
         self._saved: dict[str, Tensor] | None = None
         self._goes_on = False
 
@@ -188,6 +211,7 @@ class SealedRole(Role):
             {holder: hellos[holder].features for holder in session.holders},
             {holder: hellos[holder].edges for holder in session.holders},
             self._job.model.max_degree,
+            hellos[label_party].validation,
         )
         self._program = SealedProgram(self.machine(), Context(sizes, plan_of(self._job), label_party, self.data()))
         return start
@@ -207,6 +231,9 @@ class SealedRole(Role):
         if self._saved is not None:
             self.program.restore(self._saved, training=self._goes_on)
             self._saved, self._begun = None, self._begun or self._goes_on
+        if epoch is None and self._learns:
+            self.judge(self.program.score(self._last))
+            return
         if epoch is None:
             self.catch_up(None)
             self.learn(self.program.predict())
@@ -217,9 +244,13 @@ class SealedRole(Role):
             self.program.begin()
             self._begun = True
         self.program.step(epoch - 1)
+        self._last = epoch
 
     def learn(self, found: Tensor | None) -> None:
         """What is told of every node, at the label holder."""
+
+    def judge(self, found: Tensor | None) -> None:
+        """How many validation nodes are right, at the label holder."""
 
     def catch_up(self, epoch: int | None) -> None:
         """Before an epoch, None: after the last. A dealer that runs ahead keeps a checkpoint that all holders have."""
@@ -353,7 +384,8 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def hello(self) -> Hello:
         assert self._own.rows is not None
-        stated = {"training": self._own.rows.numel(), "classes": self._objective.classes}
+        judged = 0 if self._own.judged is None else self._own.judged.numel()
+        stated = {"training": self._own.rows.numel(), "validation": judged, "classes": self._objective.classes}
         return super().hello().model_copy(update=stated)
 
     @override
@@ -366,7 +398,15 @@ class SealedLabelHolder(SealedHolder, Judge):
         self.logits = _SURE * nn.functional.one_hot(classes, self._objective.classes).to(torch.float64)
 
     @override
+    def judge(self, found: Tensor | None) -> None:
+        assert found is not None
+        assert self._own.judged is not None
+        self._right = int(found) / self._own.judged.numel()
+
+    @override
     def scores(self, *, everything: bool = False) -> Scores:
-        """Of classes alone no ranking can be made."""
+        """While training the one number that is known; of classes alone no ranking can be made."""
+        if self._learns:
+            return Counted(math.nan, 0.0, math.nan, self._right, None)
         found = super().scores(everything=everything)
         return found if self._job.output == "probabilities" else replace(found, val_auc=None, test_auc=None)

@@ -8,7 +8,20 @@ from typing import Final
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.revelations import Told
-from veilgraph.protocol.rows import ALIGNMENT_ROWS, COMMON_ROWS, FROM_SERVER, TO_HOLDER, TO_SERVER, Ends, Fact, Row
+from veilgraph.protocol.rows import (
+    ALIGNMENT_ROWS,
+    COMMON_ROWS,
+    FROM_SERVER,
+    JUDGED,
+    LABELLED_TO_HOLDER,
+    LABELLED_TO_SERVER,
+    TO_HOLDER,
+    TO_SERVER,
+    Ends,
+    Fact,
+    Row,
+    judgement,
+)
 
 
 def _others(job: SealedJob) -> Sequence[PartyId]:
@@ -29,12 +42,20 @@ PROBABILITIES: Final = Told[SealedJob](
     lambda job: f"output={job.output}",
     _others,
 )
+SCORES: Final = Told[SealedJob](
+    "sealed-scores",
+    "The label holder learns at every evaluation how many validation nodes the network classifies rightly, which "
+    "depends on all holders' features and edges, and all parties whether that was the best so far.",
+    lambda job: f"train.select_by={job.train.select_by}",
+    _others,
+)
 CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
 TO_LABEL_HOLDER: Final = Ends[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
 
+_COUNT: Final = "Opens one number to the receiver at every evaluation: the mask is of that one value."
 _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
 _PLACES: Final = "Uniform: what hides the order is known to the sender and the dealer, who must not get this message."
@@ -75,4 +96,15 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         (PREDICTIONS, PROBABILITIES),
         (WITH_PROBABILITIES,),
     ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "shares of the mask of how many validation nodes are right",
+        "share",
+        _COUNT,
+        (SCORES,),
+        (JUDGED,),
+    ),
+    judgement(LABELLED_TO_HOLDER),
+    judgement(LABELLED_TO_SERVER),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
@@ -69,27 +70,60 @@ class SealedModelSettings(Settings):
 class SealedTrainSettings(TrainSettings):
     """Training: SGD with momentum, an epoch being one step over all training rows, or over ``batch_size`` of them."""
 
-    epochs: int = Field(50, ge=1, description="steps; a fixed number, for nobody learns how well they do")
+    epochs: int = Field(50, ge=1, description="steps, those with all learning rates together")
     learning_rate: float | None = Field(  # type: ignore[assignment]
         None, gt=0, le=2**16, description="rounded to a whole number over a power of two; null: what suits the network"
+    )
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=2**16)], ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="several that are tried one after the other from the same beginning, each in as many of the "
+        "epochs; with select_by: accuracy, in place of learning_rate",
     )
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float | None = Field(  # type: ignore[assignment]
         None, ge=0, le=1, description="of L2; null: what suits the network"
     )
-    patience: None = Field(None, description="nobody judges a step")
-    select_by: Literal["last"] = Field("last", description="the last step is taken")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="with select_by: accuracy: evaluations without a better one before stopping; null: never",
+    )
+    select_by: Literal["last", "accuracy"] = Field(
+        "last",
+        description="last: the last step is taken, and nobody learns how any did; accuracy: the one with most "
+        "validation nodes right, of which the label holder learns the number at every evaluation and nothing else, and "
+        "the others whether it was the best so far",
+    )
+    evaluate_every: int = Field(5, ge=1, description="steps between evaluations")
     batch_size: int | None = Field(None, ge=1, description="training rows of a step, in a secret order; null: all")
     refresh_every: None = None
 
+    @model_validator(mode="after")
+    def _check_rates(self) -> Self:
+        if self.learning_rates is None:
+            return self
+        if self.learning_rate is not None or self.select_by == "last" or self.patience is not None:
+            raise ValueError(
+                "learning_rates are tried one after the other, and the best step of all is taken: leave learning_rate "
+                "and patience out and set select_by to accuracy"
+            )
+        if self.epochs % len(self.learning_rates):
+            raise ValueError(
+                f"epochs={self.epochs} are the steps with all {len(self.learning_rates)} learning_rates together: take "
+                "a multiple of their number"
+            )
+        return self
 
-def exact_rate(rate: float) -> tuple[int, int]:
-    """A learning rate as a whole number n and k with n/2^k next to it, k as small as one part in 100 allows."""
+
+def exact_rates(rates: Sequence[float]) -> tuple[tuple[int, ...], int]:
+    """Learning rates as whole numbers n and one k with n/2^k next to each, k as small as one part in 100 allows."""
     for halvings in range(_MOST_HALVINGS + 1):
-        whole = round(rate * 2**halvings)
-        if abs(whole / 2**halvings - rate) <= rate / 100:
+        whole = [round(rate * 2**halvings) for rate in rates]
+        if all(abs(one / 2**halvings - rate) <= rate / 100 for one, rate in zip(whole, rates, strict=True)):
             break
-    return max(1, whole), halvings
+    return tuple(max(1, one) for one in whole), halvings
 
 
 class SealedJob(JobSettings):
@@ -108,7 +142,7 @@ class SealedJob(JobSettings):
 
     @property
     def evaluates(self) -> bool:
-        return False
+        return self.train.select_by != "last"
 
 
 def sealed(job: JobSettings) -> SealedJob:

@@ -36,16 +36,17 @@ def together(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Context, dic
         {party: one.features.shape[1] for party, one in data.items()},
         {party: slots_of(job.model, one.edges.shape[1]) for party, one in data.items()},
         job.model.max_degree,
+        0 if own.judged is None else own.judged.numel(),
     )
     return Context(sizes, plan_of(job), label_party, data), data
 
 
-def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
-    """After all steps."""
+def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
+    """After so many steps; None: all."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
-    for number in range(job.train.epochs):
+    for number in range(steps or job.train.epochs):
         program.step(number)
     return program
