@@ -90,7 +90,7 @@ def test_a_decoded_tensor_is_writable_and_its_own() -> None:
         ({"kind": 0}, About(code="kind", value=0)),
         ({"kind": max(Kind) + 1}, About(code="kind", value=max(Kind) + 1)),
         ({"dtype": 0}, About(code="dtype", value=0)),
-        ({"dtype": 6}, About(code="dtype", value=6)),
+        ({"dtype": 7}, About(code="dtype", value=7)),
         ({"ndim": 5}, About(code="dimensions", value=5)),
         ({"ndim": 1}, About(code="dims")),
         ({"dims": (2, 4, 0, 0)}, About(code="data-size", value=48)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
@@ -210,11 +210,11 @@ ALIGNMENT_ROWS: Final[tuple[Row[JobSettings], ...]] = (
 # fmt: on
 
 
-def judgement(ends: Ends[JobSettings]) -> Row[JobSettings]:
-    """What the label holder tells of the validation scores."""
+def judgement(ends: Ends[JobSettings], when: Fact[Any] = JUDGED) -> Row[Any]:
+    """What the label holder tells of the validation scores, where it has any."""
     why = "In the clear: tells whether the validation scores rose, not by how much."
     form = Form("epoch, 0", "bool [2]: best so far, stop", "every evaluation but the last inference")
-    return Row(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(JUDGED,), forms=(form,))
+    return Row(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(when,), forms=(form,))
 
 
 def released_features(told: Told[J_contra], *when: Fact[J_contra]) -> Row[J_contra]:

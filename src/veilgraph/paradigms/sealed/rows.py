@@ -12,7 +12,6 @@ from veilgraph.protocol.rows import (
     ALIGNMENT_ROWS,
     COMMON_ROWS,
     FROM_SERVER,
-    JUDGED,
     LABELLED_TO_HOLDER,
     LABELLED_TO_SERVER,
     TO_HOLDER,
@@ -51,6 +50,7 @@ SCORES: Final = Told[SealedJob](
     _others,
 )
 CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
+SCORED: Final = Fact[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
 WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
 TO_LABEL_HOLDER: Final = Ends[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -59,7 +59,7 @@ TO_LABEL_HOLDER: Final = Ends[SealedJob](
 _COUNT: Final = "Opens one number to the receiver at every evaluation: the mask is of that one value."
 _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
-_PLACES: Final = "Uniform: what hides the order is known to the sender and the dealer, who must not get this message."
+_PLACES: Final = "Uniform for the receiver: the random order that hides it is known to the sender and the dealer."
 _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
@@ -149,9 +149,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         "share",
         _COUNT,
         (SCORES,),
-        (JUDGED,),
+        (SCORED,),
         forms=(Form("k, 0", "int64 [1, 1]", "evaluation"),),
     ),
-    judgement(LABELLED_TO_HOLDER),
-    judgement(LABELLED_TO_SERVER),
+    judgement(LABELLED_TO_HOLDER, SCORED),
+    judgement(LABELLED_TO_SERVER, SCORED),
 )
