@@ -293,6 +293,8 @@ class HolderMachine(Machine):
             return Summands(-placement.taken(self._stream.draw([(wire.shape, dtype)])[0], relative), wire.bits)
         if rows is None:
             raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
+        if tuple(rows.shape) != (count,) or rows.unique().numel() < count:
+            raise ConfigError(f"{owner} chooses rows {list(rows.shape)}: give {count} different ones, as all know")
         random = placement.shuffled(self._stream.draw([((wire.shape[0],), torch.int64)])[0])
         relative = placement.before(rows, random)
         broadcast(self._link, self._others, tag, relative)
