@@ -72,7 +72,11 @@ class Machine(ABC):
         self.holders, self.party = tuple(holders), party
 
     def at(self, place: str) -> None:  # noqa: B027 - only the dealer's rounding depends on it
-        """Says where in the job the program is: a session that is gone on with rounds as it would have."""
+        """Says where in the job the program is: a session that is gone on with rounds as it would have.
+
+        Args:
+            place: of one computation of the job on one set of data; a session says each once.
+        """
 
     @abstractmethod
     def share(self, wire: Wire) -> Tensor:
