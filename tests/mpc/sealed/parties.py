@@ -5,31 +5,56 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from veilgraph.core.types import SERVER, PartyId
+import torch
+from torch import Tensor
+
+from veilgraph.core.randomness import SecretSource
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.wire import Wire
 
 Program = Callable[[Machine], object]
 NAMES = ("A", "B", "C", "D", "E", "F")
+TWIN = ""
+Value = TypeVar("Value")
 
 
-def run(program: Program, holders: int = 2, links: dict[PartyId, RecordedLink] | None = None) -> dict[PartyId, object]:
-    """What the program gives each party, the dealer and the twin ("") included."""
+def run(
+    program: Program,
+    holders: int = 2,
+    links: dict[PartyId, RecordedLink] | None = None,
+    *,
+    secrets: SecretSource = os.urandom,
+    wrapped: Callable[[Link], Link] = lambda link: link,
+    keeps: bool = False,
+) -> dict[PartyId, object]:
+    """What the program gives each party, the dealer and the twin ("") included.
+
+    Args:
+        program: that all run.
+        holders: how many.
+        links: gets every party's.
+        secrets: of the dealer; all that is random comes of them.
+        wrapped: what the recorded links are put on.
+        keeps: whether they keep transcripts.
+    """
     names: Sequence[PartyId] = NAMES[:holders]
     hub = MemoryHub([*names, SERVER], 60)
 
     def one(party: PartyId) -> object:
-        link = RecordedLink(hub.link(party))
+        link = RecordedLink(wrapped(hub.link(party)), keep_transcript=keeps)
         if links is not None:
             links[party] = link
         try:
             if party == SERVER:
-                return program(DealerMachine(link, names, os.urandom))
+                return program(DealerMachine(link, names, secrets))
             return program(HolderMachine(link, names))
         except BaseException as error:
             hub.fail(party, error)
@@ -42,4 +67,26 @@ def run(program: Program, holders: int = 2, links: dict[PartyId, RecordedLink] |
             if error is not None and type(error).__name__ != "PeerFailed":
                 raise error
         found = {party: future.result() for party, future in futures.items()}
-    return {**found, "": program(PlainMachine(names))}
+    return {**found, TWIN: program(PlainMachine(names))}
+
+
+def of(machine: Machine, owner: PartyId, value: Value) -> Value | None:
+    """What one holder, and the twin, knows."""
+    return value if machine.party in (owner, TWIN) else None
+
+
+def wire(results: dict[PartyId, object], party: PartyId = "A") -> Wire:
+    """The wire that a program gave a party."""
+    found = results[party]
+    assert isinstance(found, Wire)
+    return found
+
+
+def secret(results: dict[PartyId, object]) -> Tensor:
+    """The whole number that a wire of the program is, as a number with a sign: int64."""
+    holders = [name for name in results if name not in (SERVER, TWIN)]
+    public = wire(results).public
+    assert public is not None
+    masks = [wire(results, holder).mask for holder in holders]
+    assert torch.equal(wire(results, SERVER).mask, sum(masks[1:], start=masks[0])), "the dealer has other masks"
+    return (public - sum(masks[1:], start=masks[0])).to(torch.int64)

@@ -77,7 +77,7 @@ class Expansion:
 
 
 def levels(width: int) -> list[Level]:
-    """Those of the comparison of numbers of 32 or 64 bits."""
+    """Those of the comparison of numbers of 64 bits, or of another power of four."""
     plan, groups = list[Level](), width
     while groups > 1:
         groups = -(-groups // ARITY)

@@ -19,6 +19,8 @@ _CUBED_BITS: Final = 20
 _CUBINGS: Final = 5
 """e^z ≈ (1 + z/3^k)^(3^k)."""
 _QUARTER_BITS: Final = 30
+LARGEST_DIVISOR: Final = 512
+"""Of ``reciprocal``; its first guesses have too few bits for larger ones."""
 _LINE: Final = (1.127, 0.158)
 """1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
 _ROOT_STEPS: Final = 3
@@ -81,9 +83,14 @@ def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
     """1/s for 1 ≤ s ≤ ``most``, with ``BITS``, by Newton's iteration. Ten rounds, more for large ranges.
 
     It begins with the line a − b·s whose largest error of s·(a − b·s) on that range is the smallest.
+
+    Raises:
+        ValueError: ``most`` is above ``LARGEST_DIVISOR``.
     """
+    if most > LARGEST_DIVISOR:
+        raise ValueError(f"most={most} must be at most {LARGEST_DIVISOR}: scale what is divided by")
     spread = most * most + 6 * most + 1
-    line = wire.scaled(-8 / spread, BITS)
+    line = wire.scaled(-8 / spread, FINE_BITS)
     guess = machine.open(machine.split(line), line.bits - BITS).plus(8 * (most + 1) / spread)
     error, steps = (most - 1) ** 2 / spread, 0
     while error ** (2**steps) > 2.0**-BITS:

@@ -14,6 +14,7 @@ from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.sealed import words
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.plan import Context, Sizes
@@ -25,7 +26,7 @@ from veilgraph.protocol.aligning import align
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
 
@@ -76,7 +77,7 @@ class Sealed(Paradigm[SealedJob]):
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
         if party == job.data.label_party:
             judged = (1, MAX_NODES) if job.evaluates else (0, 0)
-            fields |= {"classes": (2, MAX_CLASSES), "training": (1, MAX_NODES), "validation": judged}
+            fields |= {"classes": (2, LARGEST_DIVISOR), "training": (1, MAX_NODES), "validation": judged}
         return fields
 
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:
