@@ -1,0 +1,283 @@
+"""Every operation of a machine and every function against the twin, for random shapes, graphs and numbers of holders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.mpc.sealed.parties import NAMES, TWIN, of, run, secret, wire
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER
+from veilgraph.mpc.ring import matmul, transposed_matmul
+from veilgraph.mpc.sealed import functions, machine
+from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined
+
+HOLDERS = st.integers(2, 6)
+SIZE = st.integers(1, 5)
+SEED = st.integers(0, 2**32)
+few = settings(max_examples=12)
+UNIT = 2.0**-BITS
+
+
+def whole(seed: int, *shape: int, bits: int = BITS, most: float = 8.0) -> Tensor:
+    """Numbers that are exact with so many fractional bits."""
+    numbers = torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return ((2 * numbers - 1) * most * 2.0**bits).round() * 2.0**-bits
+
+
+def agree(program: Any, holders: int, units: float = 0.0, unit: float = UNIT) -> None:
+    """The program gives a wire, which is that of the twin up to so many units."""
+    results = run(program, holders)
+    expected, found = wire(results, TWIN), wire(results)
+    assert found.bits == expected.bits
+    assert found.shape == expected.shape == wire(results, SERVER).shape
+    assert {wire(results, name).bits for name in NAMES[:holders]} == {found.bits}
+    assert expected.public is not None
+    error = (secret(results).to(torch.float64) * 2.0**-found.bits - expected.public).abs()
+    assert error.max() <= units * unit
+
+
+@few
+@given(HOLDERS, SIZE, SIZE, SEED, st.data())
+def test_linear_functions(holders: int, rows: int, columns: int, seed: int, data: st.DataObject) -> None:
+    first, second = (data.draw(st.sampled_from(NAMES[:holders])) for _ in range(2))
+    x, y = whole(seed, rows, columns), whole(seed + 1, rows, columns)
+
+    def program(machine: Machine) -> Wire:
+        one = machine.put(first, of(machine, first, x), (rows, columns), BITS)
+        two = machine.put(second, of(machine, second, y), (rows, columns), BITS)
+        both = (one + two.times(3) - (-one)).plus(1.25)
+        both = joined([both, both.map(lambda part: part.flip(0)), two], 0)
+        both = joined([both, both[:, :1]], 1).T
+        return joined([both, both.sum(0)]).halved(2).scaled(-0.75, 4)
+
+    agree(program, holders)
+
+
+@few
+@given(HOLDERS, SIZE, SEED)
+def test_a_constant_and_summands_of_all_or_of_one(holders: int, size: int, seed: int) -> None:
+    own = {name: whole(seed + place, size) for place, name in enumerate(NAMES[:holders])}
+    last = NAMES[holders - 1]
+
+    def program(machine: Machine) -> Wire:
+        values = sum(own.values()) if machine.party == TWIN else own.get(machine.party)
+        everybodys = machine.summands(values, (size,), BITS)
+        lasts = machine.summands(own[last] if machine.party in (last, TWIN) else None, (size,), BITS, of=last)
+        constant = machine.constant(torch.arange(size) << BITS, BITS)
+        return machine.open(everybodys + lasts.times(2) - (-machine.split(constant))[:size])
+
+    agree(program, holders)
+
+
+@few
+@given(HOLDERS, SIZE, SEED, st.sampled_from([32, 64]))
+def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, ring: Any) -> None:
+    x = whole(seed, size)
+
+    def program(machine: Machine) -> tuple[Wire, Tensor]:
+        put = machine.put("B", of(machine, "B", x), (size,), BITS)
+        kept = machine.open(machine.split(put), 0, ring)
+        return kept, machine.share(kept)
+
+    found: Any = run(program, holders)
+    shares = [found[name][1] for name in (*NAMES[:holders], SERVER)]
+    assert torch.equal(sum(shares[1:], start=shares[0]).to(torch.float64) * UNIT, x)
+
+
+@few
+@given(HOLDERS, SIZE, SIZE, SIZE, SEED, st.data())
+def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, data: st.DataObject) -> None:
+    owners = [data.draw(st.sampled_from([None, *NAMES[:holders]])) for _ in range(2)]
+    kind = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
+    shapes = {
+        torch.mul: ((rows, columns), data.draw(st.sampled_from([(rows, columns), (rows, 1), (1, columns)]))),
+        matmul: ((rows, inner), (inner, columns)),
+        transposed_matmul: ((inner, rows), (inner, columns)),
+    }[kind]
+    values = [whole(seed + place, *shape, bits=8) for place, shape in enumerate(shapes)]
+
+    def program(machine: Machine) -> Wire:
+        wires = []
+        for owner, value in zip(owners, values, strict=True):
+            put = machine.put(owner or "A", of(machine, owner or "A", value), value.shape, 8)
+            wires.append(put if owner else machine.open(machine.split(put)))
+        return machine.open(machine.product(kind, *wires))
+
+    agree(program, holders)
+
+
+@few
+@given(HOLDERS, SIZE, SEED, st.sampled_from(["aaa", "aab", "aba", "baa", "abc"]))
+def test_a_product_of_three(holders: int, size: int, seed: int, which: str) -> None:
+    values = {name: whole(seed + place, size, bits=8) for place, name in enumerate("abc")}
+
+    def program(machine: Machine) -> Wire:
+        wires = {name: machine.put("B", of(machine, "B", value), (size,), 8) for name, value in values.items()}
+        wires["c"] = machine.open(machine.split(wires["c"]))
+        return machine.open(machine.triple(*(wires[name] for name in which)))
+
+    agree(program, holders)
+
+
+@few
+@given(HOLDERS, st.integers(1, 130), SEED)
+def test_signs_and_gates(holders: int, size: int, seed: int) -> None:
+    x = whole(seed, size, bits=0, most=2.0**61).to(torch.int64)
+    x[:7] = torch.tensor([0, -1, 1, 2**63 - 1, -(2**63), 2**62, -(2**62) - 1])[:size]
+    y = whole(seed + 1, size)
+
+    def program(machine: Machine) -> Wire:
+        number = machine.summands(of(machine, "B", x), (size,), 0, of="B")
+        bit = machine.negative(machine.open(number))
+        gated = machine.put("A", of(machine, "A", y), (size,), BITS)
+        bits = machine.open(machine.value(bit) + machine.value(~bit).times(2))
+        both = machine.open(machine.gate(bit, gated) + machine.gate(~bit, gated).times(2))
+        flipped = machine.open(machine.value(bit.map(lambda part: part.flip(0))))
+        return joined([wire.times(1 << (BITS - wire.bits)).halved(BITS - wire.bits) for wire in (bits, both, flipped)])
+
+    agree(program, holders)
+
+
+def some_edges(data: st.DataObject, nodes: int) -> Tensor:
+    """None, some with duplicates and loops, or all into one hub or out of it."""
+    node = st.integers(0, nodes - 1)
+    hub = data.draw(node)
+    pairs = data.draw(
+        st.one_of(
+            st.just([]),
+            st.lists(st.tuples(node, node), max_size=12),
+            st.lists(node.map(lambda one: (one, hub)), max_size=12),
+            st.lists(node.map(lambda one: (hub, one)), max_size=12),
+        )
+    )
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+
+
+@settings(max_examples=25)
+@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.booleans(), st.data())
+def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), max_size=3))
+    edges = [some_edges(data, nodes) for _ in owners]
+    padded = [each.shape[1] + data.draw(st.integers(0, 3)) for each in edges]
+    x = whole(seed, nodes, columns)
+
+    def program(machine: Machine) -> Wire:
+        put = machine.put("B", of(machine, "B", x), (nodes, columns), BITS)
+        graphs = [
+            machine.hidden_graph(owner, of(machine, owner, each), nodes, more)
+            for owner, each, more in zip(owners, edges, padded, strict=True)
+        ]
+        once = machine.hop(graphs, machine.open(machine.split(put), 0, 32))
+        return machine.open(machine.hop(graphs, machine.open(once, 0, 32)))  # lifted to Z_2^64
+
+    with pytest.MonkeyPatch.context() as patch:
+        if small:  # a column or two at a time
+            patch.setattr(machine, "CHUNK_BYTES", 64)
+        agree(program, holders)
+
+
+@few
+@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.sampled_from([32, 64]), st.data())
+def test_picked_rows(holders: int, nodes: int, columns: int, seed: int, ring: Any, data: st.DataObject) -> None:
+    owner = data.draw(st.sampled_from(NAMES[:holders]))
+    rows = torch.tensor(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])
+    x = whole(seed, nodes, columns)
+
+    def program(machine: Machine) -> Wire:
+        put = machine.put("A", of(machine, "A", x), (nodes, columns), BITS)
+        opened = machine.open(machine.split(put), 0, ring)
+        return machine.open(machine.pick(owner, of(machine, owner, rows), len(rows), opened))
+
+    agree(program, holders)
+
+
+def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
+    def picks(machine: Machine) -> Summands:
+        constant = machine.constant(torch.arange(4))
+        return machine.pick("A", of(machine, "A", torch.tensor([1, 1])), 2, constant)
+
+    def joins(machine: Machine) -> object:
+        return machine.hidden_graph("B", of(machine, "B", torch.zeros(2, 3, dtype=torch.int64)), 2, 2)
+
+    for program, words in ((picks, "2 different ones"), (joins, "raise it")):
+        with pytest.raises(ConfigError, match=words):
+            run(program)
+
+
+def test_what_rounds_in_one_place_is_not_used_there_again() -> None:
+    def program(machine: Machine) -> None:
+        machine.at("here")
+        machine.at("there")
+        machine.at("here")
+
+    with pytest.raises(ValueError, match="'here' was in this session before"):
+        run(program)
+
+
+@few
+@given(HOLDERS, SIZE, SEED, st.data())
+def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: st.DataObject) -> None:
+    to, x = data.draw(st.sampled_from(NAMES[:holders])), whole(seed, size)
+
+    def program(machine: Machine) -> Tensor | None:
+        return machine.reveal(machine.put("B", of(machine, "B", x), (size,), BITS).plus(0.5), to)
+
+    found: Any = run(program, holders)
+    assert torch.equal(found[to], x + 0.5)
+    assert [name for name in (*NAMES[:holders], SERVER) if found[name] is not None] == [to]
+
+
+FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
+    "times": (lambda m, x: functions.times(m, x, x), lambda seed, *s: whole(seed, *s), 1, UNIT),
+    "relu": (lambda m, x: functions.relu(m, x)[0], lambda seed, *s: whole(seed, *s), 0, UNIT),
+    "largest": (functions.largest, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
+    "largest_place": (functions.largest_place, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
+    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 8, UNIT),
+    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 12, UNIT),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@settings(max_examples=8)
+@given(st.integers(2, 4), SIZE, st.integers(1, 9), SEED)
+def test_functions(name: str, holders: int, rows: int, columns: int, seed: int) -> None:
+    function, values, units, unit = FUNCTIONS[name]
+    x = values(seed, rows, columns)
+    agree(lambda m: function(m, m.put("A", of(m, "A", x), (rows, columns), BITS)), holders, units, unit)
+
+
+@settings(max_examples=8)
+@given(st.integers(2, 4), st.sampled_from([1, 2, 3, 7, 40, 512]), SEED)
+def test_a_reciprocal(holders: int, most: int, seed: int) -> None:
+    x = 1 + whole(seed, 9, most=1).abs() * (most - 1)
+    x[:2] = torch.tensor([1.0, most])
+
+    def program(machine: Machine) -> Wire:
+        return functions.reciprocal(machine, machine.put("A", of(machine, "A", x), (9,), BITS), most)
+
+    results = run(program, holders)
+    assert (secret(results) * UNIT - 1 / x).abs().max() < 12 * UNIT
+    agree(program, holders, 12)
+
+
+@settings(max_examples=8)
+@given(st.integers(2, 4), st.sampled_from([4, 5, 100, 16384]), SEED)
+def test_an_inverse_root(holders: int, most: int, seed: int) -> None:
+    x = 1 + (whole(seed, 20, most=1).abs() * (most - 1)).round()
+    x[:2] = torch.tensor([1.0, most])
+
+    def program(machine: Machine) -> Wire:
+        values = machine.summands(of(machine, "A", x.to(torch.int64)), (20,), 0, of="A")
+        return functions.inverse_root(machine, values, most)
+
+    results = run(program, holders)
+    relative = (secret(results) * 2.0**-FINE_BITS * x.sqrt() - 1).abs()
+    assert relative.max() < 2.0**-11
