@@ -1,0 +1,230 @@
+"""What every operation costs: bytes and rounds as docs/sealed.md says, as they are counted, and as they are sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.mpc.sealed.parties import NAMES, of, run
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed import functions
+from veilgraph.mpc.sealed.counter import CountingMachine
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Summands, Wire
+
+PAGE = Path(__file__).parents[3] / "docs" / "sealed.md"
+
+
+class Clock:
+    """Rounds: how many messages between holders wait for one another. The dealer is ahead of them."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[PartyId, PartyId, Tag], int] = {}
+        self.at: dict[PartyId, int] = {}
+
+    def link(self, link: Link) -> Link:
+        """A link that takes part."""
+        return ClockedLink(self, link)
+
+    def sends(self, sender: PartyId, to: PartyId, tag: Tag) -> None:
+        self._sent[sender, to, tag] = self.at.get(sender, 0) + 1
+
+    def receives(self, sender: PartyId, to: PartyId, tag: Tag) -> None:
+        if SERVER not in (sender, to):
+            self.at[to] = max(self.at.get(to, 0), self._sent[sender, to, tag])
+
+
+class ClockedLink:
+    """Of one party."""
+
+    def __init__(self, clock: Clock, link: Link) -> None:
+        self._clock, self._link, self.party = clock, link, link.party
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        self._clock.sends(self.party, to, tag)
+        self._link.send(to, tag, tensor)
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        tensor = self._link.receive(sender, tag)
+        self._clock.receives(sender, self.party, tag)
+        return tensor
+
+    def expect(self, unread_bytes: int) -> None:
+        self._link.expect(unread_bytes)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+N, D, S, T = 5, 3, 12, 2
+"""Nodes, columns, slots of a graph, picked rows."""
+n = N * D
+
+
+def whole(machine: Machine, ring: Any = 64) -> Wire:
+    """A wire of the holders' making: everything before it is the same in what is compared."""
+    return machine.open(machine.summands(torch.ones(N, D), (N, D), 16), 0, ring)
+
+
+def bit(machine: Machine) -> Any:
+    return machine.negative(whole(machine))
+
+
+def graph(machine: Machine) -> Any:
+    edges = of(machine, "A", torch.tensor([[0, 1], [1, 2]]))
+    return machine.hidden_graph("A", edges, N, S - N)
+
+
+def half(machine: Machine) -> Summands:
+    return machine.split(whole(machine, 32))
+
+
+def noop(machine: Machine, *_: Any) -> None:
+    return None
+
+
+Before = Callable[[Machine], tuple[Any, ...]]
+OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
+    "put": (lambda m: (), lambda m: m.put("A", of(m, "A", torch.ones(N, D)), (N, D), 16)),
+    "open": (lambda m: (m.split(whole(m)),), lambda m, x: m.open(x)),
+    "open to 32 bits": (lambda m: (m.split(whole(m)),), lambda m, x: m.open(x, 0, 32)),
+    "open 32 bits": (lambda m: (half(m),), lambda m, x: m.open(x, 0, 32)),
+    "open and cut to 32 bits": (lambda m: (m.split(whole(m)),), lambda m, x: m.open(x, 16, 32)),
+    "open and cut": (lambda m: (m.split(whole(m)),), lambda m, x: m.open(x, 16)),
+    "open and cut by more than 32": (lambda m: (m.split(whole(m)),), lambda m, x: m.open(x, 40)),
+    "open 32 bits to 64": (lambda m: (half(m),), lambda m, x: m.open(x)),
+    "product": (lambda m: (whole(m), whole(m)), lambda m, x, y: m.product(matmul, x, y.T)),
+    "triple of three": (lambda m: (whole(m), whole(m), whole(m)), lambda m, *xs: m.triple(*xs)),
+    "triple of two": (lambda m: (whole(m), whole(m)), lambda m, x, y: m.triple(x, x, y)),
+    "cube": (lambda m: (whole(m),), lambda m, x: m.triple(x, x, x)),
+    "negative": (lambda m: (whole(m),), lambda m, x: m.negative(x)),
+    "value": (lambda m: (bit(m),), lambda m, x: m.value(x)),
+    "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
+    "hidden_graph": (lambda m: (), graph),
+    "hop": (lambda m: (graph(m), whole(m, 32)), lambda m, g, x: m.hop([g], x)),
+    "pick": (lambda m: (whole(m),), lambda m, x: m.pick("A", of(m, "A", torch.arange(T)), T, x)),
+    "pick of 32 bits": (lambda m: (whole(m, 32),), lambda m, x: m.pick("A", of(m, "A", torch.arange(T)), T, x)),
+    "reveal": (lambda m: (whole(m),), lambda m, x: m.reveal(x, "A")),
+    "reveal 32 bits": (lambda m: (whole(m, 32),), lambda m, x: m.reveal(x, "A")),
+}
+WHO = {"put": "A", "hidden_graph": "A", "pick": "A", "pick of 32 bits": "A", "hop": "B", "reveal": "B"}
+"""Who alone sends; with ``hop`` and ``reveal`` each to A alone."""
+
+
+def costs(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, tuple[int, int]], int]:
+    """Party → messages and bytes that it sends in the operation, READY left out; and rounds."""
+
+    def program(machine: Machine) -> None:
+        values = before(machine)
+        if with_operation:
+            operation(machine, *values)
+
+    found = []
+    for with_operation in (False, True):
+        links: dict[PartyId, RecordedLink] = {}
+        clock = Clock()
+        run(program, holders, links, wrapped=clock.link)
+        sent = {
+            party: [(each.messages, each.bytes) for each in link.traffic() if each.direction == "sent"]
+            for party, link in links.items()
+        }
+        totals = {party: (sum(m for m, _ in each), sum(b for _, b in each)) for party, each in sent.items()}
+        found.append((totals, max(clock.at.values(), default=0)))
+    (without, rounds_before), (with_it, rounds) = found
+    both = {party: (with_it[party][0] - without[party][0], with_it[party][1] - without[party][1]) for party in with_it}
+    return both, rounds - rounds_before
+
+
+def counted(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, int], int]:
+    """The same as the counting machine says: bytes alone."""
+    machine = CountingMachine(NAMES[:holders], SERVER)
+    values = before(machine)
+    machine.at("operation")
+    operation(machine, *values)
+    cost = machine.costs["operation"]
+    return {party: cost.sent[party] for party in (*NAMES[:holders], SERVER)}, cost.rounds
+
+
+def stated() -> dict[str, tuple[int, int, str, str]]:
+    """docs/sealed.md: operation → rounds, messages to each other holder, bytes of them, bytes that the dealer sends."""
+    rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d+) \| `([^`]+)` \| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    return {name: (int(rounds), int(messages), sent, dealt) for name, rounds, messages, sent, dealt in rows}
+
+
+def value(formula: str) -> int:
+    """Of a formula of the page."""
+    assert re.fullmatch(r"[0-9nNdSTW+·() ]+|up\([0-9n·]+\).*", formula), formula
+    names = {"n": n, "N": N, "d": D, "S": S, "T": T, "W": -(-n // 64), "up": lambda size: -(-size // 8) * 8}
+    return int(eval(formula.replace("·", "*"), {"__builtins__": {}}, names))
+
+
+@pytest.mark.parametrize("holders", [2, 3, 5])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) -> None:
+    before, operation = OPERATIONS[name]
+    (sent, rounds), (bytes_counted, rounds_counted) = (
+        measure(before, operation, holders) for measure in (costs, counted)
+    )
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == (bytes_counted, rounds_counted)
+    said_rounds, messages, formula, dealt = stated()[name]
+    assert rounds == said_rounds
+    size = value(dealt)
+    assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
+    each = (messages * HEADER_BYTES + value(formula)) if messages else 0
+    for party in NAMES[:holders]:
+        kind = name.split()[0]
+        to_one, silent = kind in ("hop", "reveal"), party not in (WHO.get(kind, party), "B")
+        receivers = 1 if to_one else holders - 1
+        if (to_one and party == "A") or (kind in ("put", "hidden_graph", "pick") and party != "A"):
+            receivers = 0
+        assert sent[party] == (messages * receivers, each * receivers), (party, silent)
+
+
+def test_all_operations_are_on_the_page_and_no_others() -> None:
+    assert list(stated()) == list(OPERATIONS)
+
+
+FUNCTIONS: dict[str, Callable[[Machine, Wire], object]] = {
+    "times": lambda m, x: functions.times(m, x, x),
+    "relu": functions.relu,
+    "largest": functions.largest,
+    "largest_place": functions.largest_place,
+    "exponential": functions.exponential,
+    "reciprocal": lambda m, x: functions.reciprocal(m, x, D),
+    "softmax": functions.softmax,
+    "inverse_root": lambda m, x: functions.inverse_root(m, m.split(x[:, 0]), 4096),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_rounds_that_are_said_and_counted(name: str) -> None:
+    function = FUNCTIONS[name]
+    sent, rounds = costs(lambda m: (whole(m),), function, 3)
+    assert ({party: size for party, (_, size) in sent.items()}, rounds) == counted(lambda m: (whole(m),), function, 3)
+    said = re.findall(rf"^\| `{name}` \| [^|]+ \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    assert said == [str(rounds)]
+
+
+def test_holders_say_that_they_used_what_was_dealt_and_nothing_else_reaches_the_dealer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("veilgraph.mpc.sealed.drawing.STRIDE_BYTES", 256)
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(machine: Machine) -> None:
+        for before, operation in OPERATIONS.values():
+            operation(machine, *before(machine))
+
+    run(program, 3, links, keeps=True)
+    got = [message for message in links[SERVER].transcript() if message.receiver == SERVER]
+    assert len(got) > 20
+    assert {(m.tag.kind, m.tensor.dtype, tuple(m.tensor.tolist())) for m in got} == {(Kind.READY, torch.uint8, (1,))}

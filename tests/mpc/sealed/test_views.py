@@ -1,0 +1,362 @@
+"""What anybody but the receiver of the output sees is noise: the same, whatever the private inputs are.
+
+One program uses every operation. It is run many times on either of two very different inputs of the same public sizes.
+A view is all that a coalition gets from outside it, and what it can add it up to. Statistics over the runs:
+
+    uniform     chi-square of the bytes of each number, and of the places of each order
+    alone       correlations of bits of all numbers with each other, of orders with each other
+    alike       Kolmogorov-Smirnov between the two inputs
+
+Secrets are fixed, so that nothing here depends on chance. Mutants show that each fault is found.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, ks_2samp
+from torch import Tensor
+
+from tests.mpc.sealed.parties import NAMES, of, run
+from tests.mpc.sessions import fixed_secrets
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.message import Message
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.ring import matmul
+from veilgraph.mpc.sealed import borrow, dealer, placement
+from veilgraph.mpc.sealed.drawing import Stream
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.wire import Wire
+
+Array = np.ndarray[Any, np.dtype[Any]]
+N, D, PADDED, PICKED = 4, 2, 6, 2
+RUNS = 100
+LIMIT = 6.5
+"""Standard deviations: millions of correlations are looked at."""
+RARE = 1e-8
+"""Of p-values: thousands are looked at."""
+
+
+@dataclass(frozen=True)
+class Private:
+    """What the holders have."""
+
+    first: Tensor
+    second: Tensor
+    other: Tensor
+    edges: tuple[Tensor, Tensor, Tensor]
+    rows: Tensor
+
+
+def edges(*pairs: tuple[int, int]) -> Tensor:
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+
+
+NOTHING = Private(*(torch.zeros(N, D) for _ in range(3)), (edges(), edges(), edges()), torch.tensor([0, 1]))
+MUCH = Private(
+    torch.full((N, D), -3.75),
+    torch.full((N, D), 10.0),
+    torch.tensor([[1.5, -2], [0.25, 7], [-8, 8], [4, 4]]),
+    (edges(*[(node, 2) for node in (0, 1, 2, 3, 3, 3)]), edges((1, 0), (1, 2)), edges(*[(0, 1)] * 6)),
+    torch.tensor([3, 0]),
+)
+
+
+def entering(machine: Machine, data: Private) -> tuple[Wire, Wire, Wire]:
+    """What holders put in, hops over their edges, and rows that one of them picks."""
+    machine.at("here")
+    first, second = (machine.put("A", of(machine, "A", own), (N, D), 16) for own in (data.first, data.second))
+    other = machine.put("B", of(machine, "B", data.other), (N, D), 16)
+    graphs = [
+        machine.hidden_graph(owner, of(machine, owner, own), N, PADDED)
+        for owner, own in zip("AAB", data.edges, strict=True)
+    ]
+    rows = machine.open(machine.hop([*graphs, graphs[0]], machine.open(machine.split(second), 4, 32)))
+    picked = machine.pick("A", of(machine, "A", data.rows), PICKED, rows + rows)
+    machine.reveal(machine.open(picked), "A")
+    return first, second, other
+
+
+def computing(machine: Machine, first: Wire, second: Wire, other: Wire) -> None:
+    """Products, comparisons and gates of it."""
+    product = machine.open(machine.product(torch.mul, first, other), 16)
+    square = machine.open(machine.product(matmul, second, other.T), 20)[:, :D]
+    cubed = machine.open(machine.triple(product, product, square), 32)
+    negative = machine.negative(cubed)
+    gated = machine.open(machine.gate(negative, product) + machine.value(negative).scaled(0.5, 16))
+    machine.reveal(gated, "A")
+
+
+Slot = tuple[PartyId, PartyId, Kind, int, int]
+
+
+def session(data: Private, holders: int, number: int, *, whole: bool) -> dict[PartyId, tuple[Message, ...]]:
+    """Every party's transcript, of both parts or of the first."""
+    links: dict[PartyId, RecordedLink] = {}
+
+    def program(machine: Machine) -> None:
+        entered = entering(machine, data)
+        if whole:
+            computing(machine, *entered)
+
+    run(program, holders, links, secrets=fixed_secrets("views", holders, number), keeps=True)
+    return {party: link.transcript() for party, link in links.items()}
+
+
+def outside(transcripts: Mapping[PartyId, Sequence[Message]], coalition: str) -> dict[Slot, Tensor]:
+    """What a coalition gets from outside, but for the output, and what it makes of it: the values that all open."""
+    got: dict[Slot, Tensor] = {}
+    opened: dict[tuple[Kind, int, int], dict[PartyId, Tensor]] = {}
+    for member in coalition:
+        for message in transcripts[member]:
+            tag, sender = message.tag, message.sender
+            if tag.kind in (Kind.MASKED_WIRE, Kind.MASKED_BITS):
+                opened.setdefault((tag.kind, tag.step, tag.round), {})[sender] = message.tensor
+            if sender in coalition or tag.kind in (Kind.MASK_SHARE, Kind.SEED):
+                continue
+            to = member if tag.kind in (Kind.CORRELATION, Kind.MASKED_ROWS) else "all"
+            got[sender, to, tag.kind, tag.step, tag.round] = message.tensor
+    for (kind, step, round_), parts in opened.items():
+        if len(parts) > 1:
+            pieces = list(parts.values())
+            both = sum(pieces[1:], start=pieces[0])
+            if kind == Kind.MASKED_BITS:
+                both = pieces[0]
+                for piece in pieces[1:]:
+                    both = both ^ piece
+            got["", "all", kind, step, round_] = both
+    return got
+
+
+@dataclass(frozen=True)
+class View:
+    """Over runs.
+
+    Attributes:
+        numbers: slot → [runs, elements] bytes of each number: uint8 [runs, elements, 4 or 8].
+        orders: slot → [runs, places].
+    """
+
+    numbers: dict[Slot, Array]
+    orders: dict[Slot, Array]
+
+
+def viewed(got: list[dict[Slot, Tensor]]) -> View:
+    numbers, orders = {}, {}
+    for slot in got[0]:
+        together = np.stack([each[slot].numpy().reshape(-1) for each in got])
+        if slot[2] == Kind.PLACEMENT:
+            orders[slot] = together
+        else:
+            width = 4 if together.dtype == np.int32 else 8
+            numbers[slot] = together.view(np.uint8).reshape(len(got), -1, width)
+    return View(numbers, orders)
+
+
+def bits(found: View) -> Array:
+    """Rows of ±1, a row for each bit of a few numbers of every message: [bits, runs]."""
+    rows = []
+    for part in found.numbers.values():
+        chosen = part[:, np.linspace(0, part.shape[1] - 1, min(6, part.shape[1])).astype(int)]
+        flat = np.unpackbits(chosen, axis=2, bitorder="little")
+        rows.append(flat[:, :, [0, 1, 2, 15, -2, -1]].reshape(len(part), -1).T)
+    return np.concatenate(rows).astype(np.float32) * 2 - 1
+
+
+def least_uniform(found: View) -> float:
+    """The smallest p-value of a chi-square: of sixteenths of a byte of a number, or of places of an order."""
+    counted: dict[int, list[Array]] = {16: [], N: [], N + PADDED: []}
+    for part in found.numbers.values():
+        for nibbles in (part & 15, part >> 4):
+            for column in np.moveaxis(nibbles, 2, 0):
+                counted[16] += [np.bincount(each.reshape(-1), minlength=16) for each in (*column.T[:4], column)]
+    for part in found.orders.values():
+        size = N if part.shape[1] == PICKED else N + PADDED
+        counted[size] += [np.bincount(place, minlength=size) for order in order_parts(part, size) for place in order.T]
+    return min(float(chi_square(np.stack(each)).min()) for each in counted.values() if each)
+
+
+def chi_square(counted: Array) -> Array:
+    """p-values of rows of counts."""
+    expected = counted.sum(1, keepdims=True) / counted.shape[1]
+    return np.asarray(chi2.sf(((counted - expected) ** 2 / expected).sum(1), counted.shape[1] - 1))
+
+
+def order_parts(part: Array, size: int) -> Iterator[Array]:
+    """The orders in a message: one of picked rows, or spread, turn and pick of a graph."""
+    yield from [part] if part.shape[1] == PICKED else np.split(part, [size, 2 * size], 1)
+
+
+def worst_pair(found: View) -> float:
+    """The largest correlation of two bits, or that two orders have a place or a value in common, in deviations."""
+    rows = bits(found)
+    among = np.abs(rows @ rows.T) / rows.shape[1] ** 0.5
+    np.fill_diagonal(among, 0)
+    worst = float(among.max())
+    for one, two in itertools.combinations(found.orders.values(), 2):
+        if one.shape != two.shape or one.shape[1] == PICKED:
+            continue
+        size = N + PADDED
+        for first, second in zip(order_parts(one, size), order_parts(two, size), strict=True):
+            pairs = [(first, second)]
+            if first.shape[1] == size:
+                pairs.append((np.argsort(first, 1), np.argsort(second, 1)))
+            for left, right in pairs:
+                equal = (left[:, :, None] == right[:, None, :]).sum(0)
+                mean, runs = len(left) / size, len(left)
+                worst = max(worst, float(np.abs(equal - mean).max() / (runs / size * (1 - 1 / size)) ** 0.5))
+    return worst
+
+
+def least_alike(one: View, two: View) -> float:
+    """The smallest p-value that what two inputs give is of one distribution."""
+    p_values = []
+    for slot, part in one.numbers.items():
+        for column in (0, -1):  # the lowest byte, and the highest
+            for element in range(min(3, part.shape[1])):
+                p_values.append(alike(part[:, element, column], two.numbers[slot][:, element, column]))
+    for slot, part in one.orders.items():
+        p_values += [alike(*both) for both in zip(part.T, two.orders[slot].T, strict=True)]
+    return min(p_values)
+
+
+def alike(one: Array, two: Array) -> float:
+    return float(ks_2samp(one, two, method="asymp").pvalue)
+
+
+COALITIONS = [(2, "A"), (2, "B"), (3, "AB"), (3, "AC"), (3, "BC"), (3, "A"), (3, "C")]
+
+
+@cache
+def kept(of_much: bool, holders: int) -> list[dict[PartyId, tuple[Message, ...]]]:
+    data = MUCH if of_much else NOTHING
+    return [session(data, holders, of_much * RUNS + number, whole=True) for number in range(RUNS)]
+
+
+@pytest.mark.parametrize(("holders", "coalition"), COALITIONS)
+def test_all_that_a_coalition_gets_is_noise_and_the_same_for_all_inputs(holders: int, coalition: str) -> None:
+    both = [viewed([outside(each, coalition) for each in kept(much, holders)]) for much in (False, True)]
+    for found in both:
+        assert len(found.numbers) > 20
+        assert {slot[2] for slot in (*found.numbers, *found.orders)} >= {Kind.MASKED_WIRE, Kind.MASKED_BITS}
+        assert least_uniform(found) > RARE
+        assert worst_pair(found) < LIMIT
+    assert least_alike(*both) > RARE
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(holders: int) -> None:
+    for party in (*NAMES[:holders], SERVER):
+        for direction in ("sender", "receiver"):
+            forms = [
+                [
+                    (m.sender, m.receiver, m.tag, tuple(m.tensor.shape), m.tensor.dtype)
+                    for m in kept(much, holders)[run_][party]
+                    if getattr(m, direction) == party
+                ]
+                for much in (False, True)
+                for run_ in (0, 1)
+            ]
+            assert len(forms[0]) > 1 or (party, direction) == (SERVER, "receiver")
+            assert all(each == forms[0] for each in forms)
+
+
+def test_the_dealer_gets_nothing() -> None:
+    for much in (False, True):
+        assert [m for each in kept(much, 2) for m in each[SERVER] if m.receiver == SERVER] == []
+
+
+Forms = Sequence[tuple[tuple[int, ...], torch.dtype]]
+DRAW = Stream.draw
+PUT: Forms = [((N, D), torch.int64)]
+
+
+def drawing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Stream, Forms, list[Tensor]], list[Tensor]]) -> None:
+    """Dealer and holders draw wrongly, and alike."""
+    monkeypatch.setattr(Stream, "draw", lambda self, forms: change(self, forms, DRAW(self, forms)))
+
+
+def left_out(wanted: Callable[[Forms], bool]) -> Callable[[pytest.MonkeyPatch], None]:
+    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
+        drawing(monkeypatch, lambda _, forms, new: [torch.zeros_like(x) for x in new] if wanted(forms) else new)
+
+    return mutate
+
+
+def repeated(wanted: Callable[[Forms], bool]) -> Callable[[pytest.MonkeyPatch], None]:
+    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
+        first: dict[Stream, list[Tensor]] = {}
+
+        def change(self: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
+            return [x.clone() for x in first.setdefault(self, new)] if wanted(forms) else new
+
+        drawing(monkeypatch, change)
+
+    return mutate
+
+
+def compares_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened in a comparison is left as it is."""
+    own = [form for forms in borrow.forms(borrow.levels(64), 1, (N, D))[1:] for form in forms]
+    drawing(
+        monkeypatch,
+        lambda _, forms, new: [torch.zeros_like(x) if form in own else x for form, x in zip(forms, new, strict=True)],
+    )
+
+
+def unshuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffled = placement.shuffled
+    monkeypatch.setattr(
+        placement, "shuffled", lambda numbers: torch.arange(N) if numbers.numel() == N else shuffled(numbers)
+    )
+
+
+def rounds_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every session with the key of the first, on the same data: a session on other data would be as bad."""
+    init = dealer.DealerMachine.__init__
+
+    def with_one_key(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self.rounding = bytes(32)
+
+    monkeypatch.setattr(dealer.DealerMachine, "__init__", with_one_key)
+
+
+def is_put(forms: Forms) -> bool:
+    return list(forms) == PUT
+
+
+def is_rows(forms: Forms) -> bool:
+    return list(forms) == [((N + PADDED, D), torch.int32)] * 3
+
+
+def is_orders(forms: Forms) -> bool:
+    return list(forms) == placement.orders(N + PADDED)
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "what is put in has no mask": (left_out(is_put), "B"),
+    "two values that are put in have one mask": (repeated(is_put), "B"),
+    "rows of masks have no masks": (left_out(is_rows), "A"),
+    "two hops have the same masks": (repeated(is_rows), "A"),
+    "two graphs have the same random orders": (repeated(is_orders), "B"),
+    "edges have no random order": (left_out(is_orders), "B"),
+    "rows are picked in their order": (unshuffled, "B"),
+    "sessions on other data round alike": (rounds_alike, "A"),
+    "comparisons are opened without masks": (compares_unmasked, "B"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, coalition = MUTANTS[name]
+    mutate(monkeypatch)
+    found = viewed([outside(session(MUCH, 2, number, whole=mutate is compares_unmasked), coalition) for number in range(64)])
+    assert least_uniform(found) < RARE or worst_pair(found) > LIMIT
