@@ -125,6 +125,7 @@ def costs(before: Before, operation: Callable[..., object], holders: int) -> tup
 
     def program(machine: Machine) -> None:
         values = before(machine)
+        clock.at[machine.party] = 0
         if with_operation:
             operation(machine, *values)
 
@@ -137,11 +138,10 @@ def costs(before: Before, operation: Callable[..., object], holders: int) -> tup
             party: [(each.messages, each.bytes) for each in link.traffic() if each.direction == "sent"]
             for party, link in links.items()
         }
-        totals = {party: (sum(m for m, _ in each), sum(b for _, b in each)) for party, each in sent.items()}
-        found.append((totals, max(clock.at.values(), default=0)))
-    (without, rounds_before), (with_it, rounds) = found
+        found.append({party: (sum(m for m, _ in each), sum(b for _, b in each)) for party, each in sent.items()})
+    without, with_it = found
     both = {party: (with_it[party][0] - without[party][0], with_it[party][1] - without[party][1]) for party in with_it}
-    return both, rounds - rounds_before
+    return both, max(clock.at.values())
 
 
 def counted(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, int], int]:
@@ -162,7 +162,7 @@ def stated() -> dict[str, tuple[int, int, str, str]]:
 
 def value(formula: str) -> int:
     """Of a formula of the page."""
-    assert re.fullmatch(r"[0-9nNdSTW+·() ]+|up\([0-9n·]+\).*", formula), formula
+    assert re.fullmatch(r"(up|[0-9nNdSTW+·() ])+", formula), formula
     names = {"n": n, "N": N, "d": D, "S": S, "T": T, "W": -(-n // 64), "up": lambda size: -(-size // 8) * 8}
     return int(eval(formula.replace("·", "*"), {"__builtins__": {}}, names))
 
@@ -181,12 +181,34 @@ def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) ->
     assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
     each = (messages * HEADER_BYTES + value(formula)) if messages else 0
     for party in NAMES[:holders]:
-        kind = name.split()[0]
+        kind = name.split(maxsplit=1)[0]
         to_one, silent = kind in ("hop", "reveal"), party not in (WHO.get(kind, party), "B")
         receivers = 1 if to_one else holders - 1
         if (to_one and party == "A") or (kind in ("put", "hidden_graph", "pick") and party != "A"):
             receivers = 0
         assert sent[party] == (messages * receivers, each * receivers), (party, silent)
+
+
+def graphs(machine: Machine) -> list[Any]:
+    """One of every holder, A has two."""
+    edges = torch.tensor([[0, 1], [1, 2]])
+    return [machine.hidden_graph(owner, of(machine, owner, edges), N, 2 + place) for place, owner in enumerate("ACBA")]
+
+
+@pytest.mark.parametrize(("chunk", "rounds"), [(1 << 20, 1), (64, 3)])
+def test_hops_of_all_holders_go_on_side_by_side(chunk: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilgraph.mpc.sealed.machine.CHUNK_BYTES", chunk)
+
+    def before(machine: Machine) -> tuple[Any, ...]:
+        return graphs(machine), whole(machine, 32)
+
+    def hops(first: int) -> Callable[[Machine, Any, Wire], object]:
+        return lambda machine, owned, x: machine.hop(owned[:first], x)
+
+    for first, expected in ((4, rounds), (1, 1), (0, 0)):
+        sent, found = costs(before, hops(first), 3)
+        assert ({party: size for party, (_, size) in sent.items()}, found) == counted(before, hops(first), 3)
+        assert found == expected
 
 
 def test_all_operations_are_on_the_page_and_no_others() -> None:

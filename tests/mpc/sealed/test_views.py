@@ -358,5 +358,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, coalition = MUTANTS[name]
     mutate(monkeypatch)
-    found = viewed([outside(session(MUCH, 2, number, whole=mutate is compares_unmasked), coalition) for number in range(64)])
+    found = viewed(
+        [outside(session(MUCH, 2, number, whole=mutate is compares_unmasked), coalition) for number in range(64)]
+    )
     assert least_uniform(found) < RARE or worst_pair(found) > LIMIT

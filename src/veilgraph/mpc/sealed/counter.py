@@ -18,7 +18,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.bits import words_for
 from veilgraph.mpc.sealed import borrow
 from veilgraph.mpc.sealed.drawing import STRIDE_BYTES, Form, size_of
-from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
+from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
 _SHAPES: Final = {32: torch.float32, 64: torch.float64}
@@ -156,14 +156,14 @@ class CountingMachine(Machine):
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         nodes, columns = wire.shape
-        for graph in graphs:
-            for part in chunks(graph.slots, columns):
+        for portion in portions(graphs, columns):
+            self._here.rounds += 1
+            for graph, part in portion:
                 rows: Form = ((graph.slots, len(range(*part.indices(columns)))), graph.dtype)
                 self._deal(graph.owner, [rows, rows])
                 for holder in self.holders:
                     if holder != graph.owner:
                         self._sent(holder, (2 if graph.weight_bits else 1) * graph.dtype.itemsize * prod(rows[0]))
-        self._here.rounds += 1
         return Summands(_nothing((nodes, columns), wire.ring), wire.bits + graphs[0].weight_bits)
 
     @override

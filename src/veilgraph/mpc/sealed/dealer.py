@@ -16,7 +16,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed import borrow, placement
 from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, packed, ready
-from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
+from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
 _ONES_32 = 0xFFFF_FFFF
@@ -186,9 +186,9 @@ class DealerMachine(Machine):
 
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
-        for graph in graphs:
-            assert isinstance(graph, DealtGraph)
-            for columns in chunks(graph.slots, wire.shape[1]):
+        for portion in portions(graphs, wire.shape[1]):
+            for graph, columns in portion:
+                assert isinstance(graph, DealtGraph)
                 self._deal_hop(graph, wire.mask[:, columns])
         return Summands(torch.zeros_like(wire.mask), wire.bits + graphs[0].weight_bits)
 

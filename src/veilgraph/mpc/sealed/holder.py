@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed import borrow, placement
 from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, ready, size_of, unpacked
-from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Bilinear, HiddenGraph, Machine, Ring, chunks, wrap_dtype
+from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct, paired
 
 _SCALE = "lower sealed.bits, or scale the columns of the tables"
@@ -249,16 +249,28 @@ class HolderMachine(Machine):
             assert isinstance(graph, HeldGraph)
             if graph.own is not None:
                 total += torch.from_numpy(graph.own.adjacency @ public.numpy())
-            for columns in chunks(graph.slots, wire.shape[1]):
-                width = len(range(*columns.indices(wire.shape[1])))
-                total[:, columns] -= self._own_hop(graph, width) if graph.own else self._other_hop(graph, width)
+        for portion in portions(graphs, wire.shape[1]):
+            for columns, share in self._portion(portion, wire.shape[1]):
+                total[:, columns] -= share
         return Summands(total, wire.bits + weight_bits)
 
-    def _own_hop(self, graph: HeldGraph, width: int) -> Tensor:
+    def _portion(self, portion: Sequence[tuple[HiddenGraph, slice]], columns: int) -> Iterator[tuple[slice, Tensor]]:
+        """This holder's shares of (A + I)·λ for some columns: what others wait for is sent first."""
+        own = []
+        for graph, part in portion:
+            assert isinstance(graph, HeldGraph)
+            tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, len(range(*part.indices(columns))))
+            if graph.own is None:
+                yield part, self._other_hop(graph, tag, size)
+            else:
+                own.append((graph, part, tag, size))
+        for graph, part, tag, size in own:
+            yield part, self._own_hop(graph, tag, size)
+
+    def _own_hop(self, graph: HeldGraph, tag: Tag, size: tuple[int, int]) -> Tensor:
         """The owner's share of (A + I)·λ."""
         assert graph.own is not None
-        tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
-        first, second = self._dealt([(size, graph.dtype)] * 2)
+        first, second = self._dealt([(size, graph.dtype)] * 2, tag.step)
         weights = graph.own.weights
         shape = size if weights is None else (2, *size)
         received = gather(self._link, self._others, tag, shape, graph.dtype)
@@ -273,9 +285,8 @@ class HolderMachine(Machine):
         picked = placement.taken(placement.running(rows), graph.own.steps.pick)
         return placement.differences(picked + placement.taken(second, graph.pick))
 
-    def _other_hop(self, graph: HeldGraph, width: int) -> Tensor:
+    def _other_hop(self, graph: HeldGraph, tag: Tag, size: tuple[int, int]) -> Tensor:
         """Another holder's share of it."""
-        tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, width)
         forms: list[Form] = [(size, graph.dtype)] * (4 if graph.weight_bits else 3)
         spread, mask, picked, *more = self._stream.draw(forms)
         rows = placement.running(placement.taken(spread, graph.spread))
@@ -334,9 +345,9 @@ class HolderMachine(Machine):
         drawn = self._stream.draw([*dealt, *own])
         return drawn[: len(dealt)], drawn[len(dealt) :]
 
-    def _dealt(self, forms: Sequence[Form]) -> list[Tensor]:
+    def _dealt(self, forms: Sequence[Form], operation: int | None = None) -> list[Tensor]:
         size = size_of(forms)
-        tag = Tag(Kind.CORRELATION, self._operation)
+        tag = Tag(Kind.CORRELATION, self._operation if operation is None else operation)
         parts = unpacked(receive_as(self._link, self._dealer, tag, (size,), torch.uint8), forms)
         for stride in self._pace.count(size):
             self._link.send(self._dealer, ready(stride), torch.ones(1, dtype=torch.uint8))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import ClassVar, Final, Literal
 
 import torch
@@ -55,6 +56,18 @@ class HiddenGraph(ABC):
     def dtype(self) -> torch.dtype:
         """Of the ring in which it is summed."""
         return torch.int64 if self.weight_bits else torch.int32
+
+
+def portions(graphs: Sequence[HiddenGraph], columns: int) -> Iterator[list[tuple[HiddenGraph, slice]]]:
+    """Graphs with the columns that are summed over their edges at a time, side by side as far as they go.
+
+    Raises:
+        ValueError: there is none, or their weights have not the same bits.
+    """
+    if len({graph.weight_bits for graph in graphs}) != 1:
+        raise ValueError("a hop is over one graph or more, with edge weights of as many bits; take a hop for each")
+    for parts in zip_longest(*(chunks(graph.slots, columns) for graph in graphs)):
+        yield [(graph, part) for graph, part in zip(graphs, parts, strict=True) if part is not None]
 
 
 class Machine(ABC):
