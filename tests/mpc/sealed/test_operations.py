@@ -164,7 +164,7 @@ def some_edges(data: st.DataObject, nodes: int) -> Tensor:
 @settings(max_examples=25)
 @given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.booleans(), st.data())
 def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, data: st.DataObject) -> None:
-    owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), max_size=3))
+    owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), min_size=1, max_size=3))
     edges = [some_edges(data, nodes) for _ in owners]
     padded = [each.shape[1] + data.draw(st.integers(0, 3)) for each in edges]
     x = whole(seed, nodes, columns)
@@ -218,7 +218,7 @@ def test_what_rounds_in_one_place_is_not_used_there_again() -> None:
         machine.at("there")
         machine.at("here")
 
-    with pytest.raises(ValueError, match="'here' was in this session before"):
+    with pytest.raises(ValueError, match="'here' was here before"):
         run(program)
 
 

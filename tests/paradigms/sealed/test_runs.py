@@ -74,7 +74,7 @@ def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
     paths = {graph.party: folder / f"{graph.party}.safetensors" for graph in graphs}
     for graph in graphs:
         save_party(graph, paths[graph.party])
-    return job.model_copy(update={"data": type(job.data)(parties=paths)})
+    return job.model_copy(update={"data": type(job.data)(graphs=paths)})
 
 
 @pytest.fixture(scope="module", params=[MLP, GCN, BATCHES, JUDGED], ids=["mlp", "gcn", "batches", "judged"])

@@ -26,7 +26,7 @@ class SealedSource(Source):
             update={
                 "output": "probabilities",
                 "train": own.train.model_copy(update={"epochs": epochs}),
-                "data": own.data.model_copy(update={"parties": {everything.party: None}, "label_holder": None}),
+                "data": own.data.model_copy(update={"holders": (everything.party,), "label_holder": None}),
             }
         )
         found = trained_twin(like, [replace(everything, val_mask=None, test_mask=None)]).predict()

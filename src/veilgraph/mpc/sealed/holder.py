@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -250,22 +250,13 @@ class HolderMachine(Machine):
             if graph.own is not None:
                 total += torch.from_numpy(graph.own.adjacency @ public.numpy())
         for portion in portions(graphs, wire.shape[1]):
-            for columns, share in self._portion(portion, wire.shape[1]):
-                total[:, columns] -= share
+            parts = [(self._next(Kind.MASKED_ROWS), *part) for part in portion]
+            # What others wait for goes out before anything is waited for.
+            for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == self.party):
+                assert isinstance(graph, HeldGraph)
+                size = graph.slots, len(range(*columns.indices(wire.shape[1])))
+                total[:, columns] -= (self._own_hop if graph.own else self._other_hop)(graph, tag, size)
         return Summands(total, wire.bits + weight_bits)
-
-    def _portion(self, portion: Sequence[tuple[HiddenGraph, slice]], columns: int) -> Iterator[tuple[slice, Tensor]]:
-        """This holder's shares of (A + I)·λ for some columns: what others wait for is sent first."""
-        own = []
-        for graph, part in portion:
-            assert isinstance(graph, HeldGraph)
-            tag, size = self._next(Kind.MASKED_ROWS), (graph.slots, len(range(*part.indices(columns))))
-            if graph.own is None:
-                yield part, self._other_hop(graph, tag, size)
-            else:
-                own.append((graph, part, tag, size))
-        for graph, part, tag, size in own:
-            yield part, self._own_hop(graph, tag, size)
 
     def _own_hop(self, graph: HeldGraph, tag: Tag, size: tuple[int, int]) -> Tensor:
         """The owner's share of (A + I)·λ."""
@@ -304,7 +295,7 @@ class HolderMachine(Machine):
             return Summands(-placement.taken(self._stream.draw([(wire.shape, dtype)])[0], relative), wire.bits)
         if rows is None:
             raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
-        if tuple(rows.shape) != (count,) or rows.unique().numel() < count:
+        if tuple(rows.shape) != (count,) or len(set(rows.tolist())) < count:
             raise ConfigError(f"{owner} chooses rows {list(rows.shape)}: give {count} different ones, as all know")
         random = placement.shuffled(self._stream.draw([((wire.shape[0],), torch.int64)])[0])
         relative = placement.before(rows, random)
