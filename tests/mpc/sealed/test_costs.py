@@ -84,12 +84,13 @@ def graph(machine: Machine) -> Any:
     return machine.hidden_graph("A", edges, N, S - N)
 
 
+def weighted(machine: Machine) -> Any:
+    edges = of(machine, "A", torch.tensor([[0, 1], [1, 2]]))
+    return machine.hidden_graph("A", edges, N, S - N, of(machine, "A", torch.ones(2)), 16)
+
+
 def half(machine: Machine) -> Summands:
     return machine.split(whole(machine, 32))
-
-
-def noop(machine: Machine, *_: Any) -> None:
-    return None
 
 
 Before = Callable[[Machine], tuple[Any, ...]]
@@ -111,37 +112,44 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
     "hidden_graph": (lambda m: (), graph),
     "hop": (lambda m: (graph(m), whole(m, 32)), lambda m, g, x: m.hop([g], x)),
+    "hidden_graph with weights": (lambda m: (), weighted),
+    "hop with weights": (lambda m: (weighted(m), whole(m)), lambda m, g, x: m.hop([g], x)),
     "pick": (lambda m: (whole(m),), lambda m, x: m.pick("A", of(m, "A", torch.arange(T)), T, x)),
     "pick of 32 bits": (lambda m: (whole(m, 32),), lambda m, x: m.pick("A", of(m, "A", torch.arange(T)), T, x)),
     "reveal": (lambda m: (whole(m),), lambda m, x: m.reveal(x, "A")),
     "reveal 32 bits": (lambda m: (whole(m, 32),), lambda m, x: m.reveal(x, "A")),
 }
-WHO = {"put": "A", "hidden_graph": "A", "pick": "A", "pick of 32 bits": "A", "hop": "B", "reveal": "B"}
-"""Who alone sends; with ``hop`` and ``reveal`` each to A alone."""
+OWNED, TO_ONE = ("put", "hidden_graph", "pick"), ("hop", "reveal")
+"""What A alone sends to all others; what all others send to A."""
 
 
-def costs(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, tuple[int, int]], int]:
-    """Party → messages and bytes that it sends in the operation, READY left out; and rounds."""
+Sent = dict[PartyId, tuple[int, int]]
+"""Party → messages and bytes."""
+
+
+def measured(before: Before, operation: Callable[..., object], holders: int) -> tuple[Sent, int]:
+    """What all parties send, and the rounds of the operation."""
+    links: dict[PartyId, RecordedLink] = {}
+    clock = Clock()
 
     def program(machine: Machine) -> None:
         values = before(machine)
         clock.at[machine.party] = 0
-        if with_operation:
-            operation(machine, *values)
+        operation(machine, *values)
 
-    found = []
-    for with_operation in (False, True):
-        links: dict[PartyId, RecordedLink] = {}
-        clock = Clock()
-        run(program, holders, links, wrapped=clock.link)
-        sent = {
-            party: [(each.messages, each.bytes) for each in link.traffic() if each.direction == "sent"]
-            for party, link in links.items()
-        }
-        found.append({party: (sum(m for m, _ in each), sum(b for _, b in each)) for party, each in sent.items()})
-    without, with_it = found
-    both = {party: (with_it[party][0] - without[party][0], with_it[party][1] - without[party][1]) for party in with_it}
-    return both, max(clock.at.values())
+    run(program, holders, links, wrapped=clock.link)
+    totals = {}
+    for party, link in links.items():
+        sent = [each for each in link.traffic() if each.direction == "sent"]
+        totals[party] = sum(each.messages for each in sent), sum(each.bytes for each in sent)
+    return totals, max(clock.at.values())
+
+
+def costs(before: Before, operation: Callable[..., object], holders: int) -> tuple[Sent, int]:
+    """What all parties send in an operation, and its rounds."""
+    without, _ = measured(before, lambda machine, *values: None, holders)
+    sent, rounds = measured(before, operation, holders)
+    return {party: (sent[party][0] - without[party][0], sent[party][1] - without[party][1]) for party in sent}, rounds
 
 
 def counted(before: Before, operation: Callable[..., object], holders: int) -> tuple[dict[PartyId, int], int]:
@@ -171,22 +179,19 @@ def value(formula: str) -> int:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) -> None:
     before, operation = OPERATIONS[name]
-    (sent, rounds), (bytes_counted, rounds_counted) = (
-        measure(before, operation, holders) for measure in (costs, counted)
-    )
+    sent, rounds = costs(before, operation, holders)
+    bytes_counted, rounds_counted = counted(before, operation, holders)
     assert ({party: size for party, (_, size) in sent.items()}, rounds) == (bytes_counted, rounds_counted)
     said_rounds, messages, formula, dealt = stated()[name]
     assert rounds == said_rounds
     size = value(dealt)
     assert sent[SERVER] == ((1, HEADER_BYTES + size) if size else (0, 0))
     each = (messages * HEADER_BYTES + value(formula)) if messages else 0
+    kind = name.split(maxsplit=1)[0]
     for party in NAMES[:holders]:
-        kind = name.split()[0]
-        to_one, silent = kind in ("hop", "reveal"), party not in (WHO.get(kind, party), "B")
-        receivers = 1 if to_one else holders - 1
-        if (to_one and party == "A") or (kind in ("put", "hidden_graph", "pick") and party != "A"):
-            receivers = 0
-        assert sent[party] == (messages * receivers, each * receivers), (party, silent)
+        silent = (kind in OWNED and party != "A") or (kind in TO_ONE and party == "A")
+        receivers = 0 if silent else 1 if kind in TO_ONE else holders - 1
+        assert sent[party] == (messages * receivers, each * receivers), party
 
 
 def graphs(machine: Machine) -> list[Any]:

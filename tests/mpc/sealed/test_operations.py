@@ -1,4 +1,4 @@
-"""Every operation of a machine and every function against the twin, for random shapes, graphs and numbers of holders."""
+"""Every operation of a machine and every function against the twin: random shapes, graphs and numbers of holders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, machine
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import Bilinear, Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 
 HOLDERS = st.integers(2, 6)
@@ -68,7 +68,7 @@ def test_a_constant_and_summands_of_all_or_of_one(holders: int, size: int, seed:
     last = NAMES[holders - 1]
 
     def program(machine: Machine) -> Wire:
-        values = sum(own.values()) if machine.party == TWIN else own.get(machine.party)
+        values = torch.stack(list(own.values())).sum(0) if machine.party == TWIN else own.get(machine.party)
         everybodys = machine.summands(values, (size,), BITS)
         lasts = machine.summands(own[last] if machine.party in (last, TWIN) else None, (size,), BITS, of=last)
         constant = machine.constant(torch.arange(size) << BITS, BITS)
@@ -96,7 +96,7 @@ def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, 
 @given(HOLDERS, SIZE, SIZE, SIZE, SEED, st.data())
 def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, data: st.DataObject) -> None:
     owners = [data.draw(st.sampled_from([None, *NAMES[:holders]])) for _ in range(2)]
-    kind = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
+    kind: Bilinear = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
     shapes = {
         torch.mul: ((rows, columns), data.draw(st.sampled_from([(rows, columns), (rows, 1), (1, columns)]))),
         matmul: ((rows, inner), (inner, columns)),
@@ -109,7 +109,7 @@ def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, 
         for owner, value in zip(owners, values, strict=True):
             put = machine.put(owner or "A", of(machine, owner or "A", value), value.shape, 8)
             wires.append(put if owner else machine.open(machine.split(put)))
-        return machine.open(machine.product(kind, *wires))
+        return machine.open(machine.product(kind, wires[0], wires[1]))
 
     agree(program, holders)
 
@@ -185,6 +185,35 @@ def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, da
 
 
 @few
+@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.data())
+def test_hops_over_edges_with_weights(holders: int, nodes: int, columns: int, seed: int, data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), min_size=1, max_size=3))
+    edges = [some_edges(data, nodes) for _ in owners]
+    weights = [whole(seed + place, each.shape[1], bits=10, most=2.0) for place, each in enumerate(edges)]
+    x = whole(seed, nodes, columns)
+
+    def program(machine: Machine) -> Wire:
+        put = machine.put("B", of(machine, "B", x), (nodes, columns), BITS)
+        graphs = [
+            machine.hidden_graph(owner, of(machine, owner, each), nodes, each.shape[1] + 1, of(machine, owner, own), 10)
+            for owner, each, own in zip(owners, edges, weights, strict=True)
+        ]
+        return machine.open(machine.hop(graphs, machine.open(machine.split(put))))
+
+    agree(program, holders)
+
+
+def test_a_hop_is_over_graphs_of_one_kind() -> None:
+    def mixed(machine: Machine) -> Summands:
+        edges = of(machine, "A", torch.zeros(2, 1, dtype=torch.int64))
+        graphs = [machine.hidden_graph("A", edges, 2, 1, None, bits) for bits in (0, 10)]
+        return machine.hop(graphs, machine.constant(torch.zeros(2, 1, dtype=torch.int64)))
+
+    with pytest.raises(ValueError, match="take a hop for each"):
+        run(mixed)
+
+
+@few
 @given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.sampled_from([32, 64]), st.data())
 def test_picked_rows(holders: int, nodes: int, columns: int, seed: int, ring: Any, data: st.DataObject) -> None:
     owner = data.draw(st.sampled_from(NAMES[:holders]))
@@ -236,8 +265,8 @@ def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: s
 
 
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
-    "times": (lambda m, x: functions.times(m, x, x), lambda seed, *s: whole(seed, *s), 1, UNIT),
-    "relu": (lambda m, x: functions.relu(m, x)[0], lambda seed, *s: whole(seed, *s), 0, UNIT),
+    "times": (lambda m, x: functions.times(m, x, x), whole, 1, UNIT),
+    "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "largest": (functions.largest, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "largest_place": (functions.largest_place, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
     "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 8, UNIT),

@@ -36,7 +36,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
-N, D, PADDED, PICKED = 4, 2, 6, 2
+N, D, PADDED, PICKED, WEIGHT_BITS = 4, 2, 6, 2, 8
 RUNS = 100
 LIMIT = 6.5
 """Standard deviations: millions of correlations are looked at."""
@@ -53,19 +53,28 @@ class Private:
     other: Tensor
     edges: tuple[Tensor, Tensor, Tensor]
     rows: Tensor
+    weights: Tensor
 
 
 def edges(*pairs: tuple[int, int]) -> Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
 
 
-NOTHING = Private(*(torch.zeros(N, D) for _ in range(3)), (edges(), edges(), edges()), torch.tensor([0, 1]))
+NOTHING = Private(
+    torch.zeros(N, D),
+    torch.zeros(N, D),
+    torch.zeros(N, D),
+    (edges(), edges(), edges()),
+    torch.tensor([0, 1]),
+    torch.zeros(0),
+)
 MUCH = Private(
     torch.full((N, D), -3.75),
     torch.full((N, D), 10.0),
     torch.tensor([[1.5, -2], [0.25, 7], [-8, 8], [4, 4]]),
     (edges(*[(node, 2) for node in (0, 1, 2, 3, 3, 3)]), edges((1, 0), (1, 2)), edges(*[(0, 1)] * 6)),
     torch.tensor([3, 0]),
+    torch.tensor([1.0, 2, 3, -4, 0.5, 0]),
 )
 
 
@@ -79,7 +88,11 @@ def entering(machine: Machine, data: Private) -> tuple[Wire, Wire, Wire]:
         for owner, own in zip("AAB", data.edges, strict=True)
     ]
     rows = machine.open(machine.hop([*graphs, graphs[0]], machine.open(machine.split(second), 4, 32)))
-    picked = machine.pick("A", of(machine, "A", data.rows), PICKED, rows + rows)
+    weighted = machine.hidden_graph(
+        "A", of(machine, "A", data.edges[0]), N, PADDED, of(machine, "A", data.weights), WEIGHT_BITS
+    )
+    hop = machine.open(machine.hop([weighted], second), WEIGHT_BITS)
+    picked = machine.pick("A", of(machine, "A", data.rows), PICKED, rows.times(16).halved(4) + hop)
     machine.reveal(machine.open(picked), "A")
     return first, second, other
 
@@ -153,7 +166,9 @@ def viewed(got: list[dict[Slot, Tensor]]) -> View:
     for slot in got[0]:
         together = np.stack([each[slot].numpy().reshape(-1) for each in got])
         if slot[2] == Kind.PLACEMENT:
-            orders[slot] = together
+            orders[slot], masked = np.split(together, [2 * (N + PADDED) + N], 1)
+            if masked.size:  # weights, behind the orders of their graph
+                numbers[slot] = np.ascontiguousarray(masked).view(np.uint8).reshape(len(got), -1, 8)
         else:
             width = 4 if together.dtype == np.int32 else 8
             numbers[slot] = together.view(np.uint8).reshape(len(got), -1, width)
@@ -337,6 +352,14 @@ def is_rows(forms: Forms) -> bool:
     return list(forms) == [((N + PADDED, D), torch.int32)] * 3
 
 
+def is_weights(forms: Forms) -> bool:
+    return list(forms) == [((N + PADDED, 1), torch.int64)]
+
+
+def is_weighted_rows(forms: Forms) -> bool:
+    return list(forms) == [((N + PADDED, D), torch.int64)] * 4
+
+
 def is_orders(forms: Forms) -> bool:
     return list(forms) == placement.orders(N + PADDED)
 
@@ -348,6 +371,8 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "two hops have the same masks": (repeated(is_rows), "A"),
     "two graphs have the same random orders": (repeated(is_orders), "B"),
     "edges have no random order": (left_out(is_orders), "B"),
+    "weights have no mask": (left_out(is_weights), "B"),
+    "rows of weighted hops have no masks": (left_out(is_weighted_rows), "A"),
     "rows are picked in their order": (unshuffled, "B"),
     "sessions on other data round alike": (rounds_alike, "A"),
     "comparisons are opened without masks": (compares_unmasked, "B"),

@@ -156,16 +156,15 @@ class CountingMachine(Machine):
     @override
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         nodes, columns = wire.shape
-        together = list(portions(graphs, columns))
-        for portion in together:
+        waits = len({graph.owner for graph in graphs}) > 1  # an owner for others' portions before it sends its own
+        for place, portion in enumerate(portions(graphs, columns)):
+            self._here.rounds += waits or not place
             for graph, part in portion:
                 rows: Form = ((graph.slots, len(range(*part.indices(columns)))), graph.dtype)
                 self._deal(graph.owner, [rows, rows])
                 for holder in self.holders:
                     if holder != graph.owner:
                         self._sent(holder, (2 if graph.weight_bits else 1) * graph.dtype.itemsize * prod(rows[0]))
-        # Where one holder has all edges, nobody waits for it.
-        self._here.rounds += len(together) if len({graph.owner for graph in graphs}) > 1 else 1
         return Summands(_nothing((nodes, columns), wire.ring), wire.bits + graphs[0].weight_bits)
 
     @override
