@@ -16,7 +16,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, machine
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
-from veilgraph.mpc.sealed.machine import Bilinear, Machine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 
 HOLDERS = st.integers(2, 6)
@@ -96,7 +96,7 @@ def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, 
 @given(HOLDERS, SIZE, SIZE, SIZE, SEED, st.data())
 def test_products(holders: int, rows: int, inner: int, columns: int, seed: int, data: st.DataObject) -> None:
     owners = [data.draw(st.sampled_from([None, *NAMES[:holders]])) for _ in range(2)]
-    kind: Bilinear = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
+    kind: Any = data.draw(st.sampled_from([torch.mul, matmul, transposed_matmul]))
     shapes = {
         torch.mul: ((rows, columns), data.draw(st.sampled_from([(rows, columns), (rows, 1), (1, columns)]))),
         matmul: ((rows, inner), (inner, columns)),
