@@ -101,13 +101,17 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     if plan.hops and degree > share:
         raise DataError(
             f"party {graph.party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
-            f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes"
+            f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes",
+            key="model.max_degree",
+            value=model.max_degree,
         )
     if not plan.directed and not _both_ways(edges, weights):
         raise DataError(
             f"party {graph.party!r}: some of its edges go one way only, or with another weight back, and "
             "model.directed=false says that all go both ways; set model.directed: true, or give every edge in both "
-            "directions"
+            "directions",
+            key="model.directed",
+            value=False,
         )
     features = common.features.to_dense().to(torch.float64)
     if model.unit_rows:
@@ -359,7 +363,9 @@ class SealedHolder(SealedRole):
         if not torch.equal(saved[_DATA], _bytes(self._own.digest())):
             raise RunError(
                 f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
-                "was computed of the old ones cannot be gone on with"
+                "was computed of the old ones cannot be gone on with",
+                code="data-changed",
+                party=self.session.link.party,
             )
         super().load_state({name: share for name, share in saved.items() if name != _DATA})
 
