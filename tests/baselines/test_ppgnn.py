@@ -108,7 +108,7 @@ def test_holders_that_are_not_aligned_are_refused() -> None:
         ({"message": "linear"}, {"key": "horizontal"}),
         ({"update": "concat"}, {"key": "horizontal"}),
         ({"aggregate": "mean", "edges": "disjoint"}, {"key": "horizontal"}),
-        ({"server": {"batch_norm": True}}, {"key": "horizontal.server.batch_norm", "value": True}),
+        ({"server": {"batch_norm": True}}, {"key": "model.server.batch_norm", "value": True}),
     ],
 )
 def test_other_networks_are_refused(changes, message) -> None:

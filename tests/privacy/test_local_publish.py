@@ -114,7 +114,7 @@ def test_what_is_refused_costs_nothing(tmp_path: Path) -> None:
         door = publisher(ledger)
         with refused(DataError, key="x"):
             door.features(X + 1)
-        with refused(ConfigError, key="local.labels"):
+        with refused(ConfigError, key="release.labels"):
             door.labels(LABELS)
         assert door.spent().epsilon_total == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.roles import own_data, plan_of
@@ -162,6 +164,38 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: 
     assert torch.allclose(predicted, spelled_out(job, graphs, after).softmax(1), atol=ALMOST)
 
 
+def test_batches_go_through_all_training_rows() -> None:
+    """Another class of any row makes other weights within ⌈T/B⌉ steps."""
+    job = small_job(2, network("linear"), BATCHES, {"train": {"epochs": 3}})
+    graphs = small_graphs()
+    usual = trained_twin(job, graphs).weights[0].public
+    assert graphs[0].labels is not None
+    assert usual is not None
+    for row in range(FEW):
+        labels = graphs[0].labels.clone()
+        labels[row] = (labels[row] + 1) % 3
+        other = trained_twin(job, [replace(graphs[0], labels=labels), *graphs[1:]]).weights[0].public
+        assert other is not None
+        assert float((usual - other).abs().max()) > 1e-2
+
+
+def test_prediction_has_no_hops_where_the_columns_were_propagated_in_training() -> None:
+    costs = {}
+    for training in (FEW, 2 * MANY):
+        context, _ = together(small_job(2, network("linear")), small_graphs(nodes=60, training=training))
+        stages = {stage.name: stage for stage in costs_of(replace(context, data={}), 3).stages}
+        costs[training] = stages["predict"]
+    assert costs[2 * MANY].rounds < costs[FEW].rounds
+    assert costs[2 * MANY].sent["A"] < costs[FEW].sent["A"]
+
+
+def test_own_hops_are_a_holders_own_weighted_ones() -> None:
+    job = small_job(2, network("sign", own_hops=2), WEIGHTS)
+    (graph, _) = graphs_of(job)
+    x, p = own_data(small_job(2, network("linear"), WEIGHTS), graph).features, normalised(job, [graph])
+    assert torch.allclose(own_data(job, graph).features, torch.cat([x, p @ x, p @ p @ x], 1), atol=1e-6)
+
+
 def test_every_rate_begins_anew() -> None:
     graphs = small_graphs()
     judged: Settings = {"train": {"select_by": "accuracy", "learning_rate": None, "epochs": 6}}
@@ -182,6 +216,13 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
     with refused(DataError, key="model.directed", value=False, party="A"):
         own_data(small_job(), graphs[0])
     own_data(small_job(2, DIRECTED), graphs[0])
+    back = graphs_of(small_job(2, WEIGHTS))[0]
+    assert back.edge_weight is not None
+    uneven = replace(back, edge_weight=back.edge_weight * torch.linspace(1, 2, back.num_edges))
+    with pytest.raises(DataError, match="another weight back"):
+        own_data(small_job(2, WEIGHTS), uneven)
+    with pytest.raises(DataError, match=r"set model\.edge_weights: true"):
+        own_data(small_job(), back)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

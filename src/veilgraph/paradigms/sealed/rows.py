@@ -59,7 +59,7 @@ TO_LABEL_HOLDER: Final = Ends[SealedJob](
 _COUNT: Final = "Opens one number to the receiver at every evaluation: the mask is of that one value."
 _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all holders but one know nothing of it."
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
-_PLACES: Final = "Uniform for the receiver: the random order that hides it is known to the sender and the dealer."
+_PLACES: Final = "Uniform for the receiver, which lacks the random order that it is relative to."
 _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
