@@ -145,7 +145,7 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
     assert abs(int(trained[0]) - 200) < 3, "half of each class"
     assert trained[1:] == ["–", "–"]
     narrow = veilgraph("check", local, "--set", "release.features.high=0.5")
-    assert "party 'B': x has the value" in one_error(narrow)
+    assert "party 'B': x: the value" in one_error(narrow)
     run = tmp_path / "run"
     calls: list[list[str | Path]] = [["train", local, "--out", run], ["report", run]]
     for arguments in calls:

@@ -14,7 +14,8 @@ from veilgraph.samples.demo import demo_settings
 
 GROUPS = {
     "": (
-        "train", "resume", "predict", "compare", "audit", "report", "check", "budget", "demo", "reproduce", "data",
+        "train", "resume", "predict", "compare", "audit", "report", "check", "plan",
+        "budget", "demo", "reproduce", "data",
         "net", "cert",
     ),
     "data": ("check", "align", "export"),

@@ -235,7 +235,7 @@ class TestRefused:
 
     def test_parties_in_place_of_a_data_set(self, tmp_path):
         parties = {"A": Path("a.safetensors"), "B": Path("b.safetensors")}
-        with refused(ConfigError, key="data.holders"):
+        with refused(ConfigError, key="data.dataset"):
             export_dataset(DataSettings(graphs=parties), tmp_path, 0.8, 0)
 
     def test_no_seeds(self, tmp_path):

@@ -364,7 +364,7 @@ def test_a_malformed_release_is_kept_by_nobody_who_learns(tmp_path: Path, kind: 
 
 def test_a_value_outside_the_range_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
     settings = saved(tmp_path / "data", low=-1.0, high=1.0)
-    says = r"^party 'B': x has the value .*, outside the declared range \[-1\.0, 1\.0\]: declare a"
+    says = r"^party 'B': x: the value .*, outside the declared range \[-1\.0, 1\.0\]: declare a"
     with pytest.raises(DataError, match=says):
         train(settings, tmp_path / "run")
     with pytest.raises(DataError, match=says):

@@ -116,7 +116,7 @@ def test_without_a_profile_there_is_no_trace(tmp_path: Path, run: TrainResult, m
 def test_what_did_not_fit_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(party, "new_trace", lambda run, name, work: Trace(name, 1, limit=5))
+    monkeypatch.setattr(party, "new_trace", lambda part: Trace(part.party, 1, limit=5))
     path = train(saved_job(tmp_path / "data", SHORT), tmp_path / "run", profile=True).path
     dropped = json.loads((path / "trace.json").read_text(encoding="utf-8"))["otherData"]["dropped"]
     assert dropped.keys() == set(PARTIES)

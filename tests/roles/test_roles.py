@@ -130,6 +130,7 @@ def test_labels_and_masks_of_the_label_holder_reach_nobody(settings: JobSettings
                 assert hello.model_dump().keys() == {
                     "version", "job", "alignment", "nodes", "features", "feature_bits", "checkpoints", "steps",
                     "release", "classes", "refuses", "restarts", "nonce", "waits", "ids",
+                    "edges", "training", "validation",
                 }  # fmt: skip
             elif message.tag.kind not in (Kind.KEY, Kind.SEED):
                 assert shape[0] in (NODES, graph.num_features, small_parties(2)[1].num_features)

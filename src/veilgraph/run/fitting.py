@@ -151,7 +151,7 @@ def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[s
     try:
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:
-        raise RunError(f"{path}: {error}") from error
+        raise RunError(f"{path}: {error}", code=error.code, party=error.party) from error
     except TypeError as error:
         raise RunError(
             f"{path}: its judgement is of another version ({error}); go on with the release that wrote it, or train "
