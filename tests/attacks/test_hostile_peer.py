@@ -31,6 +31,8 @@ from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.paradigms.horizontal.collecting import Totals, check_columns
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
@@ -137,6 +139,22 @@ def collection() -> Mapping[PartyId, Program]:
     return dict.fromkeys("AB", program)
 
 
+def sealed() -> Mapping[PartyId, Program]:
+    holders = ["A", "B"]
+
+    def program(link: Link) -> None:
+        serves, has = link.party == SERVER, link.party == "A"
+        machine = DealerMachine(link, holders, fixed_secrets(SERVER)) if serves else HolderMachine(link, holders)
+        wire = machine.put("A", torch.ones(3, 2) if has else None, (3, 2), 16)
+        graph = machine.hidden_graph("A", torch.tensor([[0], [1]]) if has else None, 3, 2)
+        wire = machine.open(machine.hop([graph], machine.open(machine.split(wire), ring=32)))
+        wire = machine.open(machine.gate(machine.negative(wire), wire))
+        wire = machine.open(machine.pick("A", torch.tensor([2, 0]) if has else None, 2, wire))
+        machine.reveal(wire, "A")
+
+    return dict.fromkeys([*holders, SERVER], program)
+
+
 CLEAR = {"model": {"rounds": 2, "combine": {"masked": False}, "initial": {"method": "secure-sum"}}}
 SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "masked, collaborative": partial(vertical, small_job(2, {"model": {"rounds": 2, "dim": 4}})),
@@ -147,6 +165,7 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sampled releases": partial(releases, local_job(3)),
     "alignment": alignment,
     "collection": collection,
+    "sealed": sealed,
 }
 
 

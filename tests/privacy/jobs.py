@@ -187,7 +187,7 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
     publish, release, embed = HolderCut.publish, NoisedPublisher.embeddings, Collaborative.embed
 
     def watched_publish(self: HolderCut, step: int, round_: int, piece: Tensor) -> None:
-        if self._publisher is None:
+        if self._publisher.is_open:
             recording.embeddings[self._link.party].append(piece.detach().clone())
         publish(self, step, round_, piece)
 

@@ -249,7 +249,7 @@ def test_tables_are_released_anew_for_a_prediction_only_if_one_has_changed(tmp_p
     settings = parse_job(
         {"data": {"parties": paths}, "model": {"dim": 8, "initial": initial}, "train": {"epochs": 2}, "timeout_s": 20}
     )
-    with refused(ConfigError, code="refused", key="limits.may_reveal", party="A"):
+    with refused(ConfigError, code="refused", key="limits.leakage", party="A"):
         train(settings, tmp_path / "run")
     for path in files.values():
         limits = {"limits": {"leakage": list(revelations(settings))}}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
@@ -211,6 +211,7 @@ class HolderMachine(Machine):
         lengths = [slots, slots, nodes, *([slots] if weight_bits else [])]
         if self.party != owner:
             relative = receive_as(self._link, owner, tag, (sum(lengths),), torch.int64)
+            _check_places(relative[: 2 * slots + nodes], slots, owner)
             spread, turn, pick, *masked = torch.split(relative, lengths)
             return HeldGraph(
                 owner, nodes, slots, weight_bits, spread, turn, pick, masked[0][:, None] if masked else None
@@ -292,6 +293,7 @@ class HolderMachine(Machine):
         tag, dtype = self._next(Kind.PLACEMENT), wire.mask.dtype
         if self.party != owner:
             relative = receive_as(self._link, owner, tag, (count,), torch.int64)
+            _check_places(relative, wire.shape[0], owner)
             return Summands(-placement.taken(self._stream.draw([(wire.shape, dtype)])[0], relative), wire.bits)
         if rows is None:
             raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
@@ -353,6 +355,16 @@ def _logical(values: Tensor, shift: int) -> Tensor:
         wide = wide & 0xFFFF_FFFF
         return wide >> shift
     return (wide >> shift) & ((1 << (64 - shift)) - 1) if shift else wide
+
+
+def _check_places(places: Tensor, below: int, sender: PartyId) -> None:
+    """Refuses places that are not there.
+
+    Raises:
+        ProtocolError: one is negative, or too large.
+    """
+    if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < below):
+        raise ProtocolError(f"{sender} sent places outside of the {below} that there are; ask what it runs")
 
 
 def _known(public: Tensor | None) -> Tensor:
