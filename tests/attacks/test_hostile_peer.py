@@ -258,6 +258,8 @@ def extreme(draw: random.Random, dtype: torch.dtype) -> Tensor:
     if dtype.is_floating_point:
         return torch.tensor(draw.choice(FLOATS), dtype=torch.float64).to(dtype)
     value = torch.tensor(draw.choice(EXTREMES))
+    if dtype == torch.int32:
+        return value.to(torch.int32)
     return value % 256 if dtype == torch.uint8 else value
 
 
@@ -268,7 +270,7 @@ def noise(draw: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> Te
         return x * 10.0 ** draw.randint(-30, 30)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
-    low, high = (0, 256) if dtype == torch.uint8 else (-(2**63), 2**63 - 1)
+    low, high = (0, 256) if dtype == torch.uint8 else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     return torch.randint(low, high, shape, generator=generator, dtype=dtype)
 
 
