@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch_geometric.data import Data
 
 import veilgraph as vg
 from tests.errors import refused
+from veilgraph.core import files
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import save_party
 from veilgraph.run.run_directory import RunDirectory
@@ -168,3 +171,14 @@ def test_a_paradigm_without_a_pooled_twin_says_so(tmp_path: Path) -> None:
     )
     with refused(ConfigError, key="paradigm"):
         vg.fit(job, out=tmp_path / "run").compare()
+
+
+def test_runs_that_begin_in_the_same_second_have_places_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    moment = datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr(files, "datetime", SimpleNamespace(now=lambda: moment))
+    for name in ("small-20260102-030405", "small-20260102-030405-2", "small-20260102-030405-3"):
+        assert files.fresh_path("small") == Path("runs") / name
+        (tmp_path / "runs" / name).mkdir(parents=True)
