@@ -153,5 +153,25 @@ SAID: dict[str, dict[Message, str]] = {
             )
         ),
     },
+    "sealed, judged": {
+        (SERVER, "A", Kind.SEED): "the seed of the receiver's own masks",
+        (SERVER, "A", Kind.CORRELATION): "products of masks under fresh masks",
+        ("A", SERVER, Kind.READY): "that so much of what was dealt has been used, or a checkpoint passed",
+        ("A", "B", Kind.MASKED_WIRE): "secrets, or shares of them, under fresh masks",
+        ("A", "B", Kind.MASKED_BITS): "bits of comparisons under one-time masks",
+        ("A", "B", Kind.PLACEMENT): "orders of edges and rows relative to random ones",
+        ("A", "B", Kind.MASKED_ROWS): "shares of masks under further masks",
+        ("B", "A", Kind.MASK_SHARE): "; ".join(
+            (
+                "shares of the mask of the predicted classes",
+                "shares of the mask of how many validation nodes are right",
+            )
+        ),
+        ("A", "B", Kind.CONTROL): "best so far? stop?",
+        ("A", SERVER, Kind.CONTROL): "best so far? stop?",
+    },
+    "sealed, probabilities": {
+        ("B", "A", Kind.MASK_SHARE): "shares of the mask of the predicted probabilities",
+    },
 }
 """Job of ``test_disclosures`` → sender, receiver and kind → the words."""

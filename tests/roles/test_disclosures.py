@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.errors import refused
+from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
@@ -192,6 +193,12 @@ def test_all_that_is_sent_in_a_local_run_has_a_row_as_well(name: str, tmp_path: 
         assert line.protection != "none"
 
 
+SEALED: dict[str, JobSettings] = {
+    "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
+    "sealed, probabilities": sealed_job(2, {"output": "probabilities"}),
+}
+
+
 def test_a_prediction_has_a_row_for_everything() -> None:
     settings = small_job(2)
     federation = federate(settings, small_parties(2), steps=0)
@@ -207,7 +214,7 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 
 def of_said(name: str) -> JobSettings:
     perturbed = {"perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}})}
-    known = PRIVATE | HORIZONTAL | LOCAL | perturbed
+    known = PRIVATE | HORIZONTAL | LOCAL | SEALED | perturbed
     return known[name] if name in known else job(MODELS[name][0], **MODELS[name][1])
 
 

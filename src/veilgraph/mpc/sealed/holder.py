@@ -218,7 +218,7 @@ class HolderMachine(Machine):
             )
         if edges is None or edges.shape[1] > padded:
             count = 0 if edges is None else edges.shape[1]
-            raise ConfigError(f"sealed.padded_edges={padded} of {owner} and it has {count:,}: raise it")
+            raise ConfigError(f"padded={padded}: {owner} has {count:,} edges; raise it", key="padded", value=padded)
         steps = placement.steps_of(edges, nodes, padded)
         spread, turn, pick = map(placement.shuffled, self._stream.draw(placement.orders(slots)))
         parts = (
@@ -298,7 +298,9 @@ class HolderMachine(Machine):
         if rows is None:
             raise ConfigError(f"{owner} chooses rows and gives none: give {count}")
         if tuple(rows.shape) != (count,) or len(set(rows.tolist())) < count:
-            raise ConfigError(f"{owner} chooses rows {list(rows.shape)}: give {count} different ones, as all know")
+            raise ConfigError(
+                f"{owner} chooses rows {list(rows.shape)}: give {count} different ones, as all know", key="rows"
+            )
         random = placement.shuffled(self._stream.draw([((wire.shape[0],), torch.int64)])[0])
         relative = placement.before(rows, random)
         broadcast(self._link, self._others, tag, relative)

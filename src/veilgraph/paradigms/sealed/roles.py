@@ -90,12 +90,18 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     if common.edge_weight is not None and not plan.weighted_edges:
         raise DataError(
             f"party {graph.party!r}: its edges have weights, and model.edge_weights=false says that all count alike; "
-            "set model.edge_weights: true, or leave weights out"
+            "set model.edge_weights: true, or leave weights out",
+            key="model.edge_weights",
+            value=False,
         )
     weights = None if common.edge_weight is None else common.edge_weight.to(torch.float64)
     slots, edges = slots_of(model, common.num_edges), common.edge_index
     if common.num_edges > slots:
-        raise DataError(f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it")
+        raise DataError(
+            f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
+            key="model.edge_slots",
+            value=slots,
+        )
     share = (model.max_degree - 1) // len(job.data.names)
     degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
     if plan.hops and degree > share:
@@ -153,7 +159,9 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
     if not judged.numel():
         raise DataError(
             f"party {graph.party!r}: train.select_by=accuracy counts common validation nodes, and there are none; mark "
-            "some, or set it to last"
+            "some, or set it to last",
+            key="train.select_by",
+            value=job.train.select_by,
         )
     return replace(own, judged=judged, judged_labels=graph.labels[judged])
 

@@ -106,8 +106,8 @@ class SealedTrainSettings(TrainSettings):
             return self
         if self.learning_rate is not None or self.select_by == "last" or self.patience is not None:
             raise ValueError(
-                "learning_rates are tried one after the other, and the best step of all is taken: leave learning_rate "
-                "and patience out and set select_by to accuracy"
+                f"learning_rates={self.learning_rates} are tried one after the other, and the best step of all is "
+                "taken: leave learning_rate and patience out and set select_by to accuracy"
             )
         if self.epochs % len(self.learning_rates):
             raise ValueError(
