@@ -39,7 +39,7 @@ JUDGED: Settings = {
         "epochs": 8,
         "evaluate_every": 1,
         "learning_rate": None,
-        "learning_rates": [0.01, 0.75],
+        "learning_rates": [0.25, 0.75],
     },
 }
 BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
