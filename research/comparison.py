@@ -37,7 +37,8 @@ def compare(job: JobSettings, out: Path, seeds: int, *, overlap: float = 0.8) ->
 
     *Alone* is the label holder's own training on all nodes it knows; *federated* is the job itself, from the tables
     through alignment and all protocols; *pooled* has all columns and edges of the common nodes in one place. All have
-    the job's network and settings and are chosen and judged on the same common validation and test nodes.
+    the job's network and settings and are chosen and judged on the same common validation and test nodes. Of a sealed
+    job there is only *federated*.
 
     Args:
         job: names a data set; its seed is not used.
@@ -72,11 +73,10 @@ def _compare_once(job: JobSettings, out: Path, overlap: float) -> dict[str, Reco
     federated = train(read_job(out / "tables" / "job.yaml"), out / "run")
     run = RunDirectory.open(out / "run")
     graphs = [load_party(run.party(name).graph_path) for name in job.data.names]
-    summaries = {
-        alone_row(job.data.label_party): isolated(job, graphs, job.data.label_party).summary,
-        "federated": federated.summary,
-        "pooled": pooled(job, graphs).summary,
-    }
+    summaries = {"federated": federated.summary}
+    if job.paradigm == "vertical":
+        alone = isolated(job, graphs, job.data.label_party).summary
+        summaries = {alone_row(job.data.label_party): alone, **summaries, "pooled": pooled(job, graphs).summary}
     return {
         "nodes": _counts(graphs),
         **{row: {key: summary[key] for key in _KEPT} for row, summary in summaries.items()},
@@ -106,10 +106,11 @@ def render_comparison(job: JobSettings, rounds: Sequence[Mapping[str, Record]], 
         cells = [_cell([scores[row][f"test_{name}"] for scores in rounds]) for name in _FIGURES.values()]
         lines.append(f"| {row} | {' | '.join(cells)} |")
     known = ", ".join(f"{party} {count:,}" for party, count in rounds[0]["nodes"].items())
-    chosen = {"accuracy": "accuracy", "auc": "AUC", "f1": "macro F1", "loss": "loss"}[job.train.select_by]
+    chosen = {"auc": "AUC", "f1": "macro F1"}.get(job.train.select_by, job.train.select_by)
+    epoch = "the last step" if chosen == "last" else f"the epoch with the best {chosen} on the common validation nodes"
     lines += [
         "",
-        f"- Common test nodes, at the epoch with the best {chosen} on the common validation nodes; "
+        f"- Common test nodes, at {epoch}; "
         f"{'one seed' if len(rounds) == 1 else f'mean ± sample standard deviation over {len(rounds)} seeds'} of split, "
         "overlap and weights.",
         f"- Nodes of each holder with seed 0: {known}.",

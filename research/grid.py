@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from research.horizontal import train_horizontal
 from research.local import train_local
+from research.sealed_twin import train_sealed
 from research.store import Finished, Store, identity, package_version, training_key
 from veilgraph.core.randomness import system_secrets
 from veilgraph.graph.datasets import load_parties
@@ -28,6 +29,7 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 
 Kind = Literal[
     "federated",
+    "twin",
     "isolated-A",
     "isolated-B",
     "pooled",
@@ -39,7 +41,7 @@ Kind = Literal[
     "released",
     "believed",
 ]
-"""All holders together; one of them alone; all data in one place.
+"""All holders together; their plaintext twin; one of them alone; all data in one place.
 
 Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN. Local jobs only: GCN+RAW, GCN+RND, GCN+OHD;
 the twin judged by true labels, and the same with released labels taken for the true ones.
@@ -213,10 +215,12 @@ def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
         return train_horizontal(job, kind, progress)
     if job.paradigm == "node-dp":
         return train_local(job, kind, progress)
+    if job.paradigm == "sealed":
+        return train_sealed(job, kind)
     graphs = load_parties(job.data, job.seed)
     if kind == "pooled":
         return pooled(job, graphs, progress).summary
-    if kind == "federated":
+    if kind in ("federated", "twin"):
         return _twin(job, graphs, progress).summary
     return isolated(job, graphs, kind.removeprefix(_ISOLATED), progress).summary
 

@@ -28,6 +28,7 @@ from research.q3 import DATASETS as Q3_DATASETS
 from research.q3 import EXPERIMENT as Q3
 from research.q3 import answer_q3
 from research.sapgnn_tables import SAPGNN_TABLES
+from research.sealed_table import SEALED_TABLES
 from research.store import Store
 from research.table import Table
 from research.vfgnn_tables import VFGNN_TABLES
@@ -39,6 +40,7 @@ TABLES: Final[dict[str, Table]] = {
     **SAPGNN_TABLES,
     **LPGNN_TABLES,
     **LPGNN_LABELS,
+    **SEALED_TABLES,
 }
 """The tables by the name the command line uses."""
 

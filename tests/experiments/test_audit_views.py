@@ -12,7 +12,7 @@ from research.paper_tables import reproduce
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 
-SMALL = {"data.dataset": "digits", "train.epochs": 2, "train.patience": None, "model.dim": 8}
+SMALL = {"data.dataset": "synthetic", "train.epochs": 2, "train.patience": None, "model.dim": 8}
 
 
 def test_every_variant_is_a_job() -> None:

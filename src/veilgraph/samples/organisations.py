@@ -22,7 +22,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.limits import LimitSettings, revelations
 from veilgraph.samples.exported_tables import Export, Rows, TableFormat, export_party, write_yaml
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
@@ -202,10 +202,12 @@ def node_ids(rows: Rows) -> list[str]:
 
 
 def _limits(job: JobSettings) -> dict[str, Any]:
-    """What a party file accepts beside the default: for a horizontal job, which no default does, what it reveals."""
-    if job.is_aligned or job.exchanges is None:
+    """What a party file accepts in place of the default: what the job reveals, where that is more."""
+    revealed = revelations(job)
+    if job.is_aligned and set(revealed) <= set(LimitSettings().leakage):
         return {}
-    return {"limits": {"leakage": list(revelations(job)), "max_rounds": job.exchanges[1]}}
+    rounds = {} if job.exchanges is None else {"max_rounds": job.exchanges[1]}
+    return {"limits": {"leakage": list(revealed), **rounds}}
 
 
 def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:

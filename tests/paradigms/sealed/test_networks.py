@@ -234,3 +234,16 @@ def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_
         outcomes(job, small_graphs(seed=seed), lambda program: trained(program, 2), links)
         traffic.append({party: link.traffic() for party, link in links.items()})
     assert traffic[0] == traffic[1]
+
+
+def test_hops_of_its_own_pass_nodes_that_only_a_holder_knows() -> None:
+    """Node 2, whose row nobody else gets, lies between nodes 0 and 1."""
+    edges = torch.tensor([[0, 2, 2, 1], [2, 0, 1, 2]])
+    graph = PartyGraph("A", torch.eye(3), edges, num_common=2)
+    job = small_job(2, {"model": {"network": "sign", "own_hops": 2, "hops": None, "teleport": None}})
+    degrees = torch.diag(torch.tensor([2.0, 2.0, 3.0], dtype=torch.float64).rsqrt())
+    adjacency = torch.tensor([[1.0, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=torch.float64)
+    one = degrees @ adjacency @ degrees
+    expected = torch.cat([torch.eye(3), one, one @ one], 1)[:2]
+    assert torch.allclose(own_data(job, graph).features, expected.to(torch.float64), atol=1e-12)
+    assert own_data(job, graph).edges.shape == (2, 0)

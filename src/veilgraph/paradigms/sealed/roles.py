@@ -119,12 +119,19 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             key="model.directed",
             value=False,
         )
-    features = common.features.to_dense().to(torch.float64)
+    return OwnData(_columns(model, plan, graph), edges, weights)
+
+
+def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tensor:
+    """What a holder puts in of every common node. Hops of its own pass nodes that others do not know as well."""
+    known = graph if plan.own_hops else graph.common_part()
+    columns = known.features.to_dense().to(torch.float64)
     if model.unit_rows:
-        features = nn.functional.normalize(features, dim=1)
+        columns = nn.functional.normalize(columns, dim=1)
     if plan.own_hops:
-        features = own_blocks(OwnData(features, edges, weights), plan.own_hops, symmetric=plan.symmetric)
-    return OwnData(features, edges, weights)
+        weights = None if known.edge_weight is None else known.edge_weight.to(torch.float64)
+        columns = own_blocks(OwnData(columns, known.edge_index, weights), plan.own_hops, symmetric=plan.symmetric)
+    return columns[: graph.common]
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -22,7 +24,7 @@ from veilgraph.paradigms.sealed.plan import OwnData
 class Sign(Perceptron):
     """softmax(relu([X, P_i·X, P_i²·X, …, P^K·X]·W₁)·W₂)."""
 
-    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=2.0, weight_decay=5e-3)
+    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=1.0, weight_decay=5e-3)
     words: ClassVar[str] = (
         "A hidden layer of {hidden} on every holder's columns and their hops over its own edges, "
         "{own_hops} far, and pooled ones, {hops} far"
@@ -61,11 +63,12 @@ def own_blocks(own: OwnData, hops: int, *, symmetric: bool) -> Tensor:
         hops: how many.
         symmetric: the normalisation by the holder's own degrees.
     """
-    blocks, (sources, targets) = [own.features], own.edges
-    degrees = 1.0 + own.degrees(len(own.features))
+    nodes, (sources, targets) = len(own.features), own.edges.numpy()
+    degrees = 1.0 + own.degrees(nodes)
     into, out = (degrees.rsqrt(), degrees.rsqrt()) if symmetric else (degrees.reciprocal(), torch.ones_like(degrees))
+    counts = np.ones(len(sources)) if own.edge_weights is None else own.edge_weights.numpy()
+    adjacency = csr_array((counts, (targets, sources)), (nodes, nodes)) + eye_array(nodes, format="csr")
+    blocks = [own.features]
     for _ in range(hops):
-        sent = blocks[-1] * out[:, None]
-        rows = sent[sources] if own.edge_weights is None else sent[sources] * own.edge_weights[:, None]
-        blocks.append(sent.index_add(0, targets, rows) * into[:, None])
+        blocks.append(torch.from_numpy(adjacency @ (blocks[-1] * out[:, None]).numpy()) * into[:, None])
     return torch.cat(blocks, 1)
