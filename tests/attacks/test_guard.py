@@ -445,7 +445,7 @@ def test_a_jobs_part_runs_in_no_process_without_a_guard(
 ) -> None:
     monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("it took part"))
     monkeypatch.setattr(CoreCell, "veilgraph_guarded", False, raising=False)
-    executor = engine.HolderExecutor({}, "train")
+    executor = engine.PartyExecutor({}, "train")
     context = SimpleNamespace(get_identity_name=lambda: "A")
     reply = executor.execute(TASK, None, context, None)
     assert reply.get_return_code() == ReturnCode.EXECUTION_EXCEPTION

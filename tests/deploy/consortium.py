@@ -69,7 +69,7 @@ def job_processes(consortium: Consortium, party: str) -> list[int]:
 
 
 @contextmanager
-def started(out: Path) -> Iterator[Consortium]:
+def started(out: Path, dealer: str | None = None) -> Iterator[Consortium]:
     """The consortium, joined, while the block lasts."""
     party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
     for file in party_files.values():  # so that the run can be repeated in one process
@@ -80,6 +80,7 @@ def started(out: Path) -> Iterator[Consortium]:
             "name": "consortium",
             "server": {"host": "localhost", "port": port, "admin_port": admin_port},
             "holders": HOLDERS,
+            "dealer": dealer,
             "administrators": ["ops@example.org"],
         }
     )

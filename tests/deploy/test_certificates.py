@@ -65,13 +65,6 @@ def test_every_kit_knows_who_may_be_whom(consortium: Path) -> None:
                         check(b"said", datetime.now(UTC))
 
 
-def test_a_kit_that_does_not_name_its_server(consortium: Path) -> None:
-    settings = consortium / "kits" / "bank" / "startup" / "fed_client.json"
-    settings.write_text('{"servers": []}', encoding="utf-8")
-    with pytest.raises(ConfigError, match="the kit does not name its server"):
-        kit(consortium, "bank").identity()
-
-
 @pytest.mark.parametrize("name", ["server", "bank", "ops@example.org"])
 def test_an_own_key_takes_the_place_of_the_provisioned_one(consortium: Path, tmp_path: Path, name: str) -> None:
     stem = "server" if name == "server" else "client"

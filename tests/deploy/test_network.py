@@ -54,6 +54,9 @@ from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.verifying import verify
 from veilgraph.samples.organisations import export_parts
 
+DEALER: Final = "D"
+"""The server of this project only relays: every job here is of five machines."""
+
 WHOLE: Final = job("whole", train={**JOB["train"], "epochs": 60})
 
 
@@ -98,7 +101,7 @@ def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consor
     """None of them had leave before; then views are kept from the training on."""
     settings = job("audited")
     files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
-    site = Kit.open(consortium.network.kits[SERVER]).path / "local" / "veilgraph.json"
+    site = Kit.open(consortium.network.kits[DEALER]).path / "local" / "veilgraph.json"
     before = {path: path.read_text(encoding="utf-8") for path in (*files, site)}
     try:
         consortium.submit(settings)
@@ -299,7 +302,7 @@ def await_running(consortium: Consortium, name: str) -> None:
     deadline = time.monotonic() + 60
     while True:
         found = status(consortium.network.administrator)
-        assert found.connected == HOLDERS
+        assert found.connected == (*HOLDERS, DEALER)
         if found.jobs and (found.jobs[0].name, found.jobs[0].status) == (name, "RUNNING"):
             return
         assert time.monotonic() < deadline, found
@@ -325,7 +328,7 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
 def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
     """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""
     traces = [tmp_path / "client", tmp_path / "server"]
-    write_submission(tmp_path / "job", job("foreign"), "train", resume=False)
+    write_submission(tmp_path / "job", job("foreign"), "train", resume=False, sites=(*HOLDERS, DEALER))
     app = tmp_path / "job" / "veilgraph"
     config = json.loads((app / "config" / "config_fed_client.json").read_text())
     if how == "code in the job":
@@ -350,7 +353,7 @@ def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Pat
 def test_status_and_stop(consortium: Consortium) -> None:
     consortium.submit(job("stopped", train={**JOB["train"], "epochs": 100_000}), wait=False)
     found = status(consortium.network.administrator)
-    assert found.connected == HOLDERS
+    assert found.connected == (*HOLDERS, DEALER)
     assert found.jobs[0].name == "stopped"
     deadline = time.monotonic() + 90
     metrics = consortium.network.runs("A") / "stopped" / "metrics.jsonl"

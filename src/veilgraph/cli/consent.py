@@ -114,6 +114,7 @@ def _show(kit: Kit, waiting: Waiting) -> None:
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
     typer.echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:_SHOWN]}")
+    typer.echo(f"  {kit.roles}")
     typer.echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
     for name, statement in revealed_of(settings, kit.name).items():
         typer.echo(f"  reveals {name}: {statement}")

@@ -53,13 +53,14 @@ def provision_command(
     typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
     typer.echo("every key was made here: hand the kits over, then remove your copies of them")
     typer.echo(
-        "next, at the server: veilgraph net join KIT; at every holder: veilgraph net join KIT --party party.yaml"
+        "next, at the server, and where somebody else deals there: veilgraph net join KIT; at every holder: veilgraph "
+        "net join KIT --party party.yaml"
     )
 
 
 @command("join", "veilgraph net join consortium/kits/bank --party bank/party.yaml", net)
 def join_command(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server or a holder.")],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit of the server, the dealer or a holder.")],
     party: Annotated[Path | None, typer.Option(metavar="PARTY.yaml", help="The holder's own party file.")] = None,
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Where runs are kept. Default: in the kit.")] = None,
     connect: Annotated[
@@ -79,8 +80,8 @@ def join_command(
         typer.Option(
             "--restart",
             metavar="",
-            help="At the server: a training may begin again, in place of what is here of it, where a holder has lost "
-            "its part. A holder says so in its party file: limits.restart.",
+            help="At who deals, the server unless the project names another: a training may begin again, in place of "
+            "what is here of it, where a holder has lost its part. A holder says so in its party file: limits.restart.",
         ),
     ] = False,
     allow_audit: Annotated[
@@ -88,8 +89,8 @@ def join_command(
         typer.Option(
             "--allow-audit",
             metavar="",
-            help="At the server: keep what it sends and receives in training, and answer audits of the holders. A "
-            "holder says so in its party file: limits.allow_audit.",
+            help="At who deals, the server unless the project names another: keep what it sends and receives in "
+            "training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.",
         ),
     ] = False,
 ) -> None:
@@ -160,7 +161,7 @@ def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> No
         found = status(open_kit(kit, passphrase_file))
     from veilgraph.report.project import project_table  # noqa: PLC0415
 
-    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}")
+    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
     results().print(project_table(found))
 
 
@@ -168,7 +169,7 @@ def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> No
 def logs_command(
     kit: Annotated[
         Path,
-        typer.Option("--kit", metavar="KIT", help="An administrator's kit: the server's log. A holder's: its own."),
+        typer.Option("--kit", metavar="KIT", help="An administrator's kit: the server's log. A site's: its own."),
     ],
     job_id: JobId = None,
     everything: Annotated[bool, typer.Option("--all", metavar="", help="With what the engine says.")] = False,

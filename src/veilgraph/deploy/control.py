@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -39,13 +39,15 @@ from veilgraph.core.errors import (
 )
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
+from veilgraph.deploy.failures import CONSEQUENCES, sites_of
 from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, ITS_LOG_SAYS, TASK, Kit, SiteWork
 from veilgraph.deploy.quiet import no_logs, no_prints
+from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
 
-_HOLDER, _SERVER = ALLOWED_CLASSES
+_SITE, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0
 _REJOIN_S: Final = 120.0
 _POLLS_PER_LOG: Final = 3
@@ -53,7 +55,6 @@ _RUNNING: Final = "RUNNING"
 _FINISHED: Final = "FINISHED:"
 _COMPLETED: Final = "FINISHED:COMPLETED"
 _ABORTED: Final = "FINISHED:ABORTED"
-_CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 _ENDED: Final = "ended"
 """Code of the error of a job that the engine ended without a party's word of why."""
 _APP: Final = "veilgraph"
@@ -78,9 +79,10 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class ProjectStatus:
-    """Who is connected, and what was submitted, newest first."""
+    """Who is connected, who is who, and what was submitted, newest first."""
 
     connected: tuple[PartyId, ...]
+    roles: Roles
     jobs: tuple[JobStatus, ...]
 
 
@@ -105,14 +107,14 @@ def submit(
         wait: return only when the job has ended.
         report: called with a line when something happens.
         retries: after a lost party or connection, go on with the run so many times; for ``wait`` only.
-        connect_s: longest wait for the server, and for holders that are not connected yet.
+        connect_s: longest wait for the server, and for holders, or a dealer, that are not connected yet.
 
     Returns:
         FLARE's id of the job.
 
     Raises:
         ConfigError: a party refused the job.
-        LinkError: no connection, or a holder is not connected.
+        LinkError: no connection, or a site is not connected.
         RunError: the job failed.
     """
     _check_names(settings)
@@ -131,11 +133,13 @@ def _submit(
     kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
 ) -> str:
     with admin_session(kit, connect_s) as session:
-        _await_holders(session, settings.data.names, connect_s)
+        roles = kit.roles
+        sites = sites_of(settings, roles)
+        _await_sites(session, sites, roles, connect_s)
         with tempfile.TemporaryDirectory() as folder:
-            write_submission(Path(folder), settings, work, resume=resume)
+            write_submission(Path(folder), settings, work, resume=resume, sites=sites)
             job_id = str(session.submit_job(folder))
-        report(f"submitted {settings.name} ({work}) as {job_id}")
+        report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
             _await_end(session, job_id, report)
     return job_id
@@ -159,7 +163,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
             for job in session.list_jobs()
         ]
         newest_first = tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True))
-        return ProjectStatus(_connected(session), newest_first)
+        return ProjectStatus(_connected(session), kit.roles, newest_first)
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
@@ -246,27 +250,37 @@ def _connected(session: Session) -> tuple[PartyId, ...]:
     return tuple(sorted(client.name for client in session.get_system_info().client_info))
 
 
-def _await_holders(session: Session, holders: tuple[PartyId, ...], connect_s: float) -> None:
+def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float) -> None:
     deadline = time.monotonic() + connect_s
-    while missing := sorted(set(holders) - set(_connected(session))):
+    while missing := sorted(set(sites) - set(_connected(session))):
         if time.monotonic() > deadline:
-            raise LinkError(
-                f"not connected: {', '.join(missing)}; start there: veilgraph net join KIT --party party.yaml"
-            )
+            raise not_connected(missing, roles)
         time.sleep(_POLL_S)
 
 
-def write_submission(folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> None:
-    """Writes a job into a folder as the engine takes it: settings, and which of our classes run them."""
+def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
+    """Who has not joined, and what to start there."""
+    holders = [site for site in missing if site != roles.dealer]
+    ways = [f"{', '.join(holders)}; start there: veilgraph net join KIT --party party.yaml"] if holders else []
+    if roles.dealer in missing:
+        ways.append(f"{roles.dealer}, which deals; start there: veilgraph net join KIT")
+    return LinkError(f"not connected: {'; and '.join(ways)}", code="not-connected", party=missing[0])
+
+
+def write_submission(
+    folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool, sites: Sequence[PartyId]
+) -> None:
+    """Writes a job into a folder as the engine takes it: settings, which of our classes run them, and at which sites
+    beside the server.
+    """
     arguments = {"job": settings.model_dump(mode="json"), "work": work, "resume": resume}
-    holders = list(settings.data.names)
     files: dict[str, dict[str, Any]] = {
         "meta.json": {
             "name": settings.name,
             "resource_spec": {},
-            "deploy_map": {_APP: ["server", *holders]},
-            "min_clients": len(holders),
-            "mandatory_clients": holders,
+            "deploy_map": {_APP: ["server", *sites]},
+            "min_clients": len(sites),
+            "mandatory_clients": list(sites),
         },
         f"{_APP}/config/config_fed_server.json": {
             "format_version": 2,
@@ -275,7 +289,7 @@ def write_submission(folder: Path, settings: JobSettings, work: SiteWork, *, res
         },
         f"{_APP}/config/config_fed_client.json": {
             "format_version": 2,
-            "executors": [{"tasks": [TASK], "executor": {"path": _HOLDER, "args": arguments}}],
+            "executors": [{"tasks": [TASK], "executor": {"path": _SITE, "args": arguments}}],
             "components": [],
         },
     }
@@ -310,8 +324,8 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
         return RunError(f"job {job_id} was stopped; go on with --resume")
     reported = filter(None, map(error_of_json, _REPORTED.findall(_server_log(session, job_id))))
     # What the server knows itself says most; then whose log says why; that a party was lost is what follows.
-    for error in sorted(reported, key=lambda error: (isinstance(error, _CONSEQUENCES), error.code == ITS_LOG_SAYS)):
-        return error.told(f"{error}; go on with --resume") if isinstance(error, _CONSEQUENCES) else error
+    for error in sorted(reported, key=lambda error: (isinstance(error, CONSEQUENCES), error.code == ITS_LOG_SAYS)):
+        return error.told(f"{error}; go on with --resume") if isinstance(error, CONSEQUENCES) else error
     return RunError(
         f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph net logs, and at each site the "
         "log of its job; go on with --resume",

@@ -47,9 +47,13 @@ class LocalNetwork:
     administrator: Kit
     sites: dict[PartyId, subprocess.Popen[bytes]]
 
+    def site(self, party: PartyId) -> PartyId:
+        """Who is a party of jobs here: for ``server``, who deals."""
+        return Kit.open(self.kits[SERVER]).roles.dealer or SERVER if party == SERVER else party
+
     def runs(self, party: PartyId) -> Path:
-        """Where a participant keeps its runs."""
-        return Kit.open(self.kits[party]).runs
+        """Where a party keeps its runs."""
+        return Kit.open(self.kits[self.site(party)]).runs
 
 
 def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
@@ -85,7 +89,7 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
 def local_network(
     kits: Mapping[PartyId, Path], party_files: Mapping[PartyId, Path], report: Report
 ) -> Iterator[LocalNetwork]:
-    """Joins the server and every holder, each in a process of its own, and ends them afterwards.
+    """Joins the server, every holder and a dealer apart, each in a process of its own, and ends them afterwards.
 
     Args:
         kits: participant → kit, as ``provision`` gives them.
@@ -96,12 +100,14 @@ def local_network(
         LinkTimeout: a site did not come up.
         RunError: a site ended.
     """
-    administrator = next(kit for kit in map(Kit.open, kits.values()) if kit.kind == "administrator")
+    opened = [Kit.open(kit) for kit in kits.values()]
+    administrator = next(kit for kit in opened if kit.kind == "administrator")
+    dealers = [kit.name for kit in opened if kit.kind == "dealer"]
     with ExitStack() as stack:
         sites: dict[PartyId, subprocess.Popen[bytes]] = {}
         stack.callback(_leave, sites)
         threads = max(1, available_cores() // len(party_files))
-        for party in (SERVER, *party_files):
+        for party in (SERVER, *dealers, *party_files):
             sites[party] = join_site(kits[party], party_files.get(party), threads)
         for party, site in sites.items():
             _await_joined(kits[party], site)

@@ -1,4 +1,4 @@
-"""What FLARE starts in a job's process: an executor at each holder, a controller at the server.
+"""What FLARE starts in a job's process: an executor at each holder and at a dealer apart, a controller at the server.
 
 Both run the same role code as everywhere else; a job carries settings only. Component arguments come from whoever
 submitted the job and are validated like any stranger's file.
@@ -7,8 +7,10 @@ submitted the job and are validated like any stranger's file.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,11 +25,13 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from veilgraph.core.errors import KINDS, ConfigError, LinkError, PeerFailed, VeilgraphError
+from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.deploy.failures import Failure, error_of, errors_of, sites_of
 from veilgraph.deploy.guard.hooks import installed
-from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
+from veilgraph.deploy.kit import TASK, Kit
 from veilgraph.deploy.revocation import accept_newer
+from veilgraph.deploy.roles import Roles
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
@@ -39,13 +43,14 @@ from veilgraph.run.site import SITE_WORKS, SiteWork, take_part
 
 _ABORT_POLL_S: Final = 0.5
 _STOPPED: Final = "the job was stopped: by an administrator, or because a party was lost"
-_KIND: Final = "veilgraph_error"
+_CAUSE_S: Final = 5.0
+_FAILURE: Final = "veilgraph_failure"
 
 log = logging.getLogger("veilgraph")
 
 
-class HolderExecutor(Executor):  # type: ignore[misc]
-    """One data holder's part of a job.
+class PartyExecutor(Executor):  # type: ignore[misc]
+    """A site's part of a job: one data holder's or, where that is no part of the server, the dealer's.
 
     Args:
         job: settings, as in a job file.
@@ -58,44 +63,66 @@ class HolderExecutor(Executor):  # type: ignore[misc]
         self._job, self._work, self._resume = job, work, resume
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Does this holder's part from beginning to end; FLARE calls it once."""
+        """Does this site's part from beginning to end; FLARE calls it once."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        party = str(fl_ctx.get_identity_name())
-        failure = _run(self._job, self._work, self._resume, party, fl_ctx, abort_signal, lambda: _STOPPED)
+        failure = _run(self._job, self._work, self._resume, fl_ctx, abort_signal, lambda: _STOPPED)
         if failure is None:
             return make_reply(ReturnCode.OK)
-        return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={_KIND: failure})
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={_FAILURE: failure.model_dump_json()})
 
 
 class ServerController(Controller):  # type: ignore[misc]
-    """The server's part of a job. Arguments as ``HolderExecutor``."""
+    """The server's part of a job; where another site deals, that is to start the sites' and to wait for their end.
+
+    Arguments as ``PartyExecutor``.
+    """
 
     def __init__(self, job: dict[str, Any], work: str, resume: bool = False) -> None:
         super().__init__()
         self._job, self._work, self._resume = job, work, resume
         self._unfinished: set[str] = set()
+        self._failures: dict[str, Failure] = {}
+        self._roles: Roles | None = None
         self._why = _STOPPED
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to prepare."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Starts every holder's part, does the server's own, and waits for the holders to end theirs."""
+        """Starts every site's part, does the server's own, if it has any, and waits for the others to end theirs."""
         try:
-            holders = parse_job(self._job).data.names
+            roles = self._roles = _kit(fl_ctx).roles
+            sites = sites_of(parse_job(self._job), roles)
         except VeilgraphError as error:
             self.system_panic(f"{SERVER}: {_failed(error)}", fl_ctx)
             return
-        self._unfinished = set(holders)
+        self._unfinished = set(sites)
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._finished)
-        self.broadcast(task, fl_ctx, targets=list(holders), min_responses=len(holders))
-        failure = _run(self._job, self._work, self._resume, SERVER, fl_ctx, abort_signal, lambda: self._why)
+        self.broadcast(task, fl_ctx, targets=list(sites), min_responses=len(sites))
+        if roles.dealer is not None:
+            log.info("%s; its log says how far the job is", roles)
+            self._relay(sites, roles, abort_signal, fl_ctx)
+            return
+        failure = _run(self._job, self._work, self._resume, fl_ctx, abort_signal, lambda: self._why)
         if failure is not None:
-            self.system_panic(f"{SERVER}: {failure}", fl_ctx)
+            self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
             return
         while self._unfinished and not abort_signal.triggered:
             threading.Event().wait(_ABORT_POLL_S)
+
+    def _relay(self, sites: tuple[PartyId, ...], roles: Roles, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Waits for the sites; once one has failed, a while for what the others say, for the first may not know why."""
+        latest = math.inf
+        while self._unfinished and not abort_signal.triggered and time.monotonic() < latest:
+            threading.Event().wait(_ABORT_POLL_S)
+            if self._failures:
+                latest = min(latest, time.monotonic() + _CAUSE_S)
+        errors = errors_of(self._failures, sites, roles)
+        for error in errors:
+            _failed(error)
+        if errors:
+            self.system_panic(str(errors[0]), fl_ctx)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to clean up: the run's own code does."""
@@ -111,9 +138,13 @@ class ServerController(Controller):  # type: ignore[misc]
         result = client_task.result
         if result is not None and result.get_return_code() == ReturnCode.OK:
             return
-        kind = "" if result is None else str(result.get_header(_KIND, ""))
-        self._why = f"{name} failed; its own log says why"
-        _failed(KINDS.get(kind, PeerFailed)(self._why, code=ITS_LOG_SAYS, party=name))
+        failure = Failure.read(None if result is None else result.get_header(_FAILURE))
+        if self._roles is None or self._roles.dealer is not None:
+            self._failures[name] = failure
+            return
+        error = error_of(name, failure, self._roles)
+        self._why = str(error)
+        _failed(error)
         self.system_panic(self._why, fl_ctx)
 
 
@@ -121,20 +152,22 @@ def _run(
     job: dict[str, Any],
     work: str,
     resume: bool,
-    party: PartyId,
     fl_ctx: FLContext,
     abort_signal: Signal,
     why: Callable[[], str],
-) -> str | None:
-    """Runs one party's part; returns the kind of error it failed with, all that others may know of it."""
+) -> Failure | None:
+    """Runs this site's part; returns what others may know of the error it failed with."""
     keep_freed_memory()
     if "OMP_NUM_THREADS" not in os.environ:  # else several parties share this machine, as in the demonstration
         share_cores(1)
+    kit = None
     try:
         if not installed():
             raise ConfigError("this process is not guarded; start the site with: veilgraph net join KIT")
-        settings = parse_job(job)
-        kit = Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
+        settings, kit = parse_job(job), _kit(fl_ctx)
+        party = kit.party
+        if party is None:
+            raise ConfigError(f"{kit.name} takes no part in jobs: {kit.roles}; submit with the same release")
         with _link(settings, kit, party, fl_ctx, abort_signal, why) as link:
             take_part(
                 kit.runs_now(),
@@ -154,10 +187,11 @@ def _run(
                 consent=kit.consent,
             )
     except VeilgraphError as error:
-        return _failed(error)
+        _failed(error)
+        return Failure.of(error, None if kit is None else kit.party)
     except Exception as error:
-        log.exception("%s failed", party)
-        return type(error).__name__
+        log.exception("%s failed", "the site" if kit is None else kit.name)
+        return Failure(kind=type(error).__name__)
     return None
 
 
@@ -179,6 +213,10 @@ def _work(name: str) -> SiteWork:
     return SITE_WORKS[name]
 
 
+def _kit(fl_ctx: FLContext) -> Kit:
+    return Kit.open(Path(fl_ctx.get_workspace().get_root_dir()))
+
+
 def _job_id(fl_ctx: FLContext) -> str:
     return str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN) or fl_ctx.get_job_id())
 
@@ -194,12 +232,14 @@ def _link(
 ) -> Iterator[RecordedLink]:
     """This party's sealed link, its traffic counted; it ends when FLARE aborts the job."""
     job_id = _job_id(fl_ctx)
-    holders = settings.data.names
+    holders, roles = settings.data.names, kit.roles
     parties = (*holders, SERVER)
+    sites_of(settings, roles)
     if party not in parties:
         raise ConfigError(f"{party} is not one of the job's holders {', '.join(holders)}; name it under data.holders")
     cell = fl_ctx.get_engine().get_cell().core_cell
-    addresses = {peer: f"{peer}.{job_id}" for peer in parties if peer != party}
+    at = {SERVER: roles.dealer or SERVER}
+    addresses = {peer: f"{at.get(peer, peer)}.{job_id}" for peer in parties if peer != party}
     session = Session(job_id, parties, settings.hash())
     identity = kit.identity()
     known = b"" if identity.revoked is None else identity.revoked.pem

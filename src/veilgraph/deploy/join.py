@@ -18,14 +18,15 @@ from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.files import appended_file, check_private, locked, private_folder
+from veilgraph.core.types import SERVER
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import SETTINGS_FILES, Kit
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.protocol.requests import all_waiting
 
-_SETTINGS: Final = {"server": "fed_server.json", "holder": "fed_client.json"}
 _READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
+"""By the role of the site's program in the engine."""
 _POLL_S: Final = 0.2
 _GRACE_S: Final = 15.0
 _RESTARTS: Final = 5
@@ -48,14 +49,14 @@ def join(
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
     Args:
-        kit: of the server or a holder.
+        kit: of the server, the dealer or a holder.
         party_file: the holder's own.
         runs: where to keep runs; default: in the kit.
         report: called with a line when something happens that a person wants to know.
         connect_s: longest wait for the first connection with the server.
         current_list: take part only with a list of revoked certificates that is not past its time.
-        restarts: the server's leave to begin a training again, in place of what it has of it.
-        allows_audit: the server's leave to keep what it sends and receives, and to answer audits.
+        restarts: the dealer's leave to begin a training again, in place of what it has of it.
+        allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
 
     Raises:
         ConfigError: the kit or the party file cannot be used.
@@ -66,11 +67,13 @@ def join(
     """
     _check(kit, party_file)
     for option, limit, given in (("--restart", "restart", restarts), ("--allow-audit", "allow_audit", allows_audit)):
-        if given and kit.kind != "server":
-            raise ConfigError(
-                f"{option} is the server's leave, and this kit is {kit.name}'s: write limits.{limit}: true into its "
-                "party file"
+        if given and kit.party != SERVER:
+            instead = (
+                f"write limits.{limit}: true into its party file"
+                if kit.kind == "holder"
+                else f"{kit.roles.deals} deals: join there with it"
             )
+            raise ConfigError(f"{option} is the leave of who deals, and this kit is {kit.name}'s: {instead}")
     runs = runs or kit.runs
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
     with alone, _private(kit, runs), kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
@@ -87,7 +90,7 @@ def join(
             with site_process(kit) as process:
                 if not _wait_ready(kit, process, stopped, connect_s, logged):
                     continue
-                report(f"{kit.name} is connected; runs are kept in {kit.runs_now()}")
+                report(f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}")
                 while process.poll() is None and not stopped.wait(_POLL_S):
                     asked = tell_waiting(kit, asked, report)
             if not stopped.is_set():
@@ -108,11 +111,11 @@ def _private(kit: Kit, runs: Path) -> Iterator[None]:
 def _check(kit: Kit, party_file: Path | None) -> None:
     if kit.kind == "administrator":
         raise ConfigError(
-            f"{kit.path} is an administrator's kit: it submits jobs; join with a holder's or the server's"
+            f"{kit.path} is an administrator's kit: it submits jobs; join with a holder's, the dealer's or the server's"
         )
-    if kit.kind == "server":
+    if kit.kind != "holder":
         if party_file is not None:
-            raise ConfigError("--party: the server has no data and takes no party file; leave it out")
+            raise ConfigError(f"--party: the {kit.kind} has no data and takes no party file; leave it out")
         return
     if party_file is None:
         raise ConfigError(f"--party is missing: {kit.name} brings its tables; give its party file")
@@ -124,7 +127,7 @@ def _check(kit: Kit, party_file: Path | None) -> None:
 def _check_identity(kit: Kit, report: Report) -> None:
     """Whether others will believe this kit's certificate, as far as can be told from here."""
     identity, message, now = kit.identity(), b"this kit's own certificate", datetime.now(UTC)
-    identity.verify_peer(kit.name, identity.certificate_pem, identity.sign(message), message, now)
+    identity.verify_peer(kit.party or kit.name, identity.certificate_pem, identity.sign(message), message, now)
     if identity.revoked is not None and now > identity.revoked.next_update:
         report(
             f"the list of revoked certificates should have been renewed on {identity.revoked.next_update:%Y-%m-%d}; it "
@@ -151,9 +154,10 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 def site_process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
     """The site's program, in a process group of its own so that its jobs end with it."""
     variables = ["secure_train=true", f"org={kit.name}", "config_folder=config"]
-    if kit.kind == "holder":
+    role = _program(kit)
+    if role != "server":
         variables.append(f"uid={kit.name}")
-    command = [sys.executable, "-u", "-m", PROGRAM, kit.kind, "-m", str(kit.path), "-s", _SETTINGS[kit.kind]]
+    command = [sys.executable, "-u", "-m", PROGRAM, role, "-m", str(kit.path), "-s", SETTINGS_FILES[kit.kind]]
     command += ["--set", *variables]
     private_folder(kit.path / "transfer")
     with appended_file(_log(kit)) as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
@@ -172,6 +176,11 @@ def site_process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             _end(process)
+
+
+def _program(kit: Kit) -> str:
+    """The role of the site's program in the engine, to which a dealer apart is a client as holders are."""
+    return "server" if kit.kind == "server" else "holder"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -196,7 +205,7 @@ def _wait_ready(
         with _log(kit).open("rb") as log:
             log.seek(logged)
             text = log.read().decode(errors="replace")
-        if _READY[kit.kind] in text:
+        if _READY[_program(kit)] in text:
             return True
         refusal = _refusal(text)
         if refusal is not None:

@@ -16,15 +16,19 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.guard.policy import LOCAL_SCHEME, MAX_FRAME_BYTES
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list
+from veilgraph.deploy.roles import Roles, read_roles
 from veilgraph.link.identity import Identity, load_identity
 
-KitKind = Literal["server", "holder", "administrator"]
-_KINDS: Final[dict[str, KitKind]] = {
-    "fed_server.json": "server",
-    "fed_client.json": "holder",
-    "fed_admin.json": "administrator",
+KitKind = Literal["server", "dealer", "holder", "administrator"]
+SETTINGS_FILES: Final[dict[KitKind, str]] = {
+    "server": "fed_server.json",
+    "dealer": "fed_client.json",
+    "holder": "fed_client.json",
+    "administrator": "fed_admin.json",
 }
-ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.HolderExecutor", "veilgraph.deploy.engine.ServerController")
+"""Of the engine, to which a dealer apart is a client as holders are."""
+
+ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.PartyExecutor", "veilgraph.deploy.engine.ServerController")
 """All that a submitted job can make a site run: installed code, chosen by name, given settings."""
 
 TASK: Final = "veilgraph"
@@ -47,7 +51,7 @@ class Kit:
     Attributes:
         path: the folder.
         kind: which participant it is for.
-        name: the participant's name: a holder's, ``server``, or an administrator's address.
+        name: the participant's name: a holder's or dealer's, ``server``, or an administrator's address.
         passphrase: of its private key, should it have one.
     """
 
@@ -61,16 +65,38 @@ class Kit:
         """Finds out whose kit it is; ``passphrase`` is asked for when the private key is needed.
 
         Raises:
-            ConfigError: the folder is no start-up kit.
+            ConfigError: the folder is no start-up kit, or does not say who deals.
+            DataError: what it says of that was not signed by the project's root.
         """
         path = path.absolute()
-        kind = next((kind for file, kind in _KINDS.items() if (path / "startup" / file).is_file()), None)
+        kind = next((kind for kind in _FOUND_AS if (path / "startup" / SETTINGS_FILES[kind]).is_file()), None)
         if kind is None:
             raise ConfigError(
                 f"{path} is not a start-up kit; give a folder that veilgraph net provision made under kits/"
             )
         certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        return cls(path, kind, SERVER if kind == "server" else _common_name(certificate), passphrase)
+        name = SERVER if kind == "server" else _common_name(certificate)
+        if kind == "holder" and name == read_roles(path / "startup").dealer:
+            kind = "dealer"
+        return cls(path, kind, name, passphrase)
+
+    @property
+    def roles(self) -> Roles:
+        """Who is who in the project, read and verified now.
+
+        Raises:
+            ConfigError: the kit does not say.
+            DataError: the project's root did not sign it.
+        """
+        return read_roles(self.path / "startup")
+
+    @property
+    def party(self) -> PartyId | None:
+        """Which party of a job its site is: None for the server where somebody else deals, and for administrators."""
+        if self.kind == "holder":
+            return self.name
+        deals = self.kind == "dealer" or (self.kind == "server" and self.roles.dealer is None)
+        return SERVER if deals else None
 
     @property
     def runs(self) -> Path:
@@ -97,8 +123,8 @@ class Kit:
         return "server" if self.kind == "server" else "client"
 
     def identity(self) -> Identity:
-        """The participant's certificate, key and trusted root, the name in the server's certificate, and the newest
-        list of revoked certificates, read now.
+        """The participant's certificate, key and trusted root, the name in the certificate of party ``server``, and the
+        newest list of revoked certificates, read now. A server that only relays meets no party, and names itself.
 
         Raises:
             ConfigError: one of them cannot be read, the key's passphrase is not to be had, or the list is not current
@@ -107,33 +133,22 @@ class Kit:
         """
         key, passphrase = self.key_file.found(self.passphrase)
         root = self.path / "startup" / "rootCA.pem"
-        identity = load_identity(self.certificate_path, key, root, passphrase, self._server_name())
+        deals = self.roles.server if self.kind == "server" else self.roles.deals
+        identity = load_identity(self.certificate_path, key, root, passphrase, deals)
         return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
 
     def certified_names(self) -> dict[PartyId, str]:
-        """Party → the name in its certificate, where that is another one: the server's is its host name."""
-        return {SERVER: self._server_name()}
+        """Party → the name in its certificate, where that is another one: that of who deals for party ``server``."""
+        return {SERVER: self.roles.deals}
 
     def _insists(self) -> bool:
         """Whether the site joined with ``--current-list``."""
         site = self.path / "local" / _SITE_FILE
         return site.exists() and bool(_read_json(site).get("current_list", False))
 
-    def _server_name(self) -> str:
-        """Common name of the server's certificate, as this kit, and nobody on the way, says."""
-        if self.kind == "server":
-            return _common_name(self.path / "startup" / "server.crt")
-        settings = self.startup_settings()
-        try:
-            server = settings["admin"] if self.kind == "administrator" else settings["servers"][0]
-            return str(server["server_identity" if self.kind == "administrator" else "identity"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigError(f"{self.path}: the kit does not name its server; ask for a new start-up kit") from error
-
     def startup_settings(self) -> dict[str, Any]:
         """FLARE's own settings of the kit."""
-        file = next(file for file, kind in _KINDS.items() if kind == self.kind)
-        return _read_json(self.path / "startup" / file)
+        return _read_json(self.path / "startup" / SETTINGS_FILES[self.kind])
 
     def confine(self) -> None:
         """Leaves ``net join`` as the only way to start the site: FLARE's own programs cannot open a listener."""
@@ -157,17 +172,17 @@ class Kit:
         FLARE keeps what it stores inside the kit.
 
         Args:
-            party_file: the holder's own; None at the server.
+            party_file: the holder's own; None at the server and the dealer.
             runs: folder of this site's runs.
             current_list: whether the site takes part only with a current list of revoked certificates.
-            restarts: the server's leave to begin a training again, in place of what it has of it.
-            allows_audit: the server's leave to keep what it sends and receives, and to answer audits.
+            restarts: the dealer's leave to begin a training again, in place of what it has of it.
+            allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
         """
         local = self.path / "local"
         resources = _read_json(local / "resources.json.default")
         resources["class_allow_list"] = list(ALLOWED_CLASSES)
         resources["class_list_enforcement_mode"] = "enforce"
-        if self.kind == "holder":
+        if self.kind != "server":
             resources["allow_log_streaming"] = False
             resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
         else:
@@ -204,11 +219,11 @@ class Kit:
         return None if value is None else Path(value)
 
     def restarts(self) -> bool:
-        """Whether this site, the server's, joined with leave to begin trainings again."""
+        """Whether this site, the dealer's, joined with leave to begin trainings again."""
         return _read_json(self.path / "local" / _SITE_FILE).get("restarts") is True
 
     def allows_audit(self) -> bool:
-        """Whether this site, the server's, joined with leave to audit."""
+        """Whether this site, the dealer's, joined with leave to audit."""
         return _read_json(self.path / "local" / _SITE_FILE).get("allows_audit") is True
 
     def runs_now(self) -> Path:
@@ -216,8 +231,10 @@ class Kit:
         return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
 
 
+_FOUND_AS: Final[tuple[KitKind, ...]] = ("server", "holder", "administrator")
 _LAUNCHERS: Final = {
     "server": "veilgraph.deploy.guard.launchers.ServerJobs",
+    "dealer": "veilgraph.deploy.guard.launchers.HolderJobs",
     "holder": "veilgraph.deploy.guard.launchers.HolderJobs",
 }
 _COMMUNICATION: Final = {

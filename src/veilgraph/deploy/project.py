@@ -1,4 +1,4 @@
-"""The project file: who takes part, and where the server is. From it come one start-up kit per participant."""
+"""The project file: who takes part, where the server is, who deals. From it come one start-up kit per participant."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from veilgraph.core.yaml_file import read_yaml
 from veilgraph.deploy.certificates import keep_issued
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.quiet import no_prints
+from veilgraph.deploy.roles import Roles, write_roles
+from veilgraph.link.private_key import read_key
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
@@ -58,19 +60,36 @@ class ProjectSettings(BaseModel):
     holders: tuple[Annotated[PartyId, Field(pattern=_SITE)], ...] = Field(
         min_length=2, max_length=26, description="their names, as jobs name them"
     )
+    dealer: Annotated[PartyId, Field(pattern=_SITE)] | None = Field(
+        None,
+        description="a machine of its own that does the server's part in every job, deals what sealed jobs are masked "
+        "with and has no data; the server then relays what is sealed from it. null: the server does both",
+    )
     administrators: tuple[Annotated[str, Field(pattern=_ADMINISTRATOR)], ...] = Field(
         min_length=1, description="e-mail addresses of those who submit jobs"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [*self.holders, self.server.host, *self.administrators]
+        names = [*self.sites, self.server.host, *self.administrators]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice!r} is named twice; every participant has a name of its own")
-        if SERVER in self.holders:
-            raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
+        if SERVER in self.sites:
+            raise ValueError(
+                f"a holder may not be called {SERVER!r}, nor the dealer: that is the server's name; rename it"
+            )
         return self
+
+    @property
+    def sites(self) -> tuple[PartyId, ...]:
+        """Who joins beside the server: the holders and, where it is a machine of its own, the dealer."""
+        return self.holders if self.dealer is None else (*self.holders, self.dealer)
+
+    @property
+    def roles(self) -> Roles:
+        """What every kit says of who is who."""
+        return Roles(project=self.name, server=self.server.host, dealer=self.dealer, holders=self.holders)
 
 
 def read_project(path: Path) -> ProjectSettings:
@@ -97,7 +116,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
         out: folder to make.
 
     Returns:
-        Participant → its kit. The server is called ``server``.
+        Participant → its kit. The server is called ``server``, a dealer apart by its name.
 
     Raises:
         RunError: ``out`` exists and is not empty, or cannot be written; provisioning failed.
@@ -111,13 +130,15 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
         with tempfile.TemporaryDirectory(dir=out, prefix=".provisioning-") as workspace:
             made = _provision_with_flare(project, Path(workspace))
             kits = {SERVER: out / "kits" / SERVER}
-            kits.update({name: out / "kits" / name for name in (*project.holders, *project.administrators)})
+            kits.update({name: out / "kits" / name for name in (*project.sites, *project.administrators)})
             private_folder(out / "kits")
+            _keep_authority(made / "state" / "cert.json", out / "authority")
+            root_key = read_key(out / "authority" / "rootCA.key", None)
             for name, kit in kits.items():
                 shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
+                write_roles(kit / "startup", project.roles, root_key)
                 Kit.open(kit).confine()
                 make_private(kit)
-            _keep_authority(made / "state" / "cert.json", out / "authority")
             keep_issued({str(name): kit for name, kit in kits.items()}, out / "authority")
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
@@ -147,7 +168,7 @@ def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
     ]
     participants += [
         {"name": name, "type": "client", "org": organisation(name), "allow_log_streaming": False}
-        for name in project.holders
+        for name in project.sites
     ]
     participants += [
         {"name": name, "type": "admin", "org": organisation(name.partition("@")[2]), "role": "project_admin"}

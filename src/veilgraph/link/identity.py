@@ -1,9 +1,9 @@
 """Who a party is: the certificate and key that its project gave it, and how it checks those of others.
 
-A project has one root; it issues the certificate of every party directly, with the party's name as common name: the
-server's has its host's name, which every kit states, and an administrator's also has a role. These are the files that
-NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate authority can
-make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+A project has one root; it issues the certificate of every party directly, with the party's name as common name: that
+of party ``server`` has the name of who deals, which every kit states, and an administrator's also has a role. These are
+the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate
+authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ is told to raise warnings: elsewhere such a certificate is read and its issuer c
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A party's certificate, its private key, the roots of the project it trusts, the server's name there, and what
-    the roots have revoked.
+    """A party's certificate, its private key, the roots of the project it trusts, the name there of party ``server``,
+    and what the roots have revoked.
     """
 
     certificate: x509.Certificate
@@ -83,13 +83,7 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         """Signs with RSA-PSS (MGF1 and salt of SHA-256), ECDSA with SHA-256, or Ed25519, as the key is."""
-        match self.key:
-            case rsa.RSAPrivateKey():
-                return self.key.sign(message, _PSS, hashes.SHA256())
-            case ec.EllipticCurvePrivateKey():
-                return self.key.sign(message, ec.ECDSA(hashes.SHA256()))
-            case _:
-                return self.key.sign(message)
+        return sign(self.key, message)
 
     def verify_peer(self, party: PartyId, certificate: bytes, signature: bytes, message: bytes, now: datetime) -> None:
         """Checks that ``message`` was signed by the owner of the certificate that the project gave ``party``.
@@ -105,6 +99,17 @@ class Identity:
             ProtocolError: says which check failed.
         """
         check_signed(self.roots, party, certificate, signature, message, now, self.server_name, self.revoked)
+
+
+def sign(key: PrivateKey, message: bytes) -> bytes:
+    """Signs as ``Identity.sign``, for whoever has a key and no certificate: the project's root."""
+    match key:
+        case rsa.RSAPrivateKey():
+            return key.sign(message, _PSS, hashes.SHA256())
+        case ec.EllipticCurvePrivateKey():
+            return key.sign(message, ec.ECDSA(hashes.SHA256()))
+        case _:
+            return key.sign(message)
 
 
 def check_signed(
@@ -132,7 +137,7 @@ def check_signed(
     if fault:
         raise ProtocolError(f"{party}'s certificate {fault}", code=fault.code, party=party)
     try:
-        _verify(peer.public_key(), signature, message)
+        check_signature(peer.public_key(), signature, message)
     except (InvalidSignature, ValueError) as error:
         raise ProtocolError(
             f"{party}'s signature is not by the key of {party}'s certificate", code="signature", party=party
@@ -149,7 +154,7 @@ def load_identity(
         key: PEM file of its private key.
         root: PEM file of the project's root certificate, or of several.
         passphrase: of the key, if it has one.
-        server_name: common name of the server's certificate.
+        server_name: common name of the certificate of party ``server``.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -235,7 +240,7 @@ def fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: st
     if names != [expected]:
         return Fault("other-name", f"is for {', '.join(map(repr, names)) or 'nobody'}, not {expected!r}")
     if party != SERVER and expected == server_name:
-        return Fault("servers", f"is the server's, which is no holder; rename the holder {party!r}")
+        return Fault("servers", f"is party {SERVER}'s, which is no holder; rename the holder {party!r}")
     return None
 
 
@@ -282,8 +287,13 @@ def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
     return True
 
 
-def _verify(key: object, signature: bytes, message: bytes) -> None:
-    """Raises ``InvalidSignature`` unless ``key`` made ``signature``."""
+def check_signature(key: object, signature: bytes, message: bytes) -> None:
+    """Checks what ``sign`` made.
+
+    Raises:
+        InvalidSignature: ``key`` did not make ``signature``.
+        ValueError: it is none.
+    """
     match key:
         case rsa.RSAPublicKey():
             key.verify(signature, message, _PSS, hashes.SHA256())

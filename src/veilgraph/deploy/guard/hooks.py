@@ -12,7 +12,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
 
 from veilgraph.deploy.guard.ingress import Guard
-from veilgraph.deploy.guard.policy import CellName
+from veilgraph.deploy.guard.policy import RULES, CellName, Rule
 
 _CREDENTIALS: Final = (CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
 _SERVER: Final = "server"
@@ -21,15 +21,16 @@ _ADMINISTRATORS_GUARDED: Final = "veilgraph_administrators_guarded"
 """Attributes of FLARE's class of cells, set where it has been replaced in part."""
 
 
-def install(revoked: Callable[[bytes], str | None] | None = None) -> None:
+def install(revoked: Callable[[bytes], str | None] | None = None, rules: frozenset[Rule] = RULES) -> None:
     """Puts a guard in front of every cell of this process, from now on; once.
 
     Args:
         revoked: as for ``Guard``.
+        rules: as for ``Guard``.
     """
     if installed():
         return
-    _guard(lambda name: True, revoked)
+    _guard(lambda name: True, revoked, rules)
     send = CoreCell._send_to_endpoint
 
     def send_to_endpoint(cell: CoreCell, to_endpoint: Endpoint, message: Message) -> str:
@@ -47,11 +48,13 @@ def install_for_administrators() -> None:
     """Puts a guard in front of every administrator's cell of this process, from now on; once. Other cells have none."""
     if installed() or getattr(CoreCell, _ADMINISTRATORS_GUARDED, False):
         return
-    _guard(lambda name: name is not None and name.who == "administrator", None)
+    _guard(lambda name: name is not None and name.who == "administrator", None, RULES)
     setattr(CoreCell, _ADMINISTRATORS_GUARDED, True)
 
 
-def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None) -> None:
+def _guard(
+    which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None, rules: frozenset[Rule]
+) -> None:
     dispatch = CoreCell.process_message
     guards: dict[CoreCell, Guard] = {}
 
@@ -60,7 +63,7 @@ def _guard(which: Callable[[CellName | None], bool], revoked: Callable[[bytes], 
     ) -> None:
         guard = guards.get(cell)
         if guard is None and which(CellName.read(cell.get_fqcn())):
-            guard = guards.setdefault(cell, Guard(cell, revoked))
+            guard = guards.setdefault(cell, Guard(cell, revoked, rules))
         if guard is None or guard.admits(endpoint, connection, message):
             dispatch(cell, endpoint, connection, app_id, message)
 

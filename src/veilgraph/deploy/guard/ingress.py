@@ -28,10 +28,12 @@ from veilgraph.deploy.guard.policy import (
     NOTICE,
     OURS,
     RETURN_ONLY,
+    RULES,
     STREAM,
     STREAM_DATA,
     STREAM_NOTICES,
     CellName,
+    Rule,
     allowed,
     is_sent,
     streams_between,
@@ -79,13 +81,19 @@ class Guard:
     Args:
         cell: whose messages these are.
         revoked: says why a certificate (PEM) is not accepted any more, or None; at the server, asked for every message.
+        rules: what is taken: ``RELAY_RULES`` in a project whose server only relays.
     """
 
-    def __init__(self, cell: CoreCell, revoked: Callable[[bytes], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        cell: CoreCell,
+        revoked: Callable[[bytes], str | None] | None = None,
+        rules: frozenset[Rule] = RULES,
+    ) -> None:
         name = CellName.read(cell.get_fqcn())
         if name is None:
             raise ValueError(f"a cell called {cell.get_fqcn()!r} has no rules")
-        self._cell, self._me, self._revoked = cell, name, revoked
+        self._cell, self._me, self._revoked, self._rules = cell, name, revoked, rules
         self._refusals = Refusals(cell, name)
 
     def admits(self, endpoint: Endpoint, connection: Connection | None, message: Message) -> bool:
@@ -212,7 +220,7 @@ class Guard:
                 raise Refused(f"{channel} is never forwarded")
         if channel == STREAM:
             self._check_stream(headers, topic, origin, destination)
-        elif not allowed(destination, channel, topic, origin, streamed=False):
+        elif not allowed(destination, channel, topic, origin, streamed=False, rules=self._rules):
             raise Refused(f"{destination.who} takes no such request of {origin.who}")
         if channel == OURS:
             if headers.get(MessageHeaderKey.PAYLOAD_ENCODING) not in (Encoding.BYTES, Encoding.NONE):
@@ -233,9 +241,9 @@ class Guard:
                 raise Refused(f"its stream has {shown(size)} bytes, the limit is {_MAX_CONTROL_BYTES}")
             if inner == RETURN_ONLY:  # what was asked may be answered
                 asked, _, what = of.partition(":")
-                fits = allowed(origin, asked, what, destination, streamed=True)
+                fits = allowed(origin, asked, what, destination, streamed=True, rules=self._rules)
             else:
-                fits = allowed(destination, inner, of, origin, streamed=True)
+                fits = allowed(destination, inner, of, origin, streamed=True, rules=self._rules)
         else:
             fits = False
         if not fits:
@@ -272,7 +280,9 @@ class Guard:
         """Only what was asked within a job is answered, and only what is sent here returned: FLARE counts by topic."""
         if kind == MessageType.REPLY:
             topic = headers.get(MessageHeaderKey.TOPIC)
-            asked = isinstance(topic, str) and allowed(origin, OURS, topic, destination, streamed=False)
+            asked = isinstance(topic, str) and allowed(
+                origin, OURS, topic, destination, streamed=False, rules=self._rules
+            )
             if headers.get(MessageHeaderKey.CHANNEL) != OURS or not origin.job or not asked:
                 raise Refused("only answers to messages of a job are forwarded")
             return

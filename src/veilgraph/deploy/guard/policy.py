@@ -107,7 +107,13 @@ def _rules() -> Iterator[Rule]:
 
 
 RULES: Final = frozenset(_rules())
-"""The list."""
+"""The list, of a project whose server deals."""
+
+RELAY_RULES: Final = frozenset(
+    rule for rule in RULES if rule.channel != OURS or "server job" not in (rule.at, rule.origin)
+)
+"""Of one in which another site deals: that is a client of the engine as holders are, and no message of a job is for the
+server or from it."""
 
 DIRECT: Final = frozenset({"cellnet.channel"})
 """Channels whose messages are about the connection on which they come: never forwarded."""
@@ -182,12 +188,14 @@ def is_job_id(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch(_JOB, text) is not None
 
 
-def allowed(at: CellName, channel: str, topic: str, origin: CellName, *, streamed: bool) -> bool:
-    """Whether ``at`` takes this request from ``origin``.
+def allowed(
+    at: CellName, channel: str, topic: str, origin: CellName, *, streamed: bool, rules: frozenset[Rule] = RULES
+) -> bool:
+    """Whether ``at`` takes this request from ``origin``, by ``RULES`` or ``RELAY_RULES``.
 
     A job's process talks with the processes of its own job and its own site's parent, a parent with its own jobs.
     """
-    if at == origin or Rule(at.who, channel, topic, origin.who, streamed) not in RULES:
+    if at == origin or Rule(at.who, channel, topic, origin.who, streamed) not in rules:
         return False
     related = {
         ("holder", "holder job"): at.site == origin.site,

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from veilgraph.deploy.guard import hooks, sockets
+from veilgraph.deploy.guard.policy import RELAY_RULES, RULES
+from veilgraph.deploy.roles import read_roles
 
 PROGRAMS: Final = {
     "server": "nvflare.private.fed.app.server.server_train",
@@ -32,17 +34,18 @@ def main() -> None:
     kit = Path(sys.argv[sys.argv.index("-m") + 1])
     os.umask(0o077)
     sockets.register()
+    rules = RULES if read_roles(kit / "startup").dealer is None else RELAY_RULES
     if role in ("server", "holder"):  # a job's process has no use of what these import
         from veilgraph.deploy.guard import commands  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
-        hooks.install(partial(refuses, kit))
+        hooks.install(partial(refuses, kit), rules)
         if role == "server":
             commands.limit_server()
         else:
             commands.limit_site()
     else:
-        hooks.install()
+        hooks.install(rules=rules)
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
 
 

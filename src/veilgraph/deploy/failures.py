@@ -1,0 +1,105 @@
+"""What a site says of its failed part of a job, and what the server makes of what all of them say.
+
+A holder says the kind of its error and, where it lost another party, which; the rest is in its own log. Who deals has
+no data and says all: that is what an administrator reads where the server takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from veilgraph.core.errors import KINDS, ConfigError, LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.deploy.kit import ITS_LOG_SAYS
+from veilgraph.deploy.roles import Roles
+from veilgraph.protocol.job import JobSettings
+
+CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
+"""Errors of a party that another one's failure ended."""
+LOST: Final = "lost"
+"""Code of the error that a site was lost."""
+_MOST_CHARACTERS: Final = 8192
+
+
+class Failure(BaseModel):
+    """What a site says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Annotated[str, Field(max_length=64)] = ""
+    """Of the error."""
+    lost: Annotated[str, Field(max_length=256)] = ""
+    """The party that it lost, where that was it."""
+    error: Annotated[str, Field(max_length=_MOST_CHARACTERS)] = ""
+    """The whole error as JSON, from who deals alone."""
+
+    @classmethod
+    def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
+        """Of the error with which ``party`` ended."""
+        lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
+        whole = error.to_json() if party == SERVER else ""
+        return cls(kind=type(error).__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
+
+    @classmethod
+    def read(cls, text: object) -> Self:
+        """As a site sent it; one without content where it is none."""
+        try:
+            return cls.model_validate_json(text if isinstance(text, str) else "")
+        except ValidationError:
+            return cls()
+
+
+def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
+    """Who joins for a job beside the server.
+
+    Raises:
+        ConfigError: the job names somebody who brings no data in this project: who relays or deals, or a stranger.
+    """
+    strangers = [name for name in job.data.names if name not in roles.holders]
+    if strangers:
+        raise ConfigError(
+            f"data.holders={list(job.data.names)}: {', '.join(strangers)} is no holder of project {roles.project!r}; "
+            f"its holders are {', '.join(roles.holders)}, and {roles}",
+            party=strangers[0],
+        )
+    return job.data.names if roles.dealer is None else (*job.data.names, roles.dealer)
+
+
+def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
+    """What the server's log says of a site that failed; only of who deals it is all."""
+    whole = error_of_json(failure.error) if site == roles.dealer else None
+    if whole is not None:
+        return whole
+    kind = KINDS.get(failure.kind, PeerFailed)
+    return kind(f"{site} failed; its own log says why", code=ITS_LOG_SAYS, party=site)
+
+
+def errors_of(failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles) -> list[VeilgraphError]:
+    """What the server's log says of a job where another site deals.
+
+    Args:
+        failures: site → what it said, of those that failed.
+        sites: of the job.
+        roles: of the project.
+
+    Returns:
+        Of those that ended by themselves, their errors; where there is none, who was lost: whom others miss, and who
+        said nothing itself.
+    """
+    errors = {site: error_of(site, failure, roles) for site, failure in failures.items()}
+    causes = [error for error in errors.values() if not isinstance(error, CONSEQUENCES)]
+    at = {SERVER: roles.dealer}
+    missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
+    silent = [site for site in sites if site not in failures and site in missed]
+    if causes or not silent:
+        return causes or list(errors.values())
+    return [_lost(site, missed[site], roles) for site in silent]
+
+
+def _lost(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:
+    deals = f", which deals (party {SERVER})" if site == roles.dealer else ""
+    joins = "veilgraph net join KIT" + ("" if deals else " --party party.yaml")
+    return PeerFailed(f"{by} lost {site}{deals}: is its site running? Start it there: {joins}", code=LOST, party=site)
