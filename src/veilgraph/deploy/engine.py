@@ -27,7 +27,8 @@ from nvflare.apis.signal import Signal
 
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.deploy.failures import Failure, error_of, errors_of, sites_of
+from veilgraph.deploy.failures import Failure, ended_error, error_of, errors_of, sites_of
+from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
 from veilgraph.deploy.kit import TASK, Kit
 from veilgraph.deploy.revocation import accept_newer
@@ -119,6 +120,9 @@ class ServerController(Controller):  # type: ignore[misc]
             if self._failures:
                 latest = min(latest, time.monotonic() + _CAUSE_S)
         errors = errors_of(self._failures, sites, roles)
+        ended = ended_first(Path(fl_ctx.get_workspace().get_root_dir()), _job_id(fl_ctx))
+        if not errors and ended in sites:
+            errors = [ended_error(ended, roles)]
         for error in errors:
             _failed(error)
         if errors:

@@ -99,7 +99,22 @@ def errors_of(failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], r
     return [_lost(site, missed[site], roles) for site in silent]
 
 
+def ended_error(site: PartyId, roles: Roles) -> PeerFailed:
+    """Of a site whose process of the job ended without a word."""
+    return PeerFailed(
+        f"{_named(site, roles)}: its process of the job ended without a word; look at its site's log, and at what "
+        "else its machine says",
+        code=LOST,
+        party=site,
+    )
+
+
 def _lost(site: PartyId, by: PartyId, roles: Roles) -> PeerFailed:
-    deals = f", which deals (party {SERVER})" if site == roles.dealer else ""
-    joins = "veilgraph net join KIT" + ("" if deals else " --party party.yaml")
-    return PeerFailed(f"{by} lost {site}{deals}: is its site running? Start it there: {joins}", code=LOST, party=site)
+    joins = "veilgraph net join KIT" + ("" if site == roles.dealer else " --party party.yaml")
+    return PeerFailed(
+        f"{by} lost {_named(site, roles)}: is its site running? Start it there: {joins}", code=LOST, party=site
+    )
+
+
+def _named(site: PartyId, roles: Roles) -> str:
+    return f"{site}, which deals (party {SERVER})" if site == roles.dealer else site

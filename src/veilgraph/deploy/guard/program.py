@@ -36,12 +36,13 @@ def main() -> None:
     sockets.register()
     rules = RULES if read_roles(kit / "startup").dealer is None else RELAY_RULES
     if role in ("server", "holder"):  # a job's process has no use of what these import
-        from veilgraph.deploy.guard import commands  # noqa: PLC0415
+        from veilgraph.deploy.guard import commands, ended  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
         hooks.install(partial(refuses, kit), rules)
         if role == "server":
             commands.limit_server()
+            ended.keep_who_ended(kit)
         else:
             commands.limit_site()
     else:

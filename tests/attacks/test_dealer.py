@@ -1,0 +1,367 @@
+"""Somebody who would deal in a job and may not: the server that only relays, a holder, an administrator; and kits that
+were changed so that they believe it.
+
+Beside each attack it is made where its protection is taken away, and succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.errors import refused
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.message import Message
+from nvflare.private.fed.server.fed_server import FederatedServer
+
+from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, RunError, VeilgraphError
+from veilgraph.core.types import SERVER
+from veilgraph.deploy import engine, roles
+from veilgraph.deploy.control import not_connected, write_submission
+from veilgraph.deploy.demo import LocalNetwork
+from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
+from veilgraph.deploy.guard import ended
+from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
+from veilgraph.deploy.join import join
+from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
+from veilgraph.link import identity as identities
+from veilgraph.link.channel import Channel, Session
+from veilgraph.link.private_key import read_key
+from veilgraph.protocol.job_file import parse_job
+
+HOLDERS, DEALER, RELAY, ADMINISTRATOR = ("bank", "shop"), "croupier", "localhost", "ops@example.org"
+WITHOUT: Mapping[str, object] = {
+    "name": "fraud", "server": {"host": RELAY}, "holders": HOLDERS, "administrators": [ADMINISTRATOR]
+}  # fmt: skip
+SESSION = Session("a job", (*HOLDERS, SERVER))
+JOB_ID = "aaaaaaaa-1111-4111-8111-111111111111"
+JOB = {"data": {"holders": list(HOLDERS), "label_holder": "bank"}}
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
+    out = tmp_path_factory.mktemp("project") / "out"
+    made = provision(ProjectSettings.model_validate({**WITHOUT, "dealer": DEALER}), out)
+    return {name: Kit.open(path) for name, path in made.items()}
+
+
+def meets(kits: Mapping[str, Kit], claimed: str, signer: str, own: str = "bank", kit: Kit | None = None) -> bool:
+    """Whether a holder takes whom ``signer``'s kit makes a hello for as ``claimed``."""
+    session = Session("a job", (*SESSION.parties, claimed))
+    ours = Channel((kit or kits[own]).identity(), own, claimed, session)
+    theirs = Channel(kits[signer].identity(), claimed, own, session)
+    try:
+        ours.hear(theirs.hello)
+    except ProtocolError:
+        return False
+    return ours.agreed
+
+
+def test_every_kit_knows_who_deals(kits: Mapping[str, Kit]) -> None:
+    said = Roles(project="fraud", server=RELAY, dealer=DEALER, holders=HOLDERS)
+    assert {name: (kit.kind, kit.party) for name, kit in kits.items()} == {
+        SERVER: ("server", None),
+        "bank": ("holder", "bank"),
+        "shop": ("holder", "shop"),
+        DEALER: ("dealer", SERVER),
+        ADMINISTRATOR: ("administrator", None),
+    }
+    for kit in kits.values():
+        assert kit.roles == said
+        assert kit.certified_names() == {SERVER: DEALER}, "what records are checked by"
+    assert str(said) == "croupier deals, localhost relays and takes no part in jobs"
+    assert str(said.model_copy(update={"dealer": None})) == "localhost deals and relays"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("claimed", "signer"),
+    [(SERVER, SERVER), (SERVER, "shop"), (SERVER, ADMINISTRATOR), ("shop", DEALER), (DEALER, DEALER), ("shop", SERVER)],
+)
+def test_nobody_but_the_dealer_deals_and_the_dealer_is_no_holder(
+    kits: Mapping[str, Kit], claimed: str, signer: str, checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert meets(kits, SERVER, DEALER)
+    if not checked:
+        monkeypatch.setattr(identities, "fault_of_role", lambda *_: None)
+    assert meets(kits, claimed, signer) != checked
+
+
+def changed(kit: Kit, folder: Path, change: Callable[[Path], None]) -> Kit:
+    """A copy of a kit whose roles were changed."""
+    shutil.copytree(kit.path, folder)
+    change(folder / "startup")
+    return Kit(folder, kit.kind, kit.name)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_kit_that_was_changed_to_believe_the_relay_is_refused(
+    kits: Mapping[str, Kit], tmp_path: Path, checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_dealer(startup: Path) -> None:
+        content = json.loads((startup / ROLES).read_text())
+        content["said"] = content["said"].replace(f'"{DEALER}"', "null")
+        (startup / ROLES).write_text(json.dumps(content))
+
+    kit = changed(kits["bank"], tmp_path / "kit", no_dealer)
+    if checked:
+        with refused(DataError, code="roles"):
+            kit.identity()
+        with refused(DataError, code="roles"):
+            Kit.open(kit.path)
+    else:
+        monkeypatch.setattr(roles, "check_signature", lambda *_: None)
+        assert meets(kits, SERVER, SERVER, kit=kit)
+
+
+def _signed_by_the_relay(kits: Mapping[str, Kit], startup: Path) -> None:
+    key = kits[SERVER].path / "startup" / "server.key"
+    write_roles(startup, kits["bank"].roles.model_copy(update={"dealer": None}), read_key(key, None))
+
+
+@pytest.mark.parametrize("content", ["relay's", "{}", '{"said": "{}", "signature": "zz"}', "", None])
+def test_roles_that_the_root_did_not_sign(kits: Mapping[str, Kit], tmp_path: Path, content: str | None) -> None:
+    def change(startup: Path) -> None:
+        if content == "relay's":
+            _signed_by_the_relay(kits, startup)
+        elif content is None:
+            (startup / ROLES).unlink()
+        else:
+            (startup / ROLES).write_text(content)
+
+    kit = changed(kits["bank"], tmp_path / "kit", change)
+    with refused((DataError, ConfigError), key=Path(ROLES)):
+        Kit.open(kit.path)
+
+
+def test_roles_of_another_release_are_refused(kits: Mapping[str, Kit], tmp_path: Path) -> None:
+    key = read_key(kits["bank"].path.parent.parent / "authority" / "rootCA.key", None)
+    startup = tmp_path / "startup"
+    shutil.copytree(kits["bank"].path / "startup", startup)
+    write_roles(startup, kits["bank"].roles, key)
+    assert read_roles(startup) == kits["bank"].roles
+    write_roles(startup, kits["bank"].roles.model_copy(update={"roles": 2}), key)
+    with refused(DataError, key=Path(ROLES), code="roles"):
+        read_roles(startup)
+
+
+@pytest.mark.parametrize("stranger", [DEALER, RELAY, "thief"])
+def test_a_job_in_which_somebody_without_data_is_a_holder_is_refused(kits: Mapping[str, Kit], stranger: str) -> None:
+    job = parse_job({"data": {"holders": ["bank", stranger], "label_holder": "bank"}})
+    for kit in kits.values():
+        with refused(ConfigError, key="data.holders", party=stranger):
+            sites_of(job, kit.roles)
+    assert sites_of(parse_job(JOB), kits["bank"].roles) == (*HOLDERS, DEALER)
+
+
+def test_a_job_is_deployed_at_the_dealers_site_and_needs_it(kits: Mapping[str, Kit], tmp_path: Path) -> None:
+    job = parse_job(JOB)
+    write_submission(tmp_path, job, "train", resume=False, sites=sites_of(job, kits["bank"].roles))
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert meta["deploy_map"] == {"veilgraph": [SERVER, *HOLDERS, DEALER]}
+    assert meta["mandatory_clients"] == [*HOLDERS, DEALER]
+    assert meta["min_clients"] == 3
+    error = not_connected(["croupier", "shop"], kits["bank"].roles)
+    assert error.code == "not-connected"
+    assert "shop; start there: veilgraph net join KIT --party party.yaml" in str(error)
+    assert "croupier, which deals; start there: veilgraph net join KIT" in str(error)
+
+
+def test_the_dealers_machine_has_the_policy_of_a_holders(kits: Mapping[str, Kit], tmp_path: Path) -> None:
+    policies = []
+    for name in ("bank", DEALER):
+        shutil.copytree(kits[name].path, tmp_path / name)
+        kit = Kit.open(tmp_path / name)
+        kit.prepare(None, kit.runs, restarts=True)
+        assert kit.restarts()
+        policies.append([(kit.path / "local" / file).read_text() for file in ("resources.json", "authorization.json")])
+    assert policies[0] == policies[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        (SERVER, {"restarts": True}, "--restart"),
+        (SERVER, {"allows_audit": True}, "--allow-audit"),
+        ("bank", {}, "--party"),
+        (DEALER, {}, "--party"),
+    ],
+)
+def test_leave_is_the_dealers_who_has_no_party_file(
+    kits: Mapping[str, Kit], tmp_path: Path, name: str, options: Mapping[str, bool], key: str
+) -> None:
+    file = tmp_path / "party.yaml" if name == DEALER else None
+    with refused(ConfigError, key=key) as caught:
+        join(kits[name], file, None, report=lambda line: None, **options)
+    assert name != SERVER or "croupier deals: join there with it" in str(caught.value)
+
+
+def test_runs_of_party_server_are_the_dealers(kits: Mapping[str, Kit]) -> None:
+    network = LocalNetwork({name: kit.path for name, kit in kits.items()}, kits[ADMINISTRATOR], {})
+    assert network.runs(SERVER) == kits[DEALER].path / "runs"
+    assert network.runs("bank") == kits["bank"].path / "runs"
+
+
+# The guard
+
+
+@pytest.mark.parametrize("origin", ["server", "bank", "croupier"])
+@pytest.mark.parametrize("at", ["server", "bank", "croupier"])
+def test_no_message_of_a_job_is_for_a_server_that_only_relays(at: str, origin: str) -> None:
+    me, sender = CellName.read(f"{at}.{JOB_ID}"), CellName.read(f"{origin}.{JOB_ID}")
+    assert me is not None
+    assert sender is not None
+    for topic in ("hello", "frame"):
+        own = at != origin
+        assert allowed(me, OURS, topic, sender, streamed=False, rules=RULES) == own
+        relays = "server" in (at, origin)
+        assert allowed(me, OURS, topic, sender, streamed=False, rules=RELAY_RULES) == (own and not relays)
+    assert {(rule.channel, *sorted((rule.at, rule.origin))) for rule in RULES - RELAY_RULES} == {
+        (OURS, "holder job", "server job")
+    }
+
+
+# What the server's process does in a job
+
+
+class Course:
+    """A job at the server's controller, with an engine made up."""
+
+    def __init__(self, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.context = SimpleNamespace(
+            get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(kit.path)),
+            get_prop=lambda _: JOB_ID,
+        )
+        self.controller = engine.ServerController(JOB, "train")
+        self.panics: list[str] = []
+        self.targets: list[str] = []
+        self.said: list[VeilgraphError] = []
+        self.answers: list[tuple[str, Failure | None]] = []
+        monkeypatch.setattr(self.controller, "broadcast", self._broadcast)
+        monkeypatch.setattr(self.controller, "system_panic", lambda why, _: self.panics.append(why))
+        monkeypatch.setattr(engine, "_failed", self.said.append)
+        monkeypatch.setattr(engine, "_ABORT_POLL_S", 0.001)
+        monkeypatch.setattr(engine, "_CAUSE_S", 0.01)
+
+    def _broadcast(self, task: object, context: object, targets: list[str], min_responses: int) -> None:
+        self.targets = targets
+        for name, failure in self.answers:
+            headers = {} if failure is None else {engine._FAILURE: failure.model_dump_json()}
+            code = ReturnCode.OK if failure is None else ReturnCode.EXECUTION_EXCEPTION
+            reply = make_reply(code, headers=headers)
+            self.controller._finished(SimpleNamespace(client=SimpleNamespace(name=name), result=reply), None)
+
+    def run(self, *answers: tuple[str, Failure | None], aborted: bool = False) -> None:
+        self.answers = list(answers)
+        signal = Signal()
+        if aborted:
+            signal.trigger(True)
+        self.controller.control_flow(signal, self.context)
+
+
+def test_a_server_that_only_relays_does_no_part_of_a_job(
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(kits[SERVER], monkeypatch)
+    monkeypatch.setattr(engine, "_run", lambda *_: pytest.fail("the relay took part"))
+    course.run(("bank", None), ("shop", None), (DEALER, None))
+    assert course.targets == [*HOLDERS, DEALER]
+    assert (course.panics, course.said) == ([], [])
+
+
+def test_a_dealer_whose_process_ended_without_a_word_is_named(
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine stops the job at once: nobody can say any more whom it lost."""
+    kit = kits[SERVER].path
+    monkeypatch.setattr(FederatedServer, "process_job_failure", lambda *_: Message({}, b"done"))
+    ended.keep_who_ended(kit)
+    (kit / JOB_ID).mkdir()
+
+    def report(origin: str, job: object, code: object) -> None:
+        request = Message({"cn__origin": origin}, {"job_id": job, "code": code})
+        assert FederatedServer.process_job_failure(None, request).payload == b"done"
+
+    try:
+        report("bank", JOB_ID, 0)  # as it should be
+        report("bank", "../kits", 101)
+        report("../bank", JOB_ID, 101)
+        assert ended.ended_first(kit, JOB_ID) is None
+        report(DEALER, JOB_ID, 101)
+        report("bank", JOB_ID, 101)  # what follows
+        assert ended.ended_first(kit, JOB_ID) == DEALER
+        course = Course(kits[SERVER], monkeypatch)
+        course.run(aborted=True)
+        (error,) = course.said
+        assert (type(error), error.code, error.party) == (PeerFailed, LOST, DEALER)
+        assert "croupier, which deals" in str(error)
+    finally:
+        shutil.rmtree(kit / JOB_ID)
+
+
+def test_a_relay_that_would_take_part_is_told_that_it_may_not(
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond what its peers refuse: an honest server's process, given a part by mistake."""
+    course = Course(kits[SERVER], monkeypatch)
+    monkeypatch.setattr(engine, "installed", lambda: True)
+    monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("it took part"))
+    failure = engine._run(JOB, "train", False, course.context, Signal(), lambda: "")
+    assert failure is not None
+    assert failure.kind == "ConfigError"
+    assert "takes no part in jobs" in str(course.said[0])
+
+
+def test_what_the_dealer_says_of_its_end_is_what_the_server_says(
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(kits[SERVER], monkeypatch)
+    error = ConfigError("bank refuses the job: limits.max_rounds=1: the job has 2; change one of them", code="refused")
+    course.run(("bank", Failure.of(error, "bank")), (DEALER, Failure.of(error, SERVER)))
+    assert [str(said) for said in course.said] == ["bank failed; its own log says why", str(error)]
+    assert course.said[1].key == "limits.max_rounds"
+    assert course.panics
+
+
+ROLES_HERE = Roles(project="fraud", server=RELAY, dealer=DEALER, holders=(*HOLDERS, "telecom"))
+SITES = (*ROLES_HERE.holders, DEALER)
+LOST_SERVER = Failure.of(PeerFailed("bank lost", party=SERVER), "bank")
+LOST_SHOP = Failure.of(PeerFailed("telecom lost", party="shop"), "telecom")
+
+
+def test_who_was_lost_is_whom_others_miss_and_who_is_silent() -> None:
+    (error,) = errors_of({"bank": LOST_SERVER}, SITES, ROLES_HERE)
+    assert (type(error), error.code, error.party) == (PeerFailed, LOST, DEALER)
+    assert "bank lost croupier, which deals" in str(error)
+    # The shop missed the dealer and ended; that others then miss the shop says nothing.
+    (error,) = errors_of({"shop": LOST_SERVER, "telecom": LOST_SHOP}, SITES, ROLES_HERE)
+    assert error.party == DEALER
+    (error,) = errors_of({"telecom": LOST_SHOP}, SITES, ROLES_HERE)
+    assert (error.code, error.party) == (LOST, "shop")
+    # A cause goes before consequences.
+    ended = Failure.of(DataError("nodes.csv: line 3"), "shop")
+    (error,) = errors_of({"bank": LOST_SERVER, "shop": ended}, SITES, ROLES_HERE)
+    assert (type(error), error.code, error.party) == (DataError, ITS_LOG_SAYS, "shop")
+
+
+def test_a_holder_says_no_more_than_the_kind_of_its_error_whatever_it_writes() -> None:
+    error = RunError("runs/fraud: secret of the bank")
+    said = Failure.of(error, "bank")
+    assert "secret" not in said.model_dump_json()
+    boast = Failure(kind="RunError", error=error.to_json())
+    assert "secret" not in str(error_of("bank", boast, ROLES_HERE)), "only of who deals all is believed"
+    assert str(error_of(DEALER, Failure.of(error, SERVER), ROLES_HERE)) == str(error)
+    for text in (None, 7, "", "{}", "[1]", '{"kind": 1}', '{"error": "' + "x" * 9000 + '"}'):
+        assert str(error_of("shop", Failure.read(text), ROLES_HERE)) == "shop failed; its own log says why"
