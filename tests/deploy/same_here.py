@@ -29,6 +29,15 @@ def model_of(run_of, parties: Sequence[str]) -> dict[str, torch.Tensor]:
 
 def assert_same_here(network: LocalNetwork, settings: JobSettings, holders: Sequence[str], folder: Path) -> None:
     """The weights are those of an undisturbed run in this process on the same aligned data, bit for bit."""
+    here = run_here(network, settings, holders, folder)
+    ours = model_of(lambda party: RunDirectory.open(network.runs(party) / settings.name), (*holders, SERVER))
+    theirs = model_of(lambda party: here, (*holders, SERVER))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def run_here(network: LocalNetwork, settings: JobSettings, holders: Sequence[str], folder: Path) -> RunDirectory:
+    """An undisturbed run in this process on the same aligned data with the same seeds."""
 
     def run_of(party: str) -> RunDirectory:
         return RunDirectory.open(network.runs(party) / settings.name)
@@ -43,7 +52,4 @@ def assert_same_here(network: LocalNetwork, settings: JobSettings, holders: Sequ
         if party in holders:
             here.party(party).graph_path.write_bytes(store.graph_path.read_bytes())
     resume(here.path)
-    ours = model_of(run_of, (*holders, SERVER))
-    theirs = model_of(lambda party: here, (*holders, SERVER))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    return here

@@ -32,7 +32,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, job, job_processes
-from tests.deploy.same_here import assert_same_here, model_of
+from tests.deploy.same_here import assert_same_here, model_of, run_here
 from tests.errors import refused
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
@@ -49,6 +49,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.journal import Journal
 from veilgraph.protocol.requests import all_waiting
+from veilgraph.run.evidence import certified_names
 from veilgraph.run.jobs import load_result, predict, resume
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.verifying import verify
@@ -83,6 +84,27 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     assert all((graphs[party].path / "disclosures.jsonl").exists() for party in HOLDERS)
     sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
     assert {"blinded_ids", "share"} <= {record["kind"] for record in sealed}
+
+
+SEALED: Final = job("hidden", paradigm="sealed", model={"max_degree": 64}, train={"epochs": 6, "checkpoint_every": 3})
+
+
+def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    """From tables, aligned by the dealer, that must not read a message between holders, over a relay without a part."""
+    with added(consortium, "limits: {may_reveal: [predicted-classes]}"):
+        said = consortium.submit(SEALED)
+    assert "D deals, localhost relays and takes no part in jobs" in said[0]
+    assert not Kit.open(consortium.network.kits[SERVER]).runs.exists(), "the relay has no part of any job above"
+    runs = {party: consortium.run(party, "hidden") for party in (*HOLDERS, SERVER)}
+    assert {party for party, run in runs.items() if list(run.path.rglob("predictions.*"))} == {"A"}
+    for party, run in runs.items():
+        assert certified_names(run.party_path(party)) == {SERVER: DEALER}
+    found = predict(runs["A"].path)
+    here = predict(run_here(consortium.network, SEALED, HOLDERS, tmp_path).path)
+    assert (found.classes == here.classes).double().mean() > 0.97, "but for rounding at the edge of a class"
+    assert load_result(runs["A"].path).summary["test_accuracy"] > 0.8
 
 
 @nightly
@@ -177,7 +199,7 @@ def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium) -
 
 @nightly
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
-    """The server and the administrator know what it waits for."""
+    """Who deals knows what it waits for."""
     kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"
     before = file.read_text(encoding="utf-8")
     try:
@@ -192,12 +214,15 @@ def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium)
                 time.sleep(0.1)
             while not (newest := status(consortium.network.administrator).jobs[0].says):
                 assert time.monotonic() < deadline
-            assert newest == "C waits for a person there to approve the job"
+            assert "D deals" in newest, "the relay hears nothing else"
+            dealers = logs(Kit.open(consortium.network.kits[DEALER]), None)
+            assert "C waits for a person there to approve the job" in dealers
             assert f"waits for approval: veilgraph net approve {found[0].request.job}" in logs(Kit.open(kit), None)
             assert not (consortium.network.runs("A") / "asked").exists()
             approved = CliRunner().invoke(app, ["net", "approve", found[0].request.job[:8], "--kit", str(kit)])
             assert approved.exit_code == 0, approved.output
             assert "reveals initial-embeddings" in approved.stdout
+            assert "D deals, localhost relays and takes no part in jobs" in approved.stdout
             said.result(90)
         assert consortium.run("C", "asked").party("C").ids()
         assert count(Journal(kit / "consent").entries(), "job") == counted + 1
@@ -265,6 +290,20 @@ def other_tables(consortium: Consortium, files: Mapping[str, Path]) -> Iterator[
         yield
     finally:
         for file, text in kept.items():
+            file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def added(consortium: Consortium, line: str) -> Iterator[None]:
+    """A line more in every party file with which the sites joined."""
+    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
+    before = {file: file.read_text(encoding="utf-8") for file in files}
+    try:
+        for file, text in before.items():
+            file.write_text(f"{text}\n{line}\n", encoding="utf-8")
+        yield
+    finally:
+        for file, text in before.items():
             file.write_text(text, encoding="utf-8")
 
 

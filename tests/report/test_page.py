@@ -150,6 +150,17 @@ def test_an_organisations_part_says_what_is_elsewhere(copy: Copy) -> None:
     assert "B" in parties
 
 
+def test_who_deals_is_named_where_parties_have_certificates(copy: Copy) -> None:
+    run = part_of(copy("plain"), "B")
+    assert "certified as" not in page_of(run).text
+    (file,) = run.glob("parties/*/evidence.jsonl")
+    beginning = json.loads(file.read_bytes().splitlines()[0])
+    beginning["begins"]["names"] = {"server": "notary"}
+    file.write_text(json.dumps(beginning) + "\n")
+    assert "combines embeddings; has no data; certified as notary" in page_of(run).text
+    assert "party server is certified as notary" in veilgraph("report", run).stdout
+
+
 def test_an_unfinished_run_says_how_far_it_is(copy: Copy) -> None:
     run = copy("plain")
     (run / "summary.json").unlink()

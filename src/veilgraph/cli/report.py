@@ -42,6 +42,7 @@ def report_command(
     from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
     from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
+    from veilgraph.run.evidence import who_deals  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     if out is not None and out.suffix != ".html":
@@ -50,6 +51,8 @@ def report_command(
     with messages().status("writing the page"):
         write_page(directory, page)
     records = [record for file in sorted(run.glob("parties/*/disclosures.jsonl")) for record in read_disclosures(file)]
+    if (deals := who_deals(sorted(run.glob("parties/*")))) is not None:
+        typer.echo(f"party server is certified as {deals}")
     if records:
         results().print(disclosure_table(records))
         results().print(reasons_table(records))

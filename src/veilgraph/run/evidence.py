@@ -8,7 +8,7 @@ records that a statement is about. A line is on the disk before anybody else hea
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from veilgraph.core.chain import Heads, check_chain, digest, whole_lines
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import appended_file, sync_folder
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement
 
 EVIDENCE: Final = RECORDS[-1]
@@ -113,6 +113,26 @@ def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
     if found is None:
         raise RunError(f"{path}: has no line; {_WAY_OUT}")
     return found
+
+
+def certified_names(folder: Path) -> Mapping[PartyId, str]:
+    """Party → the name in its certificate, where that is another one, as a party's evidence begins: who deals is named
+    there for party ``server``. Empty on one machine, and before a session has begun.
+
+    Raises:
+        RunError: the evidence cannot be read.
+    """
+    lines = whole_lines(folder / EVIDENCE)[:1]
+    return parse_evidence(folder / EVIDENCE, lines).beginning.names if lines else {}
+
+
+def who_deals(folders: Iterable[Path]) -> str | None:
+    """The name in the certificate of party ``server``, as the first of these parties' folders says that has evidence.
+
+    Raises:
+        RunError: the evidence cannot be read.
+    """
+    return next((name for folder in folders if (name := certified_names(folder).get(SERVER))), None)
 
 
 def heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:

@@ -102,7 +102,7 @@ class NodeDp(Paradigm[NodeDpJob]):
         return "learns; knows the graph" if holder in job.learning else "its nodes perturb their values"
 
     def server_part(self, job: NodeDpJob) -> str:
-        return "relays; computes nothing"
+        return "computes nothing"
 
     def verdict(self, job: NodeDpJob, what: str, nodes: str) -> str:
         return (

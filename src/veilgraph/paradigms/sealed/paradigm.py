@@ -118,7 +118,7 @@ class Sealed(Paradigm[SealedJob]):
         return words.describe(job)
 
     def server_part(self, job: SealedJob) -> str:
-        return "deals random numbers; relays; has no data"
+        return "deals random numbers; has no data"
 
     def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
         return (

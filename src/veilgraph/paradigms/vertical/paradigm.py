@@ -135,7 +135,7 @@ class Vertical(Paradigm[VerticalJob]):
         return words.describe(job)
 
     def server_part(self, job: VerticalJob) -> str:
-        return "joins the releases; relays" if job.learns_alone else super().server_part(job)
+        return "joins the releases" if job.learns_alone else super().server_part(job)
 
     def verdict(self, job: VerticalJob, what: str, nodes: str) -> str:
         holders = job.data.names

@@ -14,6 +14,7 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.report.disclosures import read_disclosures
+from veilgraph.run.evidence import who_deals
 from veilgraph.run.run_directory import Record, RunDirectory
 
 _GRAPH: Final = "graph.safetensors"
@@ -56,6 +57,7 @@ class Found:
         holders: holder → its facts, where its data are here.
         table_sizes: holder → rows of its node table, where an alignment told them; of holders elsewhere as well.
         common_nodes: as the alignment counted them; None where there was none.
+        deals: the name in the certificate of party ``server``; None on one machine.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class Found:
     holders: dict[PartyId, HolderFacts]
     table_sizes: dict[PartyId, int]
     common_nodes: int | None
+    deals: str | None
 
     @property
     def parties(self) -> tuple[PartyId, ...]:
@@ -108,6 +111,7 @@ def find(run: RunDirectory) -> Found:
         holders={party: _facts(graph) for party in here if (graph := graph_of(run.path, party)) is not None},
         table_sizes=sizes,
         common_nodes=common,
+        deals=who_deals(map(run.party_path, here)),
     )
 
 

@@ -39,7 +39,10 @@ def job(found: Found) -> Job:
     settings = found.settings
     paradigm = paradigm_of(settings)
     contributions = tuple(_contribution(found, holder) for holder in settings.data.names)
-    server = Contribution(SERVER, paradigm.server_part(settings), "none", "none", "none", "none")
+    part = paradigm.server_part(settings)
+    if found.deals is not None:
+        part += f"; certified as {found.deals}"
+    server = Contribution(SERVER, part, "none", "none", "none", "none")
     source = (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace")
     sentences, reveals = (*paradigm.describe(settings), _schedule(settings)), tuple(revelations(settings).values())
     return Job(sentences, reveals, (*contributions, server), source)
