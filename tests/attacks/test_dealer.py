@@ -30,7 +30,7 @@ from veilgraph.deploy import engine, roles
 from veilgraph.deploy.control import not_connected, write_submission
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
-from veilgraph.deploy.guard import ended
+from veilgraph.deploy.guard import commands, ended, hooks, program
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
@@ -231,6 +231,63 @@ def test_no_message_of_a_job_is_for_a_server_that_only_relays(at: str, origin: s
     assert {(rule.channel, *sorted((rule.at, rule.origin))) for rule in RULES - RELAY_RULES} == {
         (OURS, "holder job", "server job")
     }
+
+
+@pytest.mark.parametrize("role", ["server", "holder", "server-job", "holder-job"])
+@pytest.mark.parametrize("name", [SERVER, "bank", DEALER, None])
+def test_every_process_is_guarded_by_the_rules_of_its_project(
+    kits: Mapping[str, Kit], tmp_path: Path, role: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path if name is None else kits[name].path
+    if name is None:  # a project whose server deals
+        shutil.copytree(kits["bank"].path / "startup", tmp_path / "startup")
+        key = read_key(kits["bank"].path.parent.parent / "authority" / "rootCA.key", None)
+        write_roles(tmp_path / "startup", kits["bank"].roles.model_copy(update={"dealer": None}), key)
+    given: list[object] = []
+    monkeypatch.setattr(hooks, "install", lambda revoked=None, rules=RULES: given.append(rules))
+    for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (program.os, "umask")):
+        monkeypatch.setattr(module, attribute, lambda *_: None)
+    monkeypatch.setattr(ended, "keep_who_ended", given.append)
+    monkeypatch.setattr(program.runpy, "run_module", lambda *_, **__: given.append("FLARE"))
+    monkeypatch.setattr(program.sys, "argv", ["program", role, "-m", str(path)])
+    program.main()
+    rules = RULES if name is None else RELAY_RULES
+    assert given == [rules, *([path] if role == "server" else []), "FLARE"]
+
+
+# What a site's process does in a job
+
+
+def stopped_at_the_link(kit: Kit, job: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A site's part up to its link: the party, and where it looks for its peers; or its error."""
+    met: list[object] = []
+
+    def link(party: str, cell: object, addresses: Mapping[str, str], *rest: object, **named: object) -> None:
+        met.extend((party, dict(addresses)))
+        raise RunError("far enough")
+
+    context = SimpleNamespace(
+        get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(kit.path)),
+        get_prop=lambda _: JOB_ID,
+        get_engine=lambda: SimpleNamespace(get_cell=lambda: SimpleNamespace(core_cell=None)),
+    )
+    monkeypatch.setattr(engine, "installed", lambda: True)
+    monkeypatch.setattr(engine, "FlareLink", link)
+    failure = engine._run(dict(job), "train", False, context, Signal(), lambda: "")
+    assert failure is not None
+    return met or [failure.kind]
+
+
+def test_a_site_does_its_own_part_and_looks_for_party_server_at_the_dealers(
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, shop, deals = (f"{name}.{JOB_ID}" for name in (*HOLDERS, DEALER))
+    assert stopped_at_the_link(kits["bank"], JOB, monkeypatch) == ["bank", {"shop": shop, SERVER: deals}]
+    assert stopped_at_the_link(kits[DEALER], JOB, monkeypatch) == [SERVER, {"bank": bank, "shop": shop}]
+    for stranger in (DEALER, RELAY):
+        job = {"data": {"holders": ["bank", stranger], "label_holder": "bank"}}
+        for name in ("bank", DEALER):
+            assert stopped_at_the_link(kits[name], job, monkeypatch) == ["ConfigError"]
 
 
 # What the server's process does in a job

@@ -13,6 +13,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from veilgraph.cli import passphrase
+from veilgraph.deploy import control
 from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
@@ -55,6 +56,9 @@ def party(tmp_path: Path) -> Path:
         ("holders: [bank]", "holders"),
         ("holders: [bank, bank]", "'bank' is named twice"),
         ("holders: [bank, server]", "a holder may not be called 'server'"),
+        ("dealer: server", "a holder may not be called 'server', nor the dealer"),
+        ("dealer: bank", "'bank' is named twice"),
+        ("dealer: localhost", "'localhost' is named twice"),
         ("holders: [bank, 'a b']", "holders.1='a b'"),
         ("administrators: [ops]", "administrators.0='ops'"),
         ("server: {host: localhost, port: 1, admin_port: 1}", "port and admin_port are both 1"),
@@ -164,6 +168,13 @@ def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_pa
     (damaged / "startup").mkdir(parents=True)
     (damaged / "startup" / "fed_client.json").write_text("{}")
     assert "client.crt: cannot be read" in one_error(veilgraph("net", "join", damaged, "--party", party))
+
+
+def test_status_says_who_deals(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = Kit.open(kits / "ops@example.org").roles.model_copy(update={"dealer": "notary"})
+    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(("bank", "notary"), roles, ()))
+    said = veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
+    assert "connected: bank, notary; notary deals, localhost relays and takes no part in jobs" in said
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
