@@ -7,7 +7,10 @@ Beside each attack it is made where its protection is taken away, and succeeds.
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -245,11 +248,11 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
         write_roles(tmp_path / "startup", kits["bank"].roles.model_copy(update={"dealer": None}), key)
     given: list[object] = []
     monkeypatch.setattr(hooks, "install", lambda revoked=None, rules=RULES: given.append(rules))
-    for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (program.os, "umask")):
+    for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (os, "umask")):
         monkeypatch.setattr(module, attribute, lambda *_: None)
     monkeypatch.setattr(ended, "keep_who_ended", given.append)
-    monkeypatch.setattr(program.runpy, "run_module", lambda *_, **__: given.append("FLARE"))
-    monkeypatch.setattr(program.sys, "argv", ["program", role, "-m", str(path)])
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: given.append("FLARE"))
+    monkeypatch.setattr(sys, "argv", ["program", role, "-m", str(path)])
     program.main()
     rules = RULES if name is None else RELAY_RULES
     assert given == [rules, *([path] if role == "server" else []), "FLARE"]
