@@ -27,7 +27,15 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.message import Message
 from nvflare.private.fed.server.fed_server import FederatedServer
 
-from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, RunError, VeilgraphError
+from veilgraph.core.errors import (
+    ConfigError,
+    DataError,
+    PeerFailed,
+    ProtocolError,
+    RunError,
+    VeilgraphError,
+    error_of_json,
+)
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import engine, roles
 from veilgraph.deploy.control import not_connected, write_submission
@@ -36,7 +44,7 @@ from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_
 from veilgraph.deploy.guard import commands, ended, hooks, program
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
-from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
+from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
 from veilgraph.link import identity as identities
@@ -261,6 +269,18 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
 # What a site's process does in a job
 
 
+def part_of(context: SimpleNamespace, job: Mapping[str, object]) -> Failure:
+    """How the site's part of a job fails."""
+    reply = engine.PartyExecutor(dict(job), "train").execute(TASK, None, context, Signal())
+    return Failure.read(reply.get_header(engine.FAILURE))
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[VeilgraphError]:
+    """The errors in this process's log."""
+    found = [error_of_json(record.getMessage()) for record in caplog.records]
+    return [error for error in found if error is not None]
+
+
 def stopped_at_the_link(kit: Kit, job: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A site's part up to its link: the party, and where it looks for its peers; or its error."""
     met: list[object] = []
@@ -276,8 +296,7 @@ def stopped_at_the_link(kit: Kit, job: Mapping[str, object], monkeypatch: pytest
     )
     monkeypatch.setattr(engine, "installed", lambda: True)
     monkeypatch.setattr(engine, "FlareLink", link)
-    failure = engine._run(dict(job), "train", False, context, Signal(), lambda: "")
-    assert failure is not None
+    failure = part_of(context, job)
     return met or [failure.kind]
 
 
@@ -307,18 +326,18 @@ class Course:
         self.controller = engine.ServerController(JOB, "train")
         self.panics: list[str] = []
         self.targets: list[str] = []
-        self.said: list[VeilgraphError] = []
         self.answers: list[tuple[str, Failure | None]] = []
         monkeypatch.setattr(self.controller, "broadcast", self._broadcast)
         monkeypatch.setattr(self.controller, "system_panic", lambda why, _: self.panics.append(why))
-        monkeypatch.setattr(engine, "_failed", self.said.append)
-        monkeypatch.setattr(engine, "_ABORT_POLL_S", 0.001)
-        monkeypatch.setattr(engine, "_CAUSE_S", 0.01)
+        monkeypatch.setattr(engine, "installed", lambda: True)
+        monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("the relay took part"))
+        monkeypatch.setattr(engine, "ABORT_POLL_S", 0.001)
+        monkeypatch.setattr(engine, "CAUSE_S", 0.01)
 
     def _broadcast(self, task: object, context: object, targets: list[str], min_responses: int) -> None:
         self.targets = targets
         for name, failure in self.answers:
-            headers = {} if failure is None else {engine._FAILURE: failure.model_dump_json()}
+            headers = {} if failure is None else {engine.FAILURE: failure.model_dump_json()}
             code = ReturnCode.OK if failure is None else ReturnCode.EXECUTION_EXCEPTION
             reply = make_reply(code, headers=headers)
             self.controller._finished(SimpleNamespace(client=SimpleNamespace(name=name), result=reply), None)
@@ -335,14 +354,13 @@ def test_a_server_that_only_relays_does_no_part_of_a_job(
     kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = Course(kits[SERVER], monkeypatch)
-    monkeypatch.setattr(engine, "_run", lambda *_: pytest.fail("the relay took part"))
     course.run(("bank", None), ("shop", None), (DEALER, None))
     assert course.targets == [*HOLDERS, DEALER]
-    assert (course.panics, course.said) == ([], [])
+    assert course.panics == []
 
 
 def test_a_dealer_whose_process_ended_without_a_word_is_named(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The engine stops the job at once: nobody can say any more whom it lost."""
     kit = kits[SERVER].path
@@ -364,7 +382,7 @@ def test_a_dealer_whose_process_ended_without_a_word_is_named(
         assert ended.ended_first(kit, JOB_ID) == DEALER
         course = Course(kits[SERVER], monkeypatch)
         course.run(aborted=True)
-        (error,) = course.said
+        (error,) = logged(caplog)
         assert (type(error), error.code, error.party) == (PeerFailed, LOST, DEALER)
         assert "croupier, which deals" in str(error)
     finally:
@@ -372,26 +390,23 @@ def test_a_dealer_whose_process_ended_without_a_word_is_named(
 
 
 def test_a_relay_that_would_take_part_is_told_that_it_may_not(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beyond what its peers refuse: an honest server's process, given a part by mistake."""
     course = Course(kits[SERVER], monkeypatch)
-    monkeypatch.setattr(engine, "installed", lambda: True)
-    monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("it took part"))
-    failure = engine._run(JOB, "train", False, course.context, Signal(), lambda: "")
-    assert failure is not None
-    assert failure.kind == "ConfigError"
-    assert "takes no part in jobs" in str(course.said[0])
+    assert part_of(course.context, JOB).kind == "ConfigError"
+    assert "takes no part in jobs" in str(logged(caplog)[0])
 
 
 def test_what_the_dealer_says_of_its_end_is_what_the_server_says(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
+    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     course = Course(kits[SERVER], monkeypatch)
     error = ConfigError("bank refuses the job: limits.max_rounds=1: the job has 2; change one of them", code="refused")
     course.run(("bank", Failure.of(error, "bank")), (DEALER, Failure.of(error, SERVER)))
-    assert [str(said) for said in course.said] == ["bank failed; its own log says why", str(error)]
-    assert course.said[1].key == "limits.max_rounds"
+    said = logged(caplog)
+    assert [str(each) for each in said] == ["bank failed; its own log says why", str(error)]
+    assert said[1].key == "limits.max_rounds"
     assert course.panics
 
 

@@ -35,7 +35,7 @@ from tests.attacks.known import KNOWN
 from veilgraph.deploy import engine
 from veilgraph.deploy.guard import commands, hooks
 from veilgraph.deploy.guard.ingress import Guard
-from veilgraph.deploy.guard.policy import NOTICE, OURS, RULES, SITE_TOPICS, CellName, Rule
+from veilgraph.deploy.guard.policy import NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.kit import TASK
 from veilgraph.deploy.project import ProjectSettings, provision
@@ -145,6 +145,26 @@ def test_a_cell_takes_what_is_listed_and_nothing_else(at: str) -> None:
             if Rule(me.who, channel, topic, sender.who, streamed) in RULES and _belong(me, sender, channel):
                 expected.add((channel, topic, origin, streamed))
     assert let_in == expected
+
+
+@pytest.mark.parametrize("at", CELLS)
+def test_where_another_site_deals_the_server_is_no_party(at: str) -> None:
+    """All is as where the server deals, but for messages of a job to it and from it."""
+    me = CellName.read(at)
+    assert me is not None
+    for origin in set(CELLS) - {at}:
+        sender, (endpoint, connection) = CellName.read(origin), arrival(at, origin)
+        assert sender is not None
+        for channel, topic, streamed in requests():
+            said = headers(channel, topic, origin, at, streamed)
+            message = Message(dict(said), b"x")
+            relays = Guard(Cell(at), rules=RELAY_RULES).admits(SimpleNamespace(name=endpoint), connection, message)
+            party = channel == OURS and "server job" in (me.who, sender.who)
+            assert relays == (admits(at, endpoint, connection, said) and not party), (origin, channel, topic)
+    for origin, to in ((f"A.{JOB}", f"server.{JOB}"), (f"A.{JOB}", f"C.{JOB}")):
+        message = Message(headers(OURS, "frame", origin, to), b"x")
+        forwards = Guard(Cell("server"), rules=RELAY_RULES).admits(SimpleNamespace(name="A"), Wire("A"), message)
+        assert forwards == (to == f"C.{JOB}")
 
 
 def _belong(me: CellName, sender: CellName, channel: str) -> bool:

@@ -42,10 +42,10 @@ from veilgraph.run.launch import keep_freed_memory, share_cores
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import SITE_WORKS, SiteWork, take_part
 
-_ABORT_POLL_S: Final = 0.5
+ABORT_POLL_S: Final = 0.5
 _STOPPED: Final = "the job was stopped: by an administrator, or because a party was lost"
-_CAUSE_S: Final = 5.0
-_FAILURE: Final = "veilgraph_failure"
+CAUSE_S: Final = 5.0
+FAILURE: Final = "veilgraph_failure"
 
 log = logging.getLogger("veilgraph")
 
@@ -70,7 +70,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         failure = _run(self._job, self._work, self._resume, fl_ctx, abort_signal, lambda: _STOPPED)
         if failure is None:
             return make_reply(ReturnCode.OK)
-        return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={_FAILURE: failure.model_dump_json()})
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={FAILURE: failure.model_dump_json()})
 
 
 class ServerController(Controller):  # type: ignore[misc]
@@ -110,15 +110,15 @@ class ServerController(Controller):  # type: ignore[misc]
             self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
             return
         while self._unfinished and not abort_signal.triggered:
-            threading.Event().wait(_ABORT_POLL_S)
+            threading.Event().wait(ABORT_POLL_S)
 
     def _relay(self, sites: tuple[PartyId, ...], roles: Roles, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Waits for the sites; once one has failed, a while for what the others say, for the first may not know why."""
         latest = math.inf
         while self._unfinished and not abort_signal.triggered and time.monotonic() < latest:
-            threading.Event().wait(_ABORT_POLL_S)
+            threading.Event().wait(ABORT_POLL_S)
             if self._failures:
-                latest = min(latest, time.monotonic() + _CAUSE_S)
+                latest = min(latest, time.monotonic() + CAUSE_S)
         errors = errors_of(self._failures, sites, roles)
         ended = ended_first(Path(fl_ctx.get_workspace().get_root_dir()), _job_id(fl_ctx))
         if not errors and ended in sites:
@@ -142,7 +142,7 @@ class ServerController(Controller):  # type: ignore[misc]
         result = client_task.result
         if result is not None and result.get_return_code() == ReturnCode.OK:
             return
-        failure = Failure.read(None if result is None else result.get_header(_FAILURE))
+        failure = Failure.read(None if result is None else result.get_header(FAILURE))
         if self._roles is None or self._roles.dealer is not None:
             self._failures[name] = failure
             return
@@ -279,7 +279,7 @@ def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
 
 
 def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event, why: Callable[[], str]) -> None:
-    while not done.wait(_ABORT_POLL_S):
+    while not done.wait(ABORT_POLL_S):
         if abort_signal.triggered:
             wire.abort(why())
             return
