@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.network import one_hot
 from veilgraph.paradigms.sealed.plan import Context
@@ -184,10 +185,34 @@ class SealedProgram:
         return machine.reveal(machine.open(count), owner)
 
     def predict(self) -> Tensor | None:
-        """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
+        """What the label holder learns: classes [N, 1] or probabilities [N, C]; None at all others.
+
+        Of R named nodes [R, 1] or [R, C] in their order: they are picked out of the logits of all nodes, by an order
+        that nobody else learns, and nothing is computed of the others beyond these.
+        """
         machine, context = self._machine, self._context
+        asked, owner = context.sizes.asked, context.label_party
         self._network.normalise()
         machine.at("predict")
         values = self._network.predict(self.weights)
+        if asked is not None:
+            values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
         found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
-        return machine.reveal(found, context.label_party)
+        return machine.reveal(found, owner)
+
+    def release(self) -> dict[PartyId, dict[str, Tensor]]:
+        """Weights of the first layer that multiply a holder's own columns: holder → name → float64 [F_i, d].
+
+        A holder has its own alone, the dealer none. They are opened under a fresh mask first, which nothing else is
+        under.
+        """
+        machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()
+        machine.at("release")
+        for holder in self._context.sizes.columns:
+            parts = self._network.parts(holder)
+            blocks = [self.weights[0][rows, columns] for rows, columns in parts.values()]
+            told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
+            if told is not None:
+                sizes = [block.shape[0] for block in blocks]
+                found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))
+        return found
