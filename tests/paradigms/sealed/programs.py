@@ -75,15 +75,29 @@ def outcomes(
     graphs: list[PartyGraph],
     program: Callable[[SealedProgram], object],
     links: dict[PartyId, RecordedLink] | None = None,
+    *,
+    trains: bool = True,
+    asked: Tensor | None = None,
+    keeps: bool = False,
 ) -> dict[PartyId, Any]:
-    """What a program gives each party, the dealer, and the twin under ``TWIN``."""
-    context, data = together(job, graphs)
+    """What a program gives each party, the dealer, and the twin under ``TWIN``.
+
+    Args:
+        job: of them.
+        graphs: of the holders.
+        program: that all run.
+        links: gets every party's.
+        trains: whether training rows are put in.
+        asked: nodes that are predicted; None: all.
+        keeps: whether the links keep transcripts.
+    """
+    context, data = together(job, graphs, trains=trains, asked=asked)
 
     def one(machine: Machine) -> object:
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
         return program(SealedProgram(machine, replace(context, data=own)))
 
-    return dict(run(one, len(graphs), links))
+    return dict(run(one, len(graphs), links, keeps=keeps))
 
 
 def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], Tensor | None]:

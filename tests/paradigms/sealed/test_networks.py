@@ -98,25 +98,31 @@ def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
     return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()
 
 
+def moved(job: SealedJob, rows: Tensor, group: list[PartyGraph]) -> Tensor:
+    """Rows after K hops over the edges of some holders, with teleport, by a dense matrix."""
+    plan, start, p = plan_of(job), rows, normalised(job, group)
+    for _ in range(plan.hops):
+        rows = (1 - plan.teleport) * p @ rows + plan.teleport * start
+    return rows
+
+
+def summed_over(job: SealedJob, blocks: Tensor, groups: list[list[PartyGraph]]) -> Tensor:
+    """Blocks of columns, each after hops over the edges of a group, added up."""
+    pairs = zip(blocks.chunk(len(groups), 1), groups, strict=True)
+    return torch.stack([moved(job, block, group) for block, group in pairs]).sum(0)
+
+
 def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor]) -> Tensor:
     """Logits of every node, by dense matrices."""
     model, plan = job.model, plan_of(job)
     groups = [[graph] for graph in graphs] if plan.each else [graphs]
     x = torch.cat([own_data(job, graph).features for graph in graphs], 1)
 
-    def moved(rows: Tensor, group: list[PartyGraph]) -> Tensor:
-        start, p = rows, normalised(job, group)
-        for _ in range(plan.hops):
-            rows = (1 - plan.teleport) * p @ rows + plan.teleport * start
-        return rows
-
     def side_by_side(rows: Tensor) -> Tensor:
-        return torch.cat([moved(rows, group) for group in groups], 1)
+        return torch.cat([moved(job, rows, group) for group in groups], 1)
 
     def summed_up(blocks: Tensor) -> Tensor:
-        return torch.stack(
-            [moved(b, group) for b, group in zip(blocks.chunk(len(groups), 1), groups, strict=True)]
-        ).sum(0)
+        return summed_over(job, blocks, groups)
 
     if model.network == "linear":
         return side_by_side(x) @ weights[0]
@@ -127,7 +133,8 @@ def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor])
     if model.network == "appnp":
         return summed_up((x @ weights[0]).relu() @ weights[1])
     first = [part[:, : part.shape[1] // (1 + model.own_hops)] for part in (own_data(job, g).features for g in graphs)]
-    return (torch.cat([x, side_by_side(torch.cat(first, 1))], 1) @ weights[0]).relu() @ weights[1]
+    pooled = [side_by_side(torch.cat(first, 1))] if plan.hops else []
+    return (torch.cat([x, *pooled], 1) @ weights[0]).relu() @ weights[1]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

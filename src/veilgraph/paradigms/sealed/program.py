@@ -33,8 +33,8 @@ class SealedProgram:
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
-        self._network = NETWORKS[context.plan.network](machine, context)
-        self.shapes = self._network.shapes
+        self.network = NETWORKS[context.plan.network](machine, context)
+        self.shapes = self.network.shapes
         self.weights: list[Wire] = []
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -48,18 +48,18 @@ class SealedProgram:
 
     def _begin_anew(self) -> None:
         """The weights as they are before the first step."""
-        initial = self._network.initial(self.weight_bits)
+        initial = self.network.initial(self.weight_bits)
         self.weights = [self._machine.constant(weight, self.weight_bits) for weight in initial]
         self.velocities = [None] * len(self.weights)
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
         self._machine.at("enter")
-        self._network.enter(trains=trains)
+        self.network.enter(trains=trains)
 
     def begin(self) -> None:
         """What is computed once in a training, before its steps."""
-        self._network.prepare()
+        self.network.prepare()
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
         """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
@@ -77,7 +77,7 @@ class SealedProgram:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
-        named |= self._network.kept()
+        named |= self.network.kept()
         return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
@@ -106,8 +106,8 @@ class SealedProgram:
             if training:
                 self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
         if training:
-            keeps = self._network.keeps()
-            self._network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
+            keeps = self.network.keeps()
+            self.network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
@@ -126,14 +126,14 @@ class SealedProgram:
             self._begin_anew()
         wanted = self._wanted(number)
         targets, row_weights = self._targets
-        passed = self._network.forward(self.weights, wanted)
+        passed = self.network.forward(self.weights, wanted)
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
         rows = error.shape[0]
         bits = min(_RATE_BITS + rows.bit_length(), _MOST_RATE_BITS)
         rate = self._context.plan.learning_rates[number // self._steps_of_a_rate]
-        for place, gradient in enumerate(self._network.backward(self.weights, passed, error)):
+        for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
             self._update(place, gradient.scaled(1 / rows, bits), rate)
 
     @property
@@ -171,13 +171,13 @@ class SealedProgram:
         """
         machine, context = self._machine, self._context
         sizes, owner = context.sizes, context.label_party
-        self._network.normalise()
+        self.network.normalise()
         machine.at(f"score {number}")
         if self._judged is None:
             labels = context.of(owner, "judged_labels")
             classes = None if labels is None else one_hot(labels, sizes.classes).to(torch.int64)
             self._judged = machine.put(owner, classes, (sizes.validation, sizes.classes), 0)
-        logits = self._network.predict(self.weights)
+        logits = self.network.predict(self.weights)
         logits = machine.open(machine.pick(owner, context.of(owner, "judged"), sizes.validation, logits))
         own = machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
         right = ~machine.negative(machine.open(own) - largest(machine, logits))
@@ -192,9 +192,9 @@ class SealedProgram:
         """
         machine, context = self._machine, self._context
         asked, owner = context.sizes.asked, context.label_party
-        self._network.normalise()
+        self.network.normalise()
         machine.at("predict")
-        values = self._network.predict(self.weights)
+        values = self.network.predict(self.weights)
         if asked is not None:
             values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
         found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
@@ -209,7 +209,7 @@ class SealedProgram:
         machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()
         machine.at("release")
         for holder in self._context.sizes.columns:
-            parts = self._network.parts(holder)
+            parts = self.network.parts(holder)
             blocks = [self.weights[0][rows, columns] for rows, columns in parts.values()]
             told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
             if told is not None:
