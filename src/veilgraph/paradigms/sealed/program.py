@@ -89,9 +89,14 @@ class SealedProgram:
         for place, shape in enumerate(self.shapes):
             found = saved.get(f"weight.{place}")
             if found is None or tuple(found.shape) != shape:
+                has = "nothing" if found is None else str(list(found.shape))
                 raise RunError(
-                    f"weight.{place}: the saved shares are of another network; give the files of this party's own run, "
-                    "or begin anew"
+                    f"weight.{place}: the saved shares are {has}, and the network needs {list(shape)} with the columns "
+                    "and classes that there are now; give the files of this party's own run and the columns and "
+                    "classes that it was trained on, or train anew",
+                    code="other-network",
+                    key=f"weight.{place}",
+                    value=has,
                 )
 
     def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
