@@ -14,8 +14,7 @@ import yaml
 
 from tests import nightly
 from tests.errors import refused
-from tests.paradigms.sealed.programs import small_graphs, small_job
-from tests.paradigms.sealed.test_runs import weights
+from tests.paradigms.sealed.programs import small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.keeper import FolderKeeper

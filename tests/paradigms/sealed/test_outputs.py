@@ -13,9 +13,8 @@ from torch import Tensor
 from tests import nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError
-from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed
-from tests.paradigms.sealed.test_networks import graphs_of, moved, normalised, spelled_out, summed_over
-from tests.paradigms.sealed.test_runs import saved, weights
+from tests.paradigms.sealed.dense import graphs_of, moved, normalised, spelled_out, summed_over
+from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs, small_job, summed, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.keeper import FolderKeeper
