@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 import yaml
 
 from tests import nightly
+from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
+from tests.paradigms.apart import apart
 from tests.paradigms.sealed.programs import small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
@@ -27,6 +30,7 @@ from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.revealed import causes
 from veilgraph.run.jobs import predict, train
+from veilgraph.run.naming import name_ahead
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
@@ -210,9 +214,13 @@ def test_what_cannot_be_served_is_refused(name: str, tmp_path_factory: pytest.Te
     tables = once(tmp_path_factory)
     change, kind, about = REFUSALS[name]
     change(tables)
+    traffic = tables.run / "parties" / about.get("party", "A" if name == "classes" else "B") / "prediction_traffic.json"
+    traffic.unlink(missing_ok=True)
     try:
         with refused(kind, **about):
             predict(tables.run)
+        sent = json.loads(traffic.read_text()) if traffic.is_file() else []
+        assert "masked_wire" not in {entry["kind"] for entry in sent if entry["direction"] == "sent"}
     finally:
         tables.restore()
         aside = tables.run / "parties" / "B" / "aside"
@@ -229,6 +237,28 @@ def once(factory: pytest.TempPathFactory) -> Tables:
     if not _ONCE:
         _ONCE.append(Tables(factory.mktemp("once"), CASES["mlp"]))
     return _ONCE[0]
+
+
+def test_across_organisations_the_label_holder_names_nodes_at_its_own_site(tmp_path: Path) -> None:
+    job = small_job(2, PROBABILITIES, CASES["gcn, named"])
+    files = export_organisations(small_graphs(), tmp_path / "tables", overlap=1, seed=1, job=job)
+    for path in files.values():
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(causes(job))}}))
+    settings = read_job(tmp_path / "tables" / "network-job.yaml")
+    runs = apart(tmp_path, files, settings)
+    with refused(ConfigError, code="refused"):
+        apart(tmp_path, files, settings, "predict")
+    with refused(RunError, party="A"):
+        name_ahead(runs["B"], ids=["C000003"])
+    named = veilgraph("predict", runs["A"], "--ids", "C000003,C000020,C000003", "--ask")
+    assert named.stdout.startswith("2 named for the next joint inference")
+    apart(tmp_path, files, settings, "predict")
+    assert predict(runs["A"]).ids == ("C000003", "C000020")
+    assert "'C000004' (1 of 1) is not among the 2 nodes" in one_error(
+        veilgraph("predict", runs["A"], "--ids", "C000004")
+    )
+    with refused(ConfigError, code="refused"):
+        apart(tmp_path, files, settings, "predict")
 
 
 @nightly

@@ -16,6 +16,7 @@ from tests.paradigms.cutting import CutError
 from tests.paradigms.sealed.dense import graphs_of, moved, normalised, spelled_out, summed_over
 from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs, small_job, summed, weights
 from tests.roles.federation import Settings
+from veilgraph.api.runs import load_run
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.types import SERVER, Kind
@@ -29,6 +30,7 @@ from veilgraph.paradigms.sealed.roles import own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.run.jobs import TrainResult, predict, train
+from veilgraph.run.naming import name_ahead
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 MOST = 7
@@ -112,6 +114,9 @@ def test_at_the_end_of_training_nothing_is_opened(quiet: tuple[SealedJob, TrainR
     assert len(run.predictions.nodes) == len(run.predictions.probabilities) == 0
     figures = ("train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1")
     assert [run.summary[name] for name in figures] == [None] * 5
+    assert repr(load_run(run.path)) == f"Run({str(run.path)!r}): job, complete"
+    page = load_run(run.path).report().read_text()
+    assert "not known: named nodes alone are predicted" in page
     for party in "AB":
         lines = (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
         assert {name for line in lines for name in json.loads(line)["reveals"]} == set()
@@ -122,6 +127,8 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     job, run = quiet
     with refused(ConfigError, key="nodes"):
         predict(run.path)
+    with refused(ConfigError, key="ask"):
+        name_ahead(run.path, [1])
     with refused(ConfigError, code="refused"):
         predict(run.path, [0, 1, 2, 3, 4, 5, 6, 7])
     asked = [4, 2, 4, 29]
@@ -130,6 +137,7 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     assert twin is not None
     assert found.nodes.tolist() == asked
     assert float((found.probabilities - twin[[0, 1, 0, 2]]).abs().max()) < 4e-3
+    load_run(run.path).report()
     assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 3 * 8 + HEADER_BYTES
     lines = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
     assert {name for line in lines for name in json.loads(line)["reveals"]} == {"named-classes", "named-probabilities"}
