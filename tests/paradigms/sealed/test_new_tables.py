@@ -23,9 +23,12 @@ from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphErr
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.naming import NamedNodes
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.stated import NamedNodes
 from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.revealed import causes
@@ -126,13 +129,19 @@ def tables(trained: Tables) -> Iterator[Tables]:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[PartyId, PartyGraph]:
     """What the holders compute on, as their roles get it."""
     found: dict[PartyId, PartyGraph] = {}
-    begin = SealedHolder.__init__
+    begin, compute = SealedHolder.__init__, SealedProgram.__init__
+
+    def with_sizes(self: SealedProgram, machine: Machine, context: Context) -> None:
+        assert (context.sizes.training, context.sizes.validation) == (0, 0), "they need not be told"
+        assert all(own.rows is own.judged is None for own in context.data.values())
+        compute(self, machine, context)
 
     def seen(self: SealedHolder, session: Any, graph: PartyGraph) -> None:
         found[graph.party] = graph
         begin(self, session, graph)
 
     monkeypatch.setattr(SealedHolder, "__init__", seen)
+    monkeypatch.setattr(SealedProgram, "__init__", with_sizes)
     return found
 
 

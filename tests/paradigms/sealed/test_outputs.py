@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.sealed.twin import PlainMachine
-from veilgraph.paradigms.sealed.naming import NamedNodes
+from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.roles import own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.stated import check_stated
 from veilgraph.run.jobs import TrainResult, predict, train
 from veilgraph.run.naming import name_ahead
 from veilgraph.run.run_directory import RunDirectory, load_tensors
@@ -144,10 +148,13 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     with refused(ConfigError, code="refused"):
         predict(run.path, [0, 1, 2, 3, 5])
     assert len(predict(run.path, [0, 1, 2, 3]).nodes) == 4
-    for party in ("A", SERVER):
-        FolderKeeper(run.path / "parties" / party).path("named").unlink()
-    with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
-        predict(run.path, [5])
+    kept = (run.path / "parties" / "B" / "named.safetensors").read_bytes()
+    for counts in ("B", SERVER):
+        for party in ("A", "B", SERVER):
+            path = run.path / "parties" / party / "named.safetensors"
+            path.write_bytes(kept) if party == counts else path.unlink()
+        with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
+            predict(run.path, [5])
 
 
 def test_of_the_named_nodes_other_parties_keep_their_number_alone(tmp_path: Path) -> None:
@@ -187,6 +194,28 @@ def test_a_label_holder_that_names_none_or_too_many_in_a_session_is_refused(tmp_
     with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
         count.agreed("A", 1, trains=False, nodes=30)
     assert NamedNodes(small_job(), keeper).agreed("A", 0, trains=False, nodes=30) is None
+
+
+def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
+    job, judged = small_job(2, NAMED), small_job(2, {"train": {"select_by": "accuracy"}})
+
+    def stated(job: SealedJob, party: str = "A", **changes: Any) -> dict[str, Hello]:
+        own: dict[str, Any] = {"nodes": 30, "features": 5, "edges": 9}
+        labelled = {"classes": 3, "training": 8, "validation": 4 if job.evaluates else 0}
+        facts: dict[str, dict[str, Any]] = {"A": own | labelled, "B": dict(own), SERVER: {}}
+        facts[party] |= changes
+        return {name: Hello(job=job.hash(), **each) for name, each in facts.items()}
+
+    check_stated(job, stated(job, asked=MOST))
+    for party, of, value in (("A", job, MOST + 1), ("B", job, 1), (SERVER, job, 1), ("A", judged, 1)):
+        with refused(ProtocolError, code="stated", key="asked", value=value, party=party):
+            check_stated(of, stated(of, party, asked=value))
+    none: dict[str, Any]
+    for none in ({"training": 0}, {"validation": 0}):
+        with refused(ProtocolError, code="stated", key=next(iter(none)), value=0, party="A"):
+            check_learning(judged, "A", stated(judged, **none)["A"])
+    assert "asked" not in Hello(job="x").model_dump_json()
+    assert Hello.model_validate_json(Hello(job="x", asked=3).model_dump_json()).asked == 3
 
 
 @nightly
@@ -262,6 +291,22 @@ def multiplied(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str)
         return columns
     over = [graph for graph in graphs if graph.party == which] if which else graphs
     return columns if kind == "columns" else moved(job, columns, over)
+
+
+def test_released_weights_are_opened_under_masks_of_their_own() -> None:
+    """For each holder an opening, and shares of its masks alone."""
+    job = small_job(3, NETWORKS["mlp, each"], RELEASED, NAMED)
+    graphs = small_graphs(3)
+    context, _ = together(job, graphs)
+    context = replace(context, data={}, sizes=replace(context.sizes, asked=0))
+    stages = {stage.name: stage for stage in costs_of(context, 1).stages}
+    assert "predict" not in stages
+    assert stages["release"].rounds == 2 * 3
+    widths = {holder: 3 * 6 * columns for holder, columns in context.sizes.columns.items()}
+    for holder in "ABC":
+        opened = sum(2 * (HEADER_BYTES + 8 * width) for width in widths.values())
+        told = sum(HEADER_BYTES + 8 * width for other, width in widths.items() if other != holder)
+        assert stages["release"].sent[holder] == opened + told
 
 
 def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError, ProtocolError, RunError
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
@@ -19,12 +19,12 @@ from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.sealed.naming import NamedNodes
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Plan, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates, sealed
+from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start
@@ -191,23 +191,6 @@ class Untold(Scores):
         return dict.fromkeys(super().summary())
 
 
-def _check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
-    """Holds a label holder to rows to train on, and to judge by where the job does.
-
-    Raises:
-        ProtocolError: it states none.
-    """
-    for name in ("training", *(("validation",) if job.evaluates else ())):
-        if not getattr(stated, name):
-            raise ProtocolError(
-                f"{party} states {name}=0 in its hello of a training; ask {party} what it runs",
-                code="stated",
-                key=name,
-                value=0,
-                party=party,
-            )
-
-
 class SealedRole(Role):
     """What all parties of a sealed job have in common: they run one program."""
 
@@ -252,7 +235,7 @@ class SealedRole(Role):
         start, label_party = agreed_start(session.link.party, hellos), session.settings.data.label_party
         self.nodes = hellos[session.holders[0]].nodes
         if self._trains:
-            _check_learning(self._job, label_party, hellos[label_party])
+            check_learning(self._job, label_party, hellos[label_party])
         self._asked = self._naming.agreed(label_party, hellos[label_party].asked, trains=self._trains, nodes=self.nodes)
         sizes = Sizes(
             self.nodes,

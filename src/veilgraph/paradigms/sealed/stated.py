@@ -1,6 +1,6 @@
-"""Predictions of named nodes alone: how many these are is held to the job, over all predictions of a run.
+"""What a label holder states is held to the job: rows to train on, and how many nodes it names in a run.
 
-Every party counts for itself, before anything of a prediction is opened, and takes part in no more than the job says:
+Of named nodes every party counts for itself, before anything of a prediction is opened, and takes part in no more than the job says:
 what the label holder learns in all is so many classes, or rows of probabilities, however it chooses nodes, and whatever
 it changes between two predictions.
 """
@@ -13,6 +13,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.keeper import Keeper
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.protocol.agreement import Hello
 
 _KEPT: Final = "named"
 _COUNT: Final = "nodes"
@@ -90,3 +91,20 @@ class NamedNodes:
         """Counts so many, before anything of them is opened."""
         used = (self._job.named_nodes or 0) - self.left + named
         self._keeper.put(_KEPT, {}, {_COUNT: used})
+
+
+def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
+    """Holds a label holder to rows to train on, and to judge by where the job does.
+
+    Raises:
+        ProtocolError: it states none.
+    """
+    for name in ("training", *(("validation",) if job.evaluates else ())):
+        if not getattr(stated, name):
+            raise ProtocolError(
+                f"{party} states {name}=0 in its hello of a training; ask {party} what it runs",
+                code="stated",
+                key=name,
+                value=0,
+                party=party,
+            )
