@@ -210,10 +210,9 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
     for party, of, value in (("A", job, MOST + 1), ("B", job, 1), (SERVER, job, 1), ("A", judged, 1)):
         with refused(ProtocolError, code="stated", key="asked", value=value, party=party):
             check_stated(of, stated(of, party, asked=value))
-    none: dict[str, Any]
-    for none in ({"training": 0}, {"validation": 0}):
-        with refused(ProtocolError, code="stated", key=next(iter(none)), value=0, party="A"):
-            check_learning(judged, "A", stated(judged, **none)["A"])
+    for name, hellos in (("training", stated(judged, training=0)), ("validation", stated(judged, validation=0))):
+        with refused(ProtocolError, code="stated", key=name, value=0, party="A"):
+            check_learning(judged, "A", hellos["A"])
     assert "asked" not in Hello(job="x").model_dump_json()
     assert Hello.model_validate_json(Hello(job="x", asked=3).model_dump_json()).asked == 3
 

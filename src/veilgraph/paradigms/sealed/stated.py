@@ -1,8 +1,8 @@
 """What a label holder states is held to the job: rows to train on, and how many nodes it names in a run.
 
-Of named nodes every party counts for itself, before anything of a prediction is opened, and takes part in no more than the job says:
-what the label holder learns in all is so many classes, or rows of probabilities, however it chooses nodes, and whatever
-it changes between two predictions.
+Of named nodes every party counts for itself, before anything of a prediction is opened, and takes part in no more than
+the job says: what the label holder learns in all is so many classes, or rows of probabilities, however it chooses
+nodes, and whatever it changes between two predictions.
 """
 
 from __future__ import annotations
