@@ -217,7 +217,14 @@ def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, 
 
 # Horizontal
 
-SEALED_ALONE = {"predicted-classes", "predicted-probabilities", "sealed-scores"}
+SEALED_ALONE = {
+    "predicted-classes",
+    "predicted-probabilities",
+    "named-classes",
+    "named-probabilities",
+    "released-weights",
+    "sealed-scores",
+}
 HORIZONTAL_ALONE = {
     "node-lists",
     "edge-lists",

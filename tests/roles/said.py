@@ -173,5 +173,17 @@ SAID: dict[str, dict[Message, str]] = {
     "sealed, probabilities": {
         ("B", "A", Kind.MASK_SHARE): "shares of the mask of the predicted probabilities",
     },
+    "sealed, named and released": {
+        ("B", "A", Kind.MASK_SHARE): "; ".join(
+            (
+                "shares of the mask of the named nodes' classes",
+                "shares of the mask of the weights of the receiver's own columns",
+            )
+        ),
+        ("A", "B", Kind.MASK_SHARE): "shares of the mask of the weights of the receiver's own columns",
+    },
+    "sealed, named probabilities": {
+        ("B", "A", Kind.MASK_SHARE): "shares of the mask of the named nodes' probabilities",
+    },
 }
 """Job of ``test_disclosures`` → sender, receiver and kind → the words."""

@@ -49,7 +49,10 @@ class Run:
 
     def __repr__(self) -> str:
         summary = self._directory.summary
-        state = "not complete" if summary is None else f"test accuracy {summary['test_accuracy']:.3f}"
+        accuracy = None if summary is None else summary["test_accuracy"]
+        state = "not complete" if summary is None else "complete"
+        if accuracy is not None:
+            state = f"test accuracy {accuracy:.3f}"
         return f"Run({str(self.path)!r}): {self.job.name}, {state}"
 
     @property
@@ -113,7 +116,8 @@ class Run:
         Tables are read again, and nodes added since are predicted too.
 
         Args:
-            nodes: the rows to give back; default: all. The others do not learn which were asked for.
+            nodes: the rows to give back; default: all. The others do not learn which were asked for. A sealed job with
+                ``named_nodes`` predicts no others, and has to be given some.
             ids: the nodes to give back by id, in place of ``nodes``: of runs from tables, and horizontal ones.
             processes: run every party in a process of its own.
             link: what joins the parties; default: memory, and sockets between processes.

@@ -24,6 +24,14 @@ def predict_command(
         typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
     ] = None,
     ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask",
+            metavar="",
+            help="Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
     processes: Processes = False,
     link: LinkName = None,
@@ -32,11 +40,18 @@ def predict_command(
 
     A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
     run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
-    with veilgraph net submit --work predict.
+    with veilgraph net submit --work predict. A sealed job with named_nodes predicts no nodes but those named here, of
+    which the others learn the number; across organisations the label holder names them first, with --ask.
     """
     chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
+    if ask:
+        from veilgraph.run.naming import name_ahead  # noqa: PLC0415
+
+        count = name_ahead(run, chosen, ids=wanted)
+        typer.echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
+        return
     from veilgraph.run.jobs import predict  # noqa: PLC0415
 
     with messages().status("predicting"):

@@ -8,9 +8,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError
@@ -95,6 +103,15 @@ class Hello(BaseModel):
     """Whether a person at the party has still to approve the job: all agree again, one step later."""
     ids: _Count = 0
     """Of the table that the holder brings to an alignment; it is held to that number."""
+    asked: _Count = 0
+    """Nodes that the label holder names in a prediction of named ones; left out where there are none."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing_asked(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        stated: dict[str, Any] = all_of(self)
+        if not self.asked:
+            del stated["asked"]
+        return stated
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:

@@ -203,6 +203,11 @@ class JobSettings(Settings):
         return True
 
     @property
+    def predicts_named(self) -> bool:
+        """Whether no node is predicted but those that the label holder names in a prediction."""
+        return False
+
+    @property
     def passes_cost(self) -> bool:
         """Whether every forward pass is a release that a privacy budget pays for."""
         return self.privacy is not None and not self.privacy.once

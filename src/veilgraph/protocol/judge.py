@@ -19,12 +19,14 @@ class Judge(Role, ABC):
 
     Attributes:
         graph: its own data.
-        logits: Tensor[C, classes] of the last forward pass.
+        logits: Tensor[C, classes] of the last forward pass, of the nodes ``predicted``.
+        predicted: Tensor[R] int64, of which nodes; None: of all common ones.
         loss: of the last training pass.
     """
 
     graph: PartyGraph
     logits: Tensor
+    predicted: Tensor | None = None
     loss: float | None = None
     _objective: Objective
 
@@ -62,7 +64,7 @@ class Judge(Role, ABC):
         return self._objective.training_loss(self.logits)
 
     def probabilities(self) -> Tensor:
-        """Tensor[C, classes]: of the logits of the last forward pass."""
+        """As the logits of the last forward pass have it."""
         return self.logits.detach().softmax(dim=1)
 
     def without_releases(self) -> dict[str, float | int | None] | None:

@@ -31,7 +31,8 @@ J = TypeVar("J", bound=JobSettings)
 
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
-    ("nodes", "features", "edges", "training", "validation", "classes", "feature_bits", "release", "steps"), (0, 0)
+    ("nodes", "features", "edges", "training", "validation", "classes", "feature_bits", "release", "steps", "asked"),
+    (0, 0),
 )
 """Field of a hello → the smallest and largest number that a party may state: none, as the server."""
 MAX_NODES: Final = 2**32

@@ -48,6 +48,8 @@ class Session:
     """Where the time goes, in a training with a profile."""
     restarts: bool = True
     """Whether this party would begin again from nothing: it has trained nothing, or lets it be replaced."""
+    asked: Tensor | None = None
+    """Tensor[R] int64, the nodes that this party names in a prediction of named ones; None where it names none."""
 
     @property
     def holders(self) -> tuple[PartyId, ...]:
@@ -155,6 +157,10 @@ class Role(ABC):
             for part, module in self.modules().items()
             for name, tensor in module.state_dict().items()
         }
+
+    def opened_weights(self) -> dict[str, Tensor]:
+        """What the job tells this party of the trained model in the clear, by name; only some jobs tell anything."""
+        return {}
 
     def state(self) -> dict[str, Tensor]:
         """The live weights and what else training needs to go on, by name; Adam keeps its own state."""

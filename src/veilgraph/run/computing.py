@@ -17,6 +17,7 @@ from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import Fitted, fit, infer
 from veilgraph.run.ledgers import LEDGER_SUMMARY
+from veilgraph.run.naming import forget_named, named_nodes
 from veilgraph.run.part import Part, Sitting
 from veilgraph.run.predictions import save_predictions
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
@@ -45,14 +46,24 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
         if (account := sitting.publisher.account()) is not None:
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
-            ids = None if aligned.ids is None else aligned.ids[: role.graph.common]
-            save_predictions(store, role.probabilities(), ids, aligned.class_names)
+            save_predictions(
+                store, role.probabilities(), _predicted_ids(role, aligned), aligned.class_names, role.predicted
+            )
+            forget_named(store)
     if not part.settings.learns_alone:
         sitting.tell()
 
 
+def _predicted_ids(role: Judge, aligned: Aligned) -> list[str] | None:
+    if aligned.ids is None:
+        return None
+    common = list(aligned.ids[: role.graph.common])
+    return common if role.predicted is None else [common[node] for node in role.predicted.tolist()]
+
+
 def _session(sitting: Sitting, aligned: Aligned) -> Session:
     part, store = sitting.part, sitting.part.store
+    names = part.work == "predict" and part.settings.predicts_named and aligned.graph is not None
     return Session(
         part.settings,
         sitting.link,
@@ -63,6 +74,7 @@ def _session(sitting: Sitting, aligned: Aligned) -> Session:
         publisher=sitting.publisher,
         trace=sitting.trace,
         restarts=part.may_restart,
+        asked=named_nodes(store, aligned) if names else None,
         keeper=store.keeper,
         custom=part.custom,
     )
@@ -113,6 +125,8 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, saved=saved)
     save_tensors(store.model_path, role.weights(), {})
+    if released := role.opened_weights():
+        save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
     write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())

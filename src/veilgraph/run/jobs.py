@@ -22,6 +22,7 @@ from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
+from veilgraph.run.naming import name_nodes
 from veilgraph.run.party import SimulatedWork, run_simulated
 from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, reading
 from veilgraph.run.run_directory import Record, RunDirectory, passes_kept
@@ -166,14 +167,15 @@ def predict(
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
-    In paradigm horizontal every holder learns that of its own nodes. A run from tables reads and encodes them as they
-    are now: nodes added since training are predicted as well. In an organisation's own part of a run across
-    organisations the newest joint inference is read.
+    In a job with ``named_nodes`` no node is predicted but those that are asked for. In paradigm horizontal every holder
+    learns the result of its own nodes. A run from tables reads and encodes them as they are now: nodes added since
+    training are predicted as well. In an organisation's own part of a run across organisations the newest joint
+    inference is read.
 
     Args:
         path: a complete run.
         nodes: which rows to give back, horizontal: of the evaluator's; default: all. The joint computation always
-            covers all nodes, so the other parties do not learn which were asked for.
+            covers all nodes, or picks them in secret, so the other parties do not learn which were asked for.
         ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
             machine any holder's node of a horizontal run.
         custom: as in ``train``.
@@ -182,7 +184,7 @@ def predict(
 
     Raises:
         RunError: the run is not complete.
-        ConfigError: a node does not exist.
+        ConfigError: a node does not exist, or none is named where only such are predicted.
     """
     run = RunDirectory.open(path)
     settings = run.settings
@@ -194,12 +196,14 @@ def predict(
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(run.summary["nodes"]))
+        if settings.predicts_named:
+            name_nodes(run.party(settings.data.label_party), nodes, ids)
         wire = _wire(link, processes=processes)
         _run(run, settings, "predict", custom, wire, processes=processes, tick=lambda: None)
     everything = _predictions(run)
     if ids is not None:
         return _all_predictions(run).of_ids(ids)
-    return everything if nodes is None else everything.of(checked_nodes(nodes, len(everything.nodes)))
+    return everything if nodes is None else everything.of_nodes(nodes)
 
 
 def load_result(path: Path) -> TrainResult:

@@ -21,6 +21,7 @@ from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
 _FILE: Final = "predictions.safetensors"
+_ROWS: Final = "nodes"
 _VERSION_CHARACTERS: Final = 12
 
 
@@ -29,7 +30,8 @@ class Predictions:
     """Predictions for some nodes.
 
     Attributes:
-        nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own.
+        nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own. All of them
+            but where a job predicts named nodes alone.
         classes: Tensor[n] int64.
         probabilities: Tensor[n, C], rows sum to 1.
         ids: the nodes' ids; vertical: where they came from tables, else None.
@@ -46,12 +48,12 @@ class Predictions:
     model_version: str = ""
     made_at: str = ""
 
-    def of(self, nodes: Sequence[int]) -> Predictions:
-        """Those of some rows, in the order given."""
-        chosen = torch.tensor(nodes, dtype=torch.int64)
-        ids = None if self.ids is None else tuple(self.ids[node] for node in nodes)
+    def of(self, places: Sequence[int]) -> Predictions:
+        """Those in some places, in the order given."""
+        chosen = torch.tensor(places, dtype=torch.int64)
+        ids = None if self.ids is None else tuple(self.ids[place] for place in places)
         return Predictions(
-            chosen,
+            self.nodes[chosen],
             self.classes[chosen],
             self.probabilities[chosen],
             ids,
@@ -59,6 +61,25 @@ class Predictions:
             self.model_version,
             self.made_at,
         )
+
+    def of_nodes(self, nodes: Sequence[int]) -> Predictions:
+        """Those of some nodes, by their number, in the order given.
+
+        Raises:
+            ConfigError: one is no node, or was not predicted.
+        """
+        if torch.equal(self.nodes, torch.arange(len(self.nodes))):
+            return self.of(checked_nodes(nodes, len(self.nodes)))
+        places = {node: place for place, node in enumerate(self.nodes.tolist())}
+        absent = [node for node in nodes if node not in places]
+        if absent:
+            raise ConfigError(
+                f"nodes: {absent[0]!r} is not one of the {len(places)} that the newest joint inference is of; name it "
+                "in another prediction",
+                key="nodes",
+                value=absent[0],
+            )
+        return self.of([places[node] for node in nodes])
 
     def of_ids(self, ids: Sequence[str]) -> Predictions:
         """Those of the nodes with these ids, in the order given.
@@ -101,15 +122,29 @@ class Predictions:
 
 
 def save_predictions(
-    store: PartyStore, probabilities: Tensor, ids: Sequence[str] | None = None, class_names: Sequence[str] | None = None
+    store: PartyStore,
+    probabilities: Tensor,
+    ids: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    nodes: Tensor | None = None,
 ) -> None:
-    """Writes a holder's predictions, Tensor[C common or N_p own nodes, classes], as CSV and as safetensors."""
+    """Writes a holder's predictions as CSV and as safetensors.
+
+    Args:
+        store: of the holder.
+        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes``, classes].
+        ids: of these nodes, where they came from tables.
+        class_names: where they came from tables with labels.
+        nodes: Tensor[R] int64, where not all are predicted.
+    """
     facts = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     packed = {} if ids is None else pack_ids(ids)
+    if nodes is not None:
+        packed[_ROWS] = nodes
     save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
@@ -123,7 +158,7 @@ def load_predictions(store: PartyStore) -> Predictions:
     tensors, facts = load_tensors(store.path / _FILE)
     probabilities, ids, class_names = tensors["probabilities"], unpack_ids(tensors), facts.get("class_names")
     return Predictions(
-        torch.arange(len(probabilities)),
+        tensors.get(_ROWS, torch.arange(len(probabilities))),
         probabilities.argmax(dim=1),
         probabilities,
         None if ids is None else tuple(ids),

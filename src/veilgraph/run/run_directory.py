@@ -21,7 +21,10 @@ parties/<name>/                private to that party
     checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
                                until there is something newer at every party; begun.json: which session began
     model.safetensors          its part of the best model, once the run is complete
+    released.safetensors       what the job tells it of that model in the clear, where it tells anything
     predictions.csv            at the label holder; horizontal: at every holder
+    wanted.safetensors         where predictions are of named nodes alone, at the label holder: those of the next one;
+                               named.safetensors how many there have been
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
                                passes.json how many passes' beside the newest
     trace.json                 its part of the trace
@@ -242,6 +245,11 @@ class PartyStore:
     def model_path(self) -> Path:
         """Where the party's part of the trained model lies."""
         return self.path / "model.safetensors"
+
+    @property
+    def released_path(self) -> Path:
+        """Where that of the model lies which the party knows in the clear, in jobs that tell it anything."""
+        return self.path / "released.safetensors"
 
     @property
     def trace_path(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 from tests.mpc.sealed.parties import run
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 TWIN = ""
 
@@ -75,15 +77,29 @@ def outcomes(
     graphs: list[PartyGraph],
     program: Callable[[SealedProgram], object],
     links: dict[PartyId, RecordedLink] | None = None,
+    *,
+    trains: bool = True,
+    asked: Tensor | None = None,
+    keeps: bool = False,
 ) -> dict[PartyId, Any]:
-    """What a program gives each party, the dealer, and the twin under ``TWIN``."""
-    context, data = together(job, graphs)
+    """What a program gives each party, the dealer, and the twin under ``TWIN``.
+
+    Args:
+        job: of them.
+        graphs: of the holders.
+        program: that all run.
+        links: gets every party's.
+        trains: whether training rows are put in.
+        asked: nodes that are predicted; None: all.
+        keeps: whether the links keep transcripts.
+    """
+    context, data = together(job, graphs, trains=trains, asked=asked)
 
     def one(machine: Machine) -> object:
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
         return program(SealedProgram(machine, replace(context, data=own)))
 
-    return dict(run(one, len(graphs), links))
+    return dict(run(one, len(graphs), links, keeps=keeps))
 
 
 def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], Tensor | None]:
@@ -105,3 +121,19 @@ def summed(found: Mapping[PartyId, tuple[Mapping[str, Tensor], Tensor | None]], 
 def sum_of(shares: list[Tensor]) -> Tensor:
     """In Z_2^64, as numbers."""
     return torch.stack(shares).sum(0).to(torch.float64)
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    """What the holders' shares add up to, int64."""
+    directory = RunDirectory.open(run)
+    parts = [load_tensors(directory.party(name).model_path)[0] for name in directory.settings.data.names]
+    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in parts[0]}
+
+
+def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
+    """The job with its parties' graphs on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {graph.party: folder / f"{graph.party}.safetensors" for graph in graphs}
+    for graph in graphs:
+        save_party(graph, paths[graph.party])
+    return job.model_copy(update={"data": type(job.data)(graphs=paths)})

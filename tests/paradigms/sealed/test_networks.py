@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.errors import refused
+from tests.paradigms.sealed.dense import graphs_of, normalised, spelled_out
 from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
-from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import own_data, plan_of
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.roles import own_data
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
 WALK: Settings = {"model": {"normalization": "random-walk"}}
@@ -77,57 +75,6 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     probabilities = {party: one[1] for party, one in found.items() if one[1] is not None}
     assert probabilities.keys() == {"A", TWIN}
     assert float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3
-
-
-def graphs_of(job: SealedJob, **sizes: int) -> list[PartyGraph]:
-    """Small graphs as a job wants them."""
-    model = job.model
-    return small_graphs(len(job.data.names), directed=model.directed, weighted=model.edge_weights, **sizes)
-
-
-def normalised(job: SealedJob, graphs: list[PartyGraph]) -> Tensor:
-    """P of these graphs together, dense."""
-    nodes = graphs[0].num_nodes
-    adjacency = torch.eye(nodes, dtype=torch.float64)
-    for graph in graphs:
-        weights = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
-        adjacency.index_put_((graph.edge_index[1], graph.edge_index[0]), weights.to(torch.float64), accumulate=True)
-    degrees = adjacency.sum(1)
-    if job.model.normalization == "random-walk":
-        return adjacency / degrees[:, None]
-    return adjacency * degrees.rsqrt()[:, None] * degrees.rsqrt()
-
-
-def spelled_out(job: SealedJob, graphs: list[PartyGraph], weights: list[Tensor]) -> Tensor:
-    """Logits of every node, by dense matrices."""
-    model, plan = job.model, plan_of(job)
-    groups = [[graph] for graph in graphs] if plan.each else [graphs]
-    x = torch.cat([own_data(job, graph).features for graph in graphs], 1)
-
-    def moved(rows: Tensor, group: list[PartyGraph]) -> Tensor:
-        start, p = rows, normalised(job, group)
-        for _ in range(plan.hops):
-            rows = (1 - plan.teleport) * p @ rows + plan.teleport * start
-        return rows
-
-    def side_by_side(rows: Tensor) -> Tensor:
-        return torch.cat([moved(rows, group) for group in groups], 1)
-
-    def summed_up(blocks: Tensor) -> Tensor:
-        return torch.stack(
-            [moved(b, group) for b, group in zip(blocks.chunk(len(groups), 1), groups, strict=True)]
-        ).sum(0)
-
-    if model.network == "linear":
-        return side_by_side(x) @ weights[0]
-    if model.network == "mlp":
-        return (side_by_side(x) @ weights[0]).relu() @ weights[1]
-    if model.network == "gcn":
-        return summed_up(summed_up(x @ weights[0]).relu() @ weights[1])
-    if model.network == "appnp":
-        return summed_up((x @ weights[0]).relu() @ weights[1])
-    first = [part[:, : part.shape[1] // (1 + model.own_hops)] for part in (own_data(job, g).features for g in graphs)]
-    return (torch.cat([x, side_by_side(torch.cat(first, 1))], 1) @ weights[0]).relu() @ weights[1]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

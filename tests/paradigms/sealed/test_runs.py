@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests import nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.sealed.programs import small_graphs, small_job, sum_of
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job, sum_of, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
@@ -45,13 +44,6 @@ JUDGED: Settings = {
 BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
 
 
-def weights(run: Path) -> dict[str, Tensor]:
-    """What the holders' shares add up to, int64."""
-    directory = RunDirectory.open(run)
-    parts = [load_tensors(directory.party(name).model_path)[0] for name in directory.settings.data.names]
-    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in parts[0]}
-
-
 @contextmanager
 def rounding(key: bytes) -> Iterator[None]:
     """Dealers that begin inside round by this key."""
@@ -67,15 +59,6 @@ def rounding(key: bytes) -> Iterator[None]:
 
 
 KEY = bytes(range(32))
-
-
-def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:
-    """The job with its parties' graphs on disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {graph.party: folder / f"{graph.party}.safetensors" for graph in graphs}
-    for graph in graphs:
-        save_party(graph, paths[graph.party])
-    return job.model_copy(update={"data": type(job.data)(graphs=paths)})
 
 
 @pytest.fixture(scope="module", params=[MLP, GCN, BATCHES, JUDGED], ids=["mlp", "gcn", "batches", "judged"])

@@ -20,7 +20,7 @@ _STEPS = "steps"
 
 
 def costs_of(context: Context, steps: int, evaluate_every: int | None = None) -> Costs:
-    """Of a training and the inference behind it.
+    """Of a training, and what is told at its end.
 
     Args:
         context: without data.
@@ -36,7 +36,10 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None) ->
         program.step(step)
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
-    program.predict()
+    if context.plan.release:
+        program.release()
+    if sizes.asked != 0:
+        program.predict()
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in machine.costs.items():
         name = {"step": _STEPS, "score": "evaluations"}.get(place.split(" ")[0], place or "seeds")

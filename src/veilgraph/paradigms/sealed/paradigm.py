@@ -63,6 +63,7 @@ class Sealed(Paradigm[SealedJob]):
                 {holder: slots_of(job.model, own.edges) for holder, own in sizes.items()},
                 job.model.max_degree,
                 label_holder.validation,
+                0 if job.predicts_named else None,
             ),
             plan,
             job.data.label_party,
@@ -76,8 +77,10 @@ class Sealed(Paradigm[SealedJob]):
             return fields
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
         if party == job.data.label_party:
-            judged = (1, MAX_NODES) if job.evaluates else (0, 0)
-            fields |= {"classes": (2, LARGEST_DIVISOR), "training": (1, MAX_NODES), "validation": judged}
+            # None of them where nothing is trained: the role holds a training to at least one.
+            judged = (0, MAX_NODES) if job.evaluates else (0, 0)
+            fields |= {"classes": (2, LARGEST_DIVISOR), "training": (0, MAX_NODES), "validation": judged}
+            fields["asked"] = (0, job.named_nodes or 0)
         return fields
 
     def unread_bytes(self, job: SealedJob, hellos: Mapping[PartyId, Hello]) -> int:

@@ -21,6 +21,7 @@ class Sizes:
         nodes: N.
         training: T.
         validation: V; 0 where no model is judged.
+        asked: R, nodes that are predicted; None: all.
         classes: C.
         columns: holder → number of the columns that it puts in, in the job's order.
         edges: holder → padded number of its directed edges.
@@ -34,6 +35,7 @@ class Sizes:
     edges: Mapping[PartyId, int]
     max_degree: int
     validation: int = 0
+    asked: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class OwnData:
         weights: of the rows in the loss, likewise; None: all alike.
         judged: validation nodes, likewise.
         judged_labels: their classes.
+        asked: nodes that are predicted, likewise; None: all.
     """
 
     features: Tensor
@@ -59,6 +62,7 @@ class OwnData:
     weights: Tensor | None = None
     judged: Tensor | None = None
     judged_labels: Tensor | None = None
+    asked: Tensor | None = None
 
     def degrees(self, nodes: int) -> Tensor:
         """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
@@ -98,7 +102,8 @@ class Plan:
         batch: rows of a step; None: all.
         weighted: whether rows have weights in the loss.
         seed: of the initial weights, which are public.
-        output: what the label holder learns of every node.
+        output: what the label holder learns of a node.
+        release: whether holders learn the weights of their own columns.
     """
 
     network: str
@@ -119,6 +124,7 @@ class Plan:
     weighted: bool
     seed: int
     output: Literal["classes", "probabilities"]
+    release: bool
 
 
 @dataclass(frozen=True)

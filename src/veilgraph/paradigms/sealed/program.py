@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.network import one_hot
 from veilgraph.paradigms.sealed.plan import Context
@@ -32,8 +33,8 @@ class SealedProgram:
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
-        self._network = NETWORKS[context.plan.network](machine, context)
-        self.shapes = self._network.shapes
+        self.network = NETWORKS[context.plan.network](machine, context)
+        self.shapes = self.network.shapes
         self.weights: list[Wire] = []
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -47,18 +48,18 @@ class SealedProgram:
 
     def _begin_anew(self) -> None:
         """The weights as they are before the first step."""
-        initial = self._network.initial(self.weight_bits)
+        initial = self.network.initial(self.weight_bits)
         self.weights = [self._machine.constant(weight, self.weight_bits) for weight in initial]
         self.velocities = [None] * len(self.weights)
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
         self._machine.at("enter")
-        self._network.enter(trains=trains)
+        self.network.enter(trains=trains)
 
     def begin(self) -> None:
         """What is computed once in a training, before its steps."""
-        self._network.prepare()
+        self.network.prepare()
 
     def _enter_targets(self) -> tuple[Wire, Wire | None]:
         """Classes of the training rows, one-hot, and their weights in the loss; once a session that trains."""
@@ -76,7 +77,7 @@ class SealedProgram:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
-        named |= self._network.kept()
+        named |= self.network.kept()
         return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
@@ -88,9 +89,14 @@ class SealedProgram:
         for place, shape in enumerate(self.shapes):
             found = saved.get(f"weight.{place}")
             if found is None or tuple(found.shape) != shape:
+                has = "nothing" if found is None else str(list(found.shape))
                 raise RunError(
-                    f"weight.{place}: the saved shares are of another network; give the files of this party's own run, "
-                    "or begin anew"
+                    f"weight.{place}: the saved shares are {has}, and the network needs {list(shape)} with the columns "
+                    "and classes that there are now; give the files of this party's own run and the columns and "
+                    "classes that it was trained on, or train anew",
+                    code="other-network",
+                    key=f"weight.{place}",
+                    value=has,
                 )
 
     def restore(self, saved: Mapping[str, Tensor], *, training: bool) -> None:
@@ -105,8 +111,8 @@ class SealedProgram:
             if training:
                 self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
         if training:
-            keeps = self._network.keeps()
-            self._network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
+            keeps = self.network.keeps()
+            self.network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
@@ -125,14 +131,14 @@ class SealedProgram:
             self._begin_anew()
         wanted = self._wanted(number)
         targets, row_weights = self._targets
-        passed = self._network.forward(self.weights, wanted)
+        passed = self.network.forward(self.weights, wanted)
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
         rows = error.shape[0]
         bits = min(_RATE_BITS + rows.bit_length(), _MOST_RATE_BITS)
         rate = self._context.plan.learning_rates[number // self._steps_of_a_rate]
-        for place, gradient in enumerate(self._network.backward(self.weights, passed, error)):
+        for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
             self._update(place, gradient.scaled(1 / rows, bits), rate)
 
     @property
@@ -170,13 +176,13 @@ class SealedProgram:
         """
         machine, context = self._machine, self._context
         sizes, owner = context.sizes, context.label_party
-        self._network.normalise()
+        self.network.normalise()
         machine.at(f"score {number}")
         if self._judged is None:
             labels = context.of(owner, "judged_labels")
             classes = None if labels is None else one_hot(labels, sizes.classes).to(torch.int64)
             self._judged = machine.put(owner, classes, (sizes.validation, sizes.classes), 0)
-        logits = self._network.predict(self.weights)
+        logits = self.network.predict(self.weights)
         logits = machine.open(machine.pick(owner, context.of(owner, "judged"), sizes.validation, logits))
         own = machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
         right = ~machine.negative(machine.open(own) - largest(machine, logits))
@@ -184,10 +190,34 @@ class SealedProgram:
         return machine.reveal(machine.open(count), owner)
 
     def predict(self) -> Tensor | None:
-        """What the label holder learns of every node: classes [N, 1] or probabilities [N, C]; None at all others."""
+        """What the label holder learns: classes [N, 1] or probabilities [N, C]; None at all others.
+
+        Of R named nodes [R, 1] or [R, C] in their order: they are picked out of the logits of all nodes, by an order
+        that nobody else learns, and nothing is computed of the others beyond these.
+        """
         machine, context = self._machine, self._context
-        self._network.normalise()
+        asked, owner = context.sizes.asked, context.label_party
+        self.network.normalise()
         machine.at("predict")
-        values = self._network.predict(self.weights)
+        values = self.network.predict(self.weights)
+        if asked is not None:
+            values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
         found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
-        return machine.reveal(found, context.label_party)
+        return machine.reveal(found, owner)
+
+    def release(self) -> dict[PartyId, dict[str, Tensor]]:
+        """Weights of the first layer that multiply a holder's own columns: holder → name → float64 [F_i, d].
+
+        A holder has its own alone, the dealer none. They are opened under a fresh mask first, which nothing else is
+        under.
+        """
+        machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()
+        machine.at("release")
+        for holder in self._context.sizes.columns:
+            parts = self.network.parts(holder)
+            blocks = [self.weights[0][rows, columns] for rows, columns in parts.values()]
+            told = machine.reveal(machine.open(machine.split(joined(blocks))), holder)
+            if told is not None:
+                sizes = [block.shape[0] for block in blocks]
+                found[holder] = dict(zip(parts, torch.split(told, sizes), strict=True))
+        return found

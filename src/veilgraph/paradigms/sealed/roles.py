@@ -24,6 +24,7 @@ from veilgraph.paradigms.sealed.networks.sign import own_blocks
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Plan, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates, sealed
+from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start
@@ -69,6 +70,7 @@ def plan_of(job: SealedJob) -> Plan:
         weighted=train.class_weights == "balanced",
         seed=job.seed,
         output=job.output,
+        release=job.release == "holders",
     )
 
 
@@ -188,12 +190,23 @@ class Counted(Scores):
         return {"val_accuracy": self.val_accuracy}
 
 
+class Untold(Scores):
+    """Of a model that has predicted none of the label holder's nodes, or named ones alone."""
+
+    @override
+    def summary(self) -> dict[str, float | None]:
+        return dict.fromkeys(super().summary())
+
+
 class SealedRole(Role):
     """What all parties of a sealed job have in common: they run one program."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._job = sealed(session.settings)
+        self._naming = NamedNodes(self._job, session.keeper)
+        self._trains = True
+        self._asked: int | None = None
         self._program: SealedProgram | None = None
         self._entered = self._begun = False
         self._first: int | None = None
@@ -214,15 +227,23 @@ class SealedRole(Role):
         """What this party puts in."""
         return {}
 
+    def declines(self) -> str:
+        """Why this party takes no part in this session, told to all; empty when it does."""
+        return ""
+
     @override
     def setup(self, held: Sequence[Point]) -> Start:
+        self._trains = self._learns
         session = self.session
         stated = self.hello().model_copy(
-            update={"checkpoints": list(held), "nonce": session.nonce(), "refuses": session.refuses}
+            update={"checkpoints": list(held), "nonce": session.nonce(), "refuses": session.refuses or self.declines()}
         )
         hellos = agree_within(session, stated)
         start, label_party = agreed_start(session.link.party, hellos), session.settings.data.label_party
         self.nodes = hellos[session.holders[0]].nodes
+        if self._trains:
+            check_learning(self._job, label_party, hellos[label_party])
+        self._asked = self._naming.agreed(label_party, hellos[label_party].asked, trains=self._trains, nodes=self.nodes)
         sizes = Sizes(
             self.nodes,
             hellos[label_party].training,
@@ -231,6 +252,7 @@ class SealedRole(Role):
             {holder: hellos[holder].edges for holder in session.holders},
             self._job.model.max_degree,
             hellos[label_party].validation,
+            self._asked,
         )
         self._program = SealedProgram(self.machine(), Context(sizes, plan_of(self._job), label_party, self.data()))
         return start
@@ -243,7 +265,20 @@ class SealedRole(Role):
         return self._program
 
     @override
+    def keep(self) -> None:
+        """Counts the nodes that are going to be predicted, where they are named."""
+        if self._asked:
+            self._naming.use(self._asked)
+
+    @property
+    def _releases(self) -> bool:
+        return self._trains and self._job.release == "holders"
+
+    @override
     def forward(self, step: int, epoch: int | None) -> None:
+        if epoch is None and not self._learns and self._asked == 0 and not self._releases:
+            self.catch_up(None)
+            return
         if not self._entered:
             self.program.enter(trains=epoch is not None)
             self._entered = True
@@ -255,7 +290,10 @@ class SealedRole(Role):
             return
         if epoch is None:
             self.catch_up(None)
-            self.learn(self.program.predict())
+            if self._releases:
+                self.get(self.program.release())
+            if self._asked != 0:
+                self.learn(self.program.predict())
             return
         self.catch_up(epoch)
         self._first = self._first or epoch
@@ -266,7 +304,10 @@ class SealedRole(Role):
         self._last = epoch
 
     def learn(self, found: Tensor | None) -> None:
-        """What is told of every node, at the label holder."""
+        """What is told of nodes, at the label holder."""
+
+    def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
+        """What is told of the weights, at a holder."""
 
     def judge(self, found: Tensor | None) -> None:
         """How many validation nodes are right, at the label holder."""
@@ -347,6 +388,7 @@ class SealedHolder(SealedRole):
         super().__init__(session)
         graph.validate()
         self.graph = graph
+        self._released: dict[str, Tensor] = {}
         self._own = own_data(self._job, graph)
 
     @override
@@ -362,6 +404,15 @@ class SealedHolder(SealedRole):
     def catch_up(self, epoch: int | None) -> None:
         if epoch is not None and self.follows_checkpoint(epoch):
             self.session.link.send(SERVER, _passed(epoch), torch.ones(1, dtype=torch.uint8))
+
+    @override
+    def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
+        self._released = found[self.session.link.party]
+
+    @override
+    def opened_weights(self) -> dict[str, Tensor]:
+        """Weights of its own columns in the first layer, as ``SealedProgram.release`` names them."""
+        return self._released
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
@@ -400,14 +451,32 @@ class SealedLabelHolder(SealedHolder, Judge):
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, torch.float64)
-        self._own = with_labels(self._own, common, self._job, session.streams, self._objective.classes)
+        if self._job.predicts_named:
+            self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
+            self.logits = torch.empty((0, self._objective.classes), dtype=torch.float64)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        """A training needs its labels, and states how many rows it trains on and judges by; a prediction does not."""
+        if self._learns:
+            common, classes = self.graph.common_part(), self._objective.classes
+            self._own = with_labels(self._own, common, self._job, self.session.streams, classes)
+        else:
+            self._own = replace(self._own, asked=self.predicted)
+        return super().setup(held)
+
+    @override
+    def declines(self) -> str:
+        if self._learns or self.predicted is None:
+            return ""
+        return self._naming.refusal(self.predicted.numel())
 
     @override
     def hello(self) -> Hello:
-        assert self._own.rows is not None
-        judged = 0 if self._own.judged is None else self._own.judged.numel()
-        stated = {"training": self._own.rows.numel(), "validation": judged, "classes": self._objective.classes}
-        return super().hello().model_copy(update=stated)
+        own = self._own
+        counts = {"training": own.rows, "validation": own.judged, "asked": own.asked}
+        stated = {name: 0 if rows is None else rows.numel() for name, rows in counts.items()}
+        return super().hello().model_copy(update=stated | {"classes": self._objective.classes})
 
     @override
     def learn(self, found: Tensor | None) -> None:
@@ -429,5 +498,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         """While training the one number that is known; of classes alone no ranking can be made."""
         if self._learns:
             return Counted(math.nan, 0.0, math.nan, self._right, None)
+        if self.predicted is not None:
+            return Untold(math.nan, math.nan, math.nan, math.nan, None)
         found = super().scores(everything=everything)
         return found if self._job.output == "probabilities" else replace(found, val_auc=None, test_auc=None)

@@ -28,6 +28,10 @@ def _others(job: SealedJob) -> Sequence[PartyId]:
     return [name for name in job.data.names if name != job.data.label_party]
 
 
+def _all(job: SealedJob) -> Sequence[PartyId]:
+    return job.data.names
+
+
 PREDICTIONS: Final = Told[SealedJob](
     "predicted-classes",
     "The label holder learns the class that the trained network predicts for every common node, which depends on "
@@ -42,6 +46,28 @@ PROBABILITIES: Final = Told[SealedJob](
     lambda job: f"output={job.output}",
     _others,
 )
+NAMED: Final = Told[SealedJob](
+    "named-classes",
+    "The label holder learns the class that the trained network predicts for nodes that it names, of no more in all "
+    "predictions of a run than named_nodes says, which depends on all holders' features and edges.",
+    lambda job: f"named_nodes={job.named_nodes}",
+    _others,
+)
+NAMED_PROBABILITIES: Final = Told[SealedJob](
+    "named-probabilities",
+    "The label holder learns the probability of every class for the nodes that it names, which tells more of all "
+    "holders' features and edges than the class alone.",
+    lambda job: f"output={job.output}",
+    _others,
+)
+RELEASED: Final = Told[SealedJob](
+    "released-weights",
+    "Every holder learns, at the end of training, the weights of its own columns in the first layer, which depend on "
+    "all holders' features and edges and on the labels; where it has many columns it can work out from them which of "
+    "its nodes are trained on, and which of these share a class.",
+    lambda job: f"release={job.release}",
+    _all,
+)
 SCORES: Final = Told[SealedJob](
     "sealed-scores",
     "The label holder learns at every evaluation how many validation nodes the network classifies rightly, which "
@@ -52,6 +78,9 @@ SCORES: Final = Told[SealedJob](
 CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Fact[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
 WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
+ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.predicts_named)
+NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
+RELEASES: Final = Fact[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Ends[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
@@ -61,6 +90,11 @@ _WIRE: Final = "Uniform: the mask is drawn anew for every value, and up to all h
 _DEALT: Final = "Made of random numbers; none of the holders' data went in."
 _PLACES: Final = "Uniform for the receiver, which lacks the random order that it is relative to."
 _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks the sender's share of either."
+_NAMED: Final = (
+    "Opens the predictions of the nodes that the receiver picked, and nothing else: the mask is of these values, and "
+    "which nodes they are of the sender does not learn."
+)
+_OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
 ROWS: Final[tuple[Row[SealedJob], ...]] = (
@@ -129,7 +163,7 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         "share",
         _OUTPUT,
         (PREDICTIONS,),
-        (CLASSES_ONLY,),
+        (CLASSES_ONLY, ALL_NODES),
         forms=(Form("k, 0", "int64 [N, 1]", "inference"),),
     ),
     Row(
@@ -139,8 +173,38 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         "share",
         _OUTPUT,
         (PREDICTIONS, PROBABILITIES),
-        (WITH_PROBABILITIES,),
+        (WITH_PROBABILITIES, ALL_NODES),
         forms=(Form("k, 0", "int64 [N, C]", "inference"),),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "shares of the mask of the named nodes' classes",
+        "share",
+        _NAMED,
+        (NAMED,),
+        (CLASSES_ONLY, NAMED_NODES),
+        forms=(Form("k, 0", "int64 [named, 1]", "prediction"),),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "shares of the mask of the named nodes' probabilities",
+        "share",
+        _NAMED,
+        (NAMED, NAMED_PROBABILITIES),
+        (WITH_PROBABILITIES, NAMED_NODES),
+        forms=(Form("k, 0", "int64 [named, C]", "prediction"),),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_HOLDER,
+        "shares of the mask of the weights of the receiver's own columns",
+        "share",
+        _OWN,
+        (RELEASED,),
+        (RELEASES,),
+        forms=(Form("k, 0", "int64 [own columns, d]", "end of training"),),
     ),
     Row(
         Kind.MASK_SHARE,

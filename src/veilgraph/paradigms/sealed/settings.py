@@ -133,7 +133,19 @@ class SealedJob(JobSettings):
     model: SealedModelSettings = Field(SealedModelSettings(), description="the network of the sealed paradigm")
     train: SealedTrainSettings = SealedTrainSettings()
     output: Literal["classes", "probabilities"] = Field(
-        "classes", description="what the label holder learns of every common node"
+        "classes", description="what the label holder learns of a node that is predicted"
+    )
+    named_nodes: int | None = Field(
+        None,
+        ge=1,
+        description="null: every common node is predicted, at the end of training and in every prediction; a number: "
+        "none at the end of training, and in all predictions of the run together so many, which the label holder names "
+        "and nobody else learns",
+    )
+    release: Literal["none", "holders"] = Field(
+        "none",
+        description="holders: at the end of training every holder learns the weights of its own columns in the first "
+        "layer; none: all weights stay in shares",
     )
 
     @property
@@ -143,6 +155,10 @@ class SealedJob(JobSettings):
     @property
     def evaluates(self) -> bool:
         return self.train.select_by != "last"
+
+    @property
+    def predicts_named(self) -> bool:
+        return self.named_nodes is not None
 
 
 def sealed(job: JobSettings) -> SealedJob:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
@@ -13,12 +16,16 @@ from veilgraph.paradigms.sealed.roles import own_data, plan_of, slots_of, with_l
 from veilgraph.paradigms.sealed.settings import SealedJob
 
 
-def together(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Context, dict[str, OwnData]]:
+def together(
+    job: SealedJob, graphs: Sequence[PartyGraph], *, trains: bool = True, asked: Tensor | None = None
+) -> tuple[Context, dict[str, OwnData]]:
     """What all holders of a job know and put in, as the twin has it.
 
     Args:
         job: whose parties all learn from its seed.
         graphs: of the holders, one of them with labels.
+        trains: whether training rows and their labels are put in.
+        asked: [R] nodes that are predicted; None: all.
     """
     data = {graph.party: own_data(job, graph) for graph in graphs}
     labelled = next(graph for graph in graphs if graph.labels is not None).common_part()
@@ -26,17 +33,19 @@ def together(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Context, dic
     if classes is None:
         assert labelled.labels is not None
         classes = int(labelled.labels.max()) + 1
-    streams = LearningStreams(job.seed, label_party)
-    data[label_party] = own = with_labels(data[label_party], labelled, job, streams, classes)
-    assert own.rows is not None
+    own = replace(data[label_party], asked=asked)
+    if trains:
+        own = with_labels(own, labelled, job, LearningStreams(job.seed, label_party), classes)
+    data[label_party] = own
     sizes = Sizes(
         labelled.num_nodes,
-        own.rows.numel(),
+        0 if own.rows is None else own.rows.numel(),
         classes,
         {party: one.features.shape[1] for party, one in data.items()},
         {party: slots_of(job.model, one.edges.shape[1]) for party, one in data.items()},
         job.model.max_degree,
         0 if own.judged is None else own.judged.numel(),
+        None if asked is None else asked.numel(),
     )
     return Context(sizes, plan_of(job), label_party, data), data
 
@@ -49,4 +58,22 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
     program.begin()
     for number in range(steps or job.train.epochs):
         program.step(number)
+    return program
+
+
+def predicting_twin(
+    job: SealedJob, graphs: Sequence[PartyGraph], weights: Mapping[str, Tensor], asked: Tensor | None = None
+) -> SealedProgram:
+    """Before a prediction with what was trained.
+
+    Args:
+        job: as in ``together``.
+        graphs: as they are now.
+        weights: what the holders' shares add up to, int64, by name.
+        asked: [R] nodes that are predicted; None: all.
+    """
+    context, data = together(job, graphs, trains=False, asked=asked)
+    program = SealedProgram(PlainMachine(list(data)), context)
+    program.enter(trains=False)
+    program.restore(weights, training=False)
     return program

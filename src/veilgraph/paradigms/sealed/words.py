@@ -12,15 +12,26 @@ def describe(job: SealedJob) -> list[str]:
     """A job in sentences."""
     model, names = job.model, listed(job.data.names)
     told = "the class" if job.output == "classes" else "the probability of every class"
+    nodes = "every node"
+    if job.named_nodes is not None:
+        nodes = (
+            f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody else "
+            "learns"
+        )
+    but = ""
+    if job.release == "holders":
+        but = ", but that every holder learns the weights of its own columns in the first layer at the end"
     plan = plan_of(job)
     network = NETWORKS[model.network].words.format(
         hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
     )
     return [
         f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is masked: "
-        "nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, gradient or score.",
+        f"nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, gradient or "
+        f"score{but}.",
         f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
-        f"{job.data.label_party} learns {told} that is predicted for every node, and nothing else; the server deals "
+        f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
         "random numbers, sees no message between holders, and must not collude with one of them.",
-        "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes and classes.",
+        "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
+        + (", and how many nodes are named." if job.predicts_named else "."),
     ]

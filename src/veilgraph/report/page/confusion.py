@@ -91,7 +91,11 @@ def confusion(found: Found) -> Confusion:
 def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:
     """For every common node its row among the predictions, −1 where it has none: Tensor[C] int64."""
     if predictions.ids is None or ids is None:
-        return torch.arange(graph.common) if len(predictions.classes) == graph.common else None
+        rows = torch.full((graph.common,), -1)
+        if bool((predictions.nodes >= graph.common).any()):
+            return None
+        rows[predictions.nodes] = torch.arange(len(predictions.nodes))
+        return rows
     places = {text: row for row, text in enumerate(predictions.ids)}
     return torch.tensor([places.get(text, -1) for text in ids[: graph.common]], dtype=torch.int64)
 

@@ -77,5 +77,7 @@ def _accuracy(found: Found) -> str:
     value = found.summary.get("test_accuracy")
     if value is not None:
         return percent(value)
+    if found.settings.predicts_named:
+        return "not known: named nodes alone are predicted"
     private = found.settings.label_release
     return "no test nodes" if private is None else f"known to {private.holder} alone"

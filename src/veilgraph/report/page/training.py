@@ -72,7 +72,9 @@ def _notes(found: Found) -> list[str]:
     if found.summary is None:
         notes.append(progress(found))
     private = found.settings.label_release
-    if found.summary is not None and found.summary.get("test_accuracy") is None and private is None:
+    if found.settings.predicts_named:
+        notes.append("No node is predicted but those that are named later, so no accuracy is known.")
+    elif found.summary is not None and found.summary.get("test_accuracy") is None and private is None:
         notes.append("No node is set aside for testing, so there is no test accuracy.")
     if private is not None and found.metrics:
         notes.append(

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import transposed_matmul
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
-from veilgraph.paradigms.sealed.networks.network import Network, Passed
+from veilgraph.paradigms.sealed.networks.network import Network, Parts, Passed
 
 
 class Coupled(Network):
@@ -28,6 +29,15 @@ class Coupled(Network):
         relations = len(self.relations)
         first = relations * hidden if self.first_is_moved else hidden
         return [(sum(sizes.columns.values()), first), (hidden, relations * sizes.classes)]
+
+    @override
+    def parts(self, holder: PartyId) -> Parts:
+        rows, width = self.place(holder), self.context.plan.hidden
+        if not self.first_is_moved:
+            return {"columns": (rows, slice(None))}
+        return {
+            name: (rows, slice(number * width, (number + 1) * width)) for number, name in enumerate(self.relation_names)
+        }
 
     first_is_moved: ClassVar[bool]
     """Whether the first layer is propagated as well."""

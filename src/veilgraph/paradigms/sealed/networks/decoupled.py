@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
+from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
-from veilgraph.paradigms.sealed.networks.network import Kept, Network, Passed, one_hot
+from veilgraph.paradigms.sealed.networks.network import Kept, Network, Parts, Passed, one_hot
 
 
 class Decoupled(Network):
@@ -34,6 +35,20 @@ class Decoupled(Network):
     @property
     def shapes(self) -> list[tuple[int, int]]:
         return [(self.row_columns, self.context.sizes.classes)]
+
+    @override
+    def parts(self, holder: PartyId) -> Parts:
+        """Own blocks of all holders come first, then those of each relation."""
+        place, found = self.place(holder), Parts()
+        width = place.stop - place.start
+        if self.own_columns:
+            start = place.start * self.blocks
+            found |= {f"own.{hops}": _rows(start + hops * width, width) for hops in range(self.blocks)}
+        if self.pooled_columns:
+            start = self.own_columns + place.start
+            for number, name in enumerate(self.relation_names):
+                found[name] = _rows(start + number * self.pooled_columns, width)
+        return found
 
     @property
     def pooled_columns(self) -> int:
@@ -124,6 +139,10 @@ class Decoupled(Network):
     @override
     def predict(self, weights: Sequence[Wire]) -> Wire:
         return self.first(weights[0])
+
+
+def _rows(start: int, count: int) -> tuple[slice, slice]:
+    return slice(start, start + count), slice(None)
 
 
 class Perceptron(Decoupled):

@@ -20,6 +20,8 @@ from veilgraph.paradigms.sealed.propagation import Propagation
 
 Kept = dict[str, tuple[tuple[int, ...], int]]
 """Name → shape and fractional bits."""
+Parts = dict[str, tuple[slice, slice]]
+"""Name → rows and columns of the first weights."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,35 @@ class Network(ABC):
     @abstractmethod
     def shapes(self) -> list[tuple[int, int]]:
         """Of the weights."""
+
+    @abstractmethod
+    def parts(self, holder: PartyId) -> Parts:
+        """Where the first weights of a holder's own columns are, by what these are when they are multiplied.
+
+        ``columns``: as they were put in; ``own.k``: after k hops over its own edges; ``pooled``: after K hops over all
+        edges together; ``pooled.B``: over holder B's. Later layers have no part that is one holder's.
+        """
+
+    @property
+    def blocks(self) -> int:
+        """Of as many columns each, that a holder puts in side by side: its own, and their hops over its own edges."""
+        return 1 + self.context.plan.own_hops
+
+    def place(self, holder: PartyId) -> slice:
+        """Where a holder's columns are among those of all, counted in one of its blocks."""
+        start, columns = 0, self.context.sizes.columns
+        for other, width in columns.items():
+            if other == holder:
+                break
+            start += width // self.blocks
+        return slice(start, start + columns[holder] // self.blocks)
+
+    @property
+    def relation_names(self) -> list[str]:
+        """Of what was propagated over each."""
+        if len(self.relations) == 1:
+            return ["pooled"]
+        return [f"pooled.{holder}" for holder in self.context.sizes.edges]
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""

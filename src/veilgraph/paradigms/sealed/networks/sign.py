@@ -33,16 +33,12 @@ class Sign(Perceptron):
     @property
     @override
     def pooled_columns(self) -> int:
-        return self.own_columns // self._blocks if self.context.plan.hops else 0
+        return self.own_columns // self.blocks if self.context.plan.hops else 0
 
     @property
     @override
     def own_columns(self) -> int:
         return sum(self.context.sizes.columns.values())
-
-    @property
-    def _blocks(self) -> int:
-        return 1 + self.context.plan.own_hops
 
     @override
     def own(self) -> Sequence[Wire]:
@@ -52,7 +48,7 @@ class Sign(Perceptron):
     def pooled(self) -> Sequence[Wire]:
         if not self.context.plan.hops:
             return []
-        return [part[:, : part.shape[1] // self._blocks] for part in self.columns]
+        return [part[:, : part.shape[1] // self.blocks] for part in self.columns]
 
 
 def own_blocks(own: OwnData, hops: int, *, symmetric: bool) -> Tensor:

@@ -1,0 +1,340 @@
+"""What a sealed job opens where it says so: named nodes alone, weights of one's own columns; and what it does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import nightly
+from tests.errors import refused
+from tests.paradigms.cutting import CutError
+from tests.paradigms.sealed.dense import graphs_of, moved, normalised, spelled_out, summed_over
+from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs, small_job, summed, weights
+from tests.roles.federation import Settings
+from veilgraph.api.runs import load_run
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
+from veilgraph.paradigms.sealed.roles import own_data, plan_of
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
+from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.stated import check_stated
+from veilgraph.run.jobs import TrainResult, predict, train
+from veilgraph.run.naming import name_ahead
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+
+MOST = 7
+NAMED: Settings = {"named_nodes": MOST, "output": "probabilities"}
+RELEASED: Settings = {"release": "holders"}
+NETWORKS: dict[str, Settings] = {
+    "linear": {"model": {"network": "linear"}},
+    "mlp, each": {"model": {"network": "mlp", "relations": "each"}},
+    "sign": {"model": {"network": "sign", "hops": 0}},
+    "sign, pooled, each": {"model": {"network": "sign", "own_hops": 1, "relations": "each"}},
+    "gcn": {"model": {"network": "gcn", "hops": 1}},
+    "gcn, each": {"model": {"network": "gcn", "hops": 1, "relations": "each"}},
+    "appnp, each": {"model": {"network": "appnp", "relations": "each"}},
+}
+
+
+# Named nodes
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_named_nodes_are_predicted_as_the_twin_does(name: str) -> None:
+    job = small_job(3, NETWORKS[name], NAMED)
+    asked = torch.tensor([11, 3, 28])
+    found = named(job, graphs_of(job), asked)
+    expected = found[TWIN]
+    assert expected.shape == (3, 3)
+    assert float((found["A"] - expected).abs().max()) < 4e-3
+    assert [found[party] for party in ("B", "C", SERVER)] == [None] * 3
+    job = small_job(3, NETWORKS[name], {"output": "probabilities"})
+    assert torch.allclose(named(job, graphs_of(job), None)[TWIN][asked], expected, atol=1e-9)
+
+
+def named(
+    job: SealedJob, graphs: list[PartyGraph], asked: Tensor | None, links: dict[str, RecordedLink] | None = None
+) -> dict[str, Any]:
+    """What a prediction with the initial weights opens, by party."""
+
+    def program(party: SealedProgram) -> Tensor | None:
+        party.enter(trains=False)
+        return party.predict()
+
+    return outcomes(job, graphs, program, links, trains=False, asked=asked, keeps=True)
+
+
+def test_messages_tell_how_many_nodes_are_named_and_not_which() -> None:
+    """Their sequence and sizes; and what is told of rows is relative to an order that is drawn anew."""
+    job = small_job(2, NAMED)
+    traffic, told = [], []
+    for asked in (torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([29, 5])):
+        links: dict[str, RecordedLink] = {}
+        named(job, small_graphs(), asked, links)
+        traffic.append({party: link.traffic() for party, link in links.items()})
+        told += [
+            message.tensor
+            for message in links["B"].transcript()
+            if (message.tag.kind, message.sender) == (Kind.PLACEMENT, "A")
+        ][-1:]
+    assert traffic[0] == traffic[1] == traffic[2]
+    assert all(len(rows) == 2 for rows in told)
+    assert len({tuple(rows.tolist()) for rows in told}) > 1
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
+    """A run of a job that predicts named nodes alone."""
+    folder = tmp_path_factory.mktemp("quiet")
+    job = saved(folder / "data", small_job(2, NAMED), small_graphs())
+    return job, train(job, folder / "run")
+
+
+def kinds_got(run: Path, party: str, file: str) -> dict[tuple[str, str], int]:
+    """What a party got in a piece of work: sender and kind → bytes of contents."""
+    entries = json.loads((run / "parties" / party / file).read_text())
+    return {(one["peer"], one["kind"]): one["bytes"] for one in entries if one["direction"] == "received"}
+
+
+def test_at_the_end_of_training_nothing_is_opened(quiet: tuple[SealedJob, TrainResult]) -> None:
+    _, run = quiet
+    for party in ("A", "B", SERVER):
+        assert "mask_share" not in {kind for _, kind in kinds_got(run.path, party, "traffic.json")}
+    assert len(run.predictions.nodes) == len(run.predictions.probabilities) == 0
+    figures = ("train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1")
+    assert [run.summary[name] for name in figures] == [None] * 5
+    assert repr(load_run(run.path)) == f"Run({str(run.path)!r}): job, complete"
+    page = load_run(run.path).report().read_text()
+    assert "not known: named nodes alone are predicted" in page
+    for party in "AB":
+        lines = (run.path / "parties" / party / "disclosures.jsonl").read_text().splitlines()
+        assert {name for line in lines for name in json.loads(line)["reveals"]} == set()
+
+
+def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJob, TrainResult]) -> None:
+    """Every party counts. A label holder that forgets what it has been told is refused by the others."""
+    job, run = quiet
+    with refused(ConfigError, key="nodes"):
+        predict(run.path)
+    with refused(ConfigError, key="ask"):
+        name_ahead(run.path, [1])
+    with refused(ConfigError, code="refused"):
+        predict(run.path, [0, 1, 2, 3, 4, 5, 6, 7])
+    asked = [4, 2, 4, 29]
+    found = predict(run.path, asked)
+    twin = predicting_twin(job, small_graphs(), weights(run.path), torch.tensor([4, 2, 29])).predict()
+    assert twin is not None
+    assert found.nodes.tolist() == asked
+    assert float((found.probabilities - twin[[0, 1, 0, 2]]).abs().max()) < 4e-3
+    load_run(run.path).report()
+    assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 3 * 8 + HEADER_BYTES
+    lines = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
+    assert {name for line in lines for name in json.loads(line)["reveals"]} == {"named-classes", "named-probabilities"}
+    with refused(ConfigError, code="refused"):
+        predict(run.path, [0, 1, 2, 3, 5])
+    assert len(predict(run.path, [0, 1, 2, 3]).nodes) == 4
+    kept = (run.path / "parties" / "B" / "named.safetensors").read_bytes()
+    for counts in ("B", SERVER):
+        for party in ("A", "B", SERVER):
+            path = run.path / "parties" / party / "named.safetensors"
+            path.write_bytes(kept) if party == counts else path.unlink()
+        with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
+            predict(run.path, [5])
+
+
+def test_of_the_named_nodes_other_parties_keep_their_number_alone(tmp_path: Path) -> None:
+    """Also where what one names is cut off before it is predicted: it is counted, for it may have been opened."""
+    job = saved(tmp_path / "data", small_job(2, NAMED), small_graphs())
+    run = train(job, tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+    def cut(_: SealedProgram) -> None:
+        raise CutError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SealedProgram, "predict", cut)
+        with pytest.raises(CutError):
+            predict(run.path, [17, 23])
+    assert (run.path / "parties" / "A" / "wanted.safetensors").is_file()
+    for party in ("A", "B", SERVER):
+        assert NamedNodes(job, FolderKeeper(run.path / "parties" / party)).left == MOST - 2
+    changed = {
+        path.name
+        for party in ("B", SERVER)
+        for path in (run.path / "parties" / party).rglob("*")
+        if path.is_file() and before.get(path) != path.read_bytes()
+    }
+    assert changed == {"named.safetensors", "disclosures.jsonl", "evidence.jsonl", "prediction_traffic.json"}
+    assert (load_tensors(run.path / "parties" / "B" / "named.safetensors")) == ({}, {"nodes": 2})
+
+
+def test_a_label_holder_that_names_none_or_too_many_in_a_session_is_refused(tmp_path: Path) -> None:
+    job, keeper = small_job(2, NAMED), FolderKeeper(tmp_path)
+    count = NamedNodes(job, keeper)
+    for stated, trains, nodes in ((0, False, 30), (MOST + 1, False, 30), (6, False, 5), (1, True, 30)):
+        with refused(ProtocolError, code="stated", key="asked", value=stated, party="A"):
+            count.agreed("A", stated, trains=trains, nodes=nodes)
+    assert count.agreed("A", MOST, trains=False, nodes=30) == MOST
+    count.use(MOST)
+    with refused(ProtocolError, code="stated", key="asked", value=1, party="A"):
+        count.agreed("A", 1, trains=False, nodes=30)
+    assert NamedNodes(small_job(), keeper).agreed("A", 0, trains=False, nodes=30) is None
+
+
+def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
+    job, judged = small_job(2, NAMED), small_job(2, {"train": {"select_by": "accuracy"}})
+
+    def stated(job: SealedJob, party: str = "A", **changes: Any) -> dict[str, Hello]:
+        own: dict[str, Any] = {"nodes": 30, "features": 5, "edges": 9}
+        labelled = {"classes": 3, "training": 8, "validation": 4 if job.evaluates else 0}
+        facts: dict[str, dict[str, Any]] = {"A": own | labelled, "B": dict(own), SERVER: {}}
+        facts[party] |= changes
+        return {name: Hello(job=job.hash(), **each) for name, each in facts.items()}
+
+    check_stated(job, stated(job, asked=MOST))
+    for party, of, value in (("A", job, MOST + 1), ("B", job, 1), (SERVER, job, 1), ("A", judged, 1)):
+        with refused(ProtocolError, code="stated", key="asked", value=value, party=party):
+            check_stated(of, stated(of, party, asked=value))
+    for name, hellos in (("training", stated(judged, training=0)), ("validation", stated(judged, validation=0))):
+        with refused(ProtocolError, code="stated", key=name, value=0, party="A"):
+            check_learning(judged, "A", hellos["A"])
+    assert "asked" not in Hello(job="x").model_dump_json()
+    assert Hello.model_validate_json(Hello(job="x", asked=3).model_dump_json()).asked == 3
+
+
+@nightly
+def test_named_nodes_in_processes(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", small_job(2, NAMED), small_graphs())
+    run = train(job, tmp_path / "run", processes=True)
+    twin = predicting_twin(job, small_graphs(), weights(run.path), torch.tensor([7, 1])).predict()
+    assert twin is not None
+    assert float((predict(run.path, [7, 1], processes=True).probabilities - twin).abs().max()) < 4e-3
+
+
+# Weights of one's own columns
+
+
+def one_step(program: SealedProgram) -> tuple[Any, Any]:
+    program.enter(trains=True)
+    program.begin()
+    program.step(0)
+    return program.shares(), program.release()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str) -> None:
+    """What the shares add up to, of which the twin has the same; of the first layer every weight is one holder's."""
+    job = small_job(3, NETWORKS[name], RELEASED)
+    graphs = graphs_of(job, nodes=40)
+    found = outcomes(job, graphs, one_step)
+    exact, twin = summed(found, WEIGHT_BITS + 2)["weight.0"], found[TWIN][1]
+    assert found[SERVER][1] == {}
+    context, data = together(job, graphs)
+    network = SealedProgram(PlainMachine(list(data)), context).network
+    covered = torch.zeros_like(exact)
+    for holder in "ABC":
+        assert found[holder][1].keys() == {holder}
+        parts = found[holder][1][holder]
+        assert parts.keys() == twin[holder].keys() == network.parts(holder).keys()
+        for part, (rows, columns) in network.parts(holder).items():
+            assert torch.equal(parts[part], exact[rows, columns])
+            assert float((parts[part] - twin[holder][part]).abs().max()) < 2e-3
+            covered[rows, columns] += 1
+    assert bool((covered == 1).all())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_part_multiplies_what_its_name_says(name: str) -> None:
+    """Holders' parts times what their names say, added up, are the first layer of the network by dense matrices."""
+    job = small_job(3, NETWORKS[name], RELEASED, {"output": "probabilities"})
+    graphs = graphs_of(job, nodes=40)
+    program = trained_twin(job, graphs, 1)
+    trained = [weight.public for weight in program.weights if weight.public is not None]
+    terms = [
+        multiplied(job, graphs, place, part) @ weight
+        for place, own in enumerate(program.release().values())
+        for part, weight in own.items()
+    ]
+    found: Tensor = torch.stack(terms).sum(0)
+    if len(trained) > 1:
+        found = found.relu() @ trained[1]
+    if job.model.network in ("gcn", "appnp"):
+        groups = [[graph] for graph in graphs] if plan_of(job).each else [graphs]
+        found = summed_over(job, found, groups)
+    assert torch.allclose(found, spelled_out(job, graphs, trained), atol=1e-9)
+
+
+def multiplied(job: SealedJob, graphs: list[PartyGraph], holder: int, name: str) -> Tensor:
+    """What a holder's part of the first weights multiplies, by its name."""
+    plan, own = plan_of(job), own_data(job, graphs[holder]).features
+    columns = own[:, : own.shape[1] // (1 + plan.own_hops)]
+    kind, _, which = name.partition(".")
+    if kind == "own":
+        for _ in range(int(which)):
+            columns = normalised(job, [graphs[holder]]) @ columns
+        return columns
+    over = [graph for graph in graphs if graph.party == which] if which else graphs
+    return columns if kind == "columns" else moved(job, columns, over)
+
+
+def test_released_weights_are_opened_under_masks_of_their_own() -> None:
+    """For each holder an opening, and shares of its masks alone."""
+    job = small_job(3, NETWORKS["mlp, each"], RELEASED, NAMED)
+    graphs = small_graphs(3)
+    context, _ = together(job, graphs)
+    context = replace(context, data={}, sizes=replace(context.sizes, asked=0))
+    stages = {stage.name: stage for stage in costs_of(context, 1).stages}
+    assert "predict" not in stages
+    assert stages["release"].rounds == 2 * 3
+    widths = {holder: 3 * 6 * columns for holder, columns in context.sizes.columns.items()}
+    for holder in "ABC":
+        opened = sum(2 * (HEADER_BYTES + 8 * width) for width in widths.values())
+        told = sum(HEADER_BYTES + 8 * width for other, width in widths.items() if other != holder)
+        assert stages["release"].sent[holder] == opened + told
+
+
+def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
+    job = saved(tmp_path / "data", small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED), small_graphs())
+    run = train(job, tmp_path / "run")
+    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 2)
+    for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
+        parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
+        assert parts.keys() == {"pooled.A", "pooled.B"}
+        assert torch.equal(parts["pooled.A"], whole[start:stop])
+        assert torch.equal(parts["pooled.B"], whole[11 + start : 11 + stop])
+        assert facts == {}
+    lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
+    assert {name for line in lines for name in json.loads(line)["reveals"]} == {"released-weights"}
+    assert not (run.path / "parties" / SERVER / "released.safetensors").exists()
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
+    predict(run.path, [3])
+    assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
+
+
+def test_of_released_weights_many_columns_make_training_rows_and_their_classes() -> None:
+    """As the revelation says: X_Bᵀ·E is solved for the errors E of its nodes, zero where a node is not trained on."""
+    job = small_job(2, {"model": {"network": "linear", "hops": 0}, "train": {"epochs": 1}}, RELEASED)
+    graphs = small_graphs(columns=40, training=9)
+    found = outcomes(job, graphs, one_step)
+    released, x = found["B"][1]["B"]["pooled"], own_data(job, graphs[1]).features
+    errors = torch.linalg.lstsq(x.T, released).solution
+    assert graphs[0].train_mask is not None
+    assert graphs[0].labels is not None
+    assert torch.equal(errors.abs().amax(1) > 0.01, graphs[0].train_mask)
+    trained_on = graphs[0].train_mask
+    assert torch.equal(errors.argmax(1)[trained_on], graphs[0].labels[trained_on])
