@@ -13,6 +13,7 @@ from tests.paradigms.sealed.dense import graphs_of, normalised, spelled_out
 from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
+from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.networks import NETWORKS
