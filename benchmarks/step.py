@@ -88,7 +88,7 @@ def measure(dataset: str) -> StepFigures:
     """Federated, PyG and own pooled steps in turn, several times."""
     graphs = public(dataset)
     everything = pool(graphs, "A")
-    rounds = [(federated_ms(graphs, job(STEPS)), _pyg(everything), _own(everything)) for _ in range(_REPEATS)]
+    rounds = [(federated_ms(graphs, job(STEPS)), pyg_ms(everything), _own(everything)) for _ in range(_REPEATS)]
     federated, pyg, own = (statistics.median(column) for column in zip(*rounds, strict=True))
     short, long = (_federated(graphs, job(steps)).summary["sent_bytes"] for steps in (2, 4))
     sent = {party: (long[party] - short[party]) / 2 for party in long}
@@ -107,7 +107,8 @@ def _federated(graphs: list[PartyGraph], settings: JobSettings) -> TrainResult:
         return train(settings, Path(folder) / "run", parties=graphs)
 
 
-def _pyg(graph: PartyGraph) -> float:
+def pyg_ms(graph: PartyGraph) -> float:
+    """Median milliseconds of a step of the pooled PyG model."""
     features = graph.features.to_dense()
     model = PooledPyG(graph.num_features, graph.num_classes or 0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)

@@ -1,0 +1,142 @@
+"""Whole sealed jobs beside vertical ones: ``python -m benchmarks.sealed [--data cora ...] [--out FILE]``.
+
+Every party is a process, every message sealed between its two ends; a row's jobs run in turn. On a slow network each
+party sends 100 Mbit a second, and a round trip takes 40 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.step import DIM, pyg_ms
+from benchmarks.wires import LINK, installed
+from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.partition import pool
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import Record
+from veilgraph.samples.shipped import shipped_job, with_overrides
+
+DATASETS = ("cora", "citeseer", "pubmed")
+MBIT, ROUND_TRIP_MS = 100.0, 40.0
+_REPEATS, _WARM, _VERTICAL_STEPS = 3, 5, 20
+
+
+@dataclass(frozen=True)
+class SealedFigures:
+    """Medians over repeats; seconds, milliseconds of a step, bytes.
+
+    Attributes:
+        dataset: its name.
+        whole_s: the sealed job from the command to the predictions, processes started and stopped.
+        step_ms: one of its steps.
+        accuracy: on the test nodes.
+        sent: by each party.
+        vertical_ms: a step of the shipped vertical job.
+        pyg_ms: a step of the pooled PyG model.
+        slow_s: the sealed job on the slow network.
+    """
+
+    dataset: str
+    whole_s: float
+    step_ms: float
+    accuracy: float
+    sent: dict[str, int]
+    vertical_ms: float
+    pyg_ms: float
+    slow_s: float
+
+
+def measure(dataset: str) -> SealedFigures:
+    """Sealed, vertical and PyG in turn, several times; then once over the slow network."""
+    job = with_overrides(shipped_job(f"{dataset}-sealed"), {"train.checkpoint_every": 1000, "timeout_s": 900})
+    vertical = with_overrides(
+        shipped_job(dataset),
+        {"train.epochs": _VERTICAL_STEPS, "train.patience": None, "train.evaluate_every": _VERTICAL_STEPS},
+    )
+    everything = pool(load_parties(vertical.data, 0), "A")
+    rounds = []
+    with installed(job.data.names):
+        for _ in range(_REPEATS):
+            rounds.append((_run(job), _run(vertical), pyg_ms(everything)))
+    with installed(job.data.names, mbit=MBIT, round_trip_ms=ROUND_TRIP_MS):
+        slow = _run(job)
+    return SealedFigures(
+        dataset,
+        statistics.median(own.whole_s for own, _, _ in rounds),
+        statistics.median(own.step_ms for own, _, _ in rounds),
+        slow.summary["test_accuracy"],
+        slow.summary["sent_bytes"],
+        statistics.median(other.step_ms for _, other, _ in rounds),
+        statistics.median(pyg for _, _, pyg in rounds),
+        slow.whole_s,
+    )
+
+
+@dataclass(frozen=True)
+class _Ran:
+    whole_s: float
+    step_ms: float
+    summary: Record
+
+
+def _run(job: JobSettings) -> _Ran:
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        found = train(job, Path(folder) / "run", processes=True, link=LINK)
+        seconds = time.perf_counter() - started
+    steps = [record["step_seconds"] * 1e3 for record in found.metrics[_WARM:]]
+    return _Ran(seconds, statistics.median(steps), found.summary)
+
+
+def section(found: list[SealedFigures]) -> list[str]:
+    """The table, in Markdown."""
+    lines = [
+        "## Whole sealed jobs",
+        "",
+        "The shipped sealed job of two holders, 50 steps: `whole` is from the start of the processes to the "
+        f"predictions, `slow` the same where each party sends {MBIT:g} Mbit/s and a round trip takes "
+        f"{ROUND_TRIP_MS:g} ms. All parties are processes on this machine, all messages sealed between their ends. "
+        f"`vertical` is a step of the shipped vertical job in the same way, `PyG` one of the pooled model with d = {DIM} "
+        "in plaintext.",
+        "",
+        "| data | whole | slow | step | vertical | PyG | step / vertical | step / PyG | sent | test accuracy |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        sent = ", ".join(f"{party} {count / 1e6:.0f} MB" for party, count in row.sent.items())
+        lines.append(
+            f"| {row.dataset} | {row.whole_s:.1f} s | {row.slow_s:.0f} s | {row.step_ms:.1f} ms | "
+            f"{row.vertical_ms:.1f} ms | {row.pyg_ms:.1f} ms | {row.step_ms / row.vertical_ms:.2f} | "
+            f"{row.step_ms / row.pyg_ms:.2f} | {sent} | {row.accuracy:.3f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Measures and prints; with ``--out`` also writes JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sealed", description=__doc__)
+    parser.add_argument("--data", nargs="*", default=list(DATASETS), choices=DATASETS)
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    found = []
+    for dataset in asked.data:
+        found.append(measure(dataset))
+        print(json.dumps(asdict(found[-1])), flush=True)
+    if asked.out is not None:
+        asked.out.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n", encoding="utf-8")
+    print(f"{platform.machine()}, PyTorch {torch.__version__}")
+    print("\n".join(section(found)))
+
+
+if __name__ == "__main__":
+    main()
