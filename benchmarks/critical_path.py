@@ -78,7 +78,7 @@ def measure(dataset: str) -> PathFigures:
     turns, ends = follow(settings, graphs)
     torch.set_num_threads(available_cores())
     try:
-        pyg_ms = step._pyg(pool(graphs, "A"))
+        pyg_ms = step.pyg_ms(pool(graphs, "A"))
     finally:
         torch.set_num_threads(threads)
     spans = list(zip(ends[_WARM:], ends[_WARM + 1 :], strict=False))
