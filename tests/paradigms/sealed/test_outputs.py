@@ -309,8 +309,10 @@ def test_released_weights_are_opened_under_masks_of_their_own() -> None:
 
 
 def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED), small_graphs())
-    run = train(job, tmp_path / "run")
+    slow = {"select_by": "accuracy", "learning_rate": 2.0**-8, "momentum": 0.0, "evaluate_every": 1}
+    settings = small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED, {"train": slow})
+    run = train(saved(tmp_path / "data", settings, small_graphs()), tmp_path / "run")
+    assert run.summary["best_epoch"] == 1, "and not the last, of which other weights would be"
     whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 2)
     for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
@@ -323,6 +325,7 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
     assert not (run.path / "parties" / SERVER / "released.safetensors").exists()
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
     predict(run.path, [3])
+    assert ("A", "mask_share") not in kinds_got(run.path, "B", "prediction_traffic.json")
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
 
 
