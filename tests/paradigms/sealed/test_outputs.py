@@ -313,7 +313,7 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
     settings = small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED, {"train": slow})
     run = train(saved(tmp_path / "data", settings, small_graphs()), tmp_path / "run")
     assert run.summary["best_epoch"] == 1, "and not the last, of which other weights would be"
-    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 2)
+    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 8)
     for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
         assert parts.keys() == {"pooled.A", "pooled.B"}
