@@ -27,11 +27,13 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import own_data, plan_of
+from veilgraph.paradigms.sealed.roles import SealedLabelHolder, own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.revealed import causes
 from veilgraph.protocol.stated import check_stated
 from veilgraph.run.jobs import TrainResult, predict, train
 from veilgraph.run.naming import name_ahead
@@ -95,6 +97,23 @@ def test_messages_tell_how_many_nodes_are_named_and_not_which() -> None:
     assert traffic[0] == traffic[1] == traffic[2]
     assert all(len(rows) == 2 for rows in told)
     assert len({tuple(rows.tolist()) for rows in told}) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_a", "of_b"),
+    [
+        ({"named_nodes": 3}, set(), {"named-classes"}),
+        (NAMED, set(), {"named-classes", "named-probabilities"}),
+        (RELEASED, {"released-weights"}, {"released-weights", "predicted-classes"}),
+    ],
+)
+def test_a_holder_is_asked_for_its_leave_by_name(settings: Settings, of_a: set[str], of_b: set[str]) -> None:
+    job = small_job(2, settings)
+    for party, names in (("A", of_a), ("B", of_b)):
+        assert set(causes(job, party)) == names
+        for name in names:
+            refusing = LimitSettings(leakage=tuple(names - {name}))
+            assert f"else the job reveals: {name}" in (refusal(refusing, job, party) or "")
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +236,17 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
     assert Hello.model_validate_json(Hello(job="x", asked=3).model_dump_json()).asked == 3
 
 
+def test_a_training_without_rows_is_refused_by_the_others(tmp_path: Path) -> None:
+    job, hello = saved(tmp_path / "data", small_job(), small_graphs()), SealedLabelHolder.hello
+
+    def none(self: SealedLabelHolder) -> Hello:
+        return hello(self).model_copy(update={"training": 0})
+
+    with pytest.MonkeyPatch.context() as patch, refused(ProtocolError, code="stated", key="training", party="A"):
+        patch.setattr(SealedLabelHolder, "hello", none)
+        train(job, tmp_path / "run")
+
+
 @nightly
 def test_named_nodes_in_processes(tmp_path: Path) -> None:
     job = saved(tmp_path / "data", small_job(2, NAMED), small_graphs())
@@ -309,8 +339,17 @@ def test_released_weights_are_opened_under_masks_of_their_own() -> None:
 
 
 def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED), small_graphs())
-    run = train(job, tmp_path / "run")
+    """Of the step that is taken, which here is the first of three."""
+    judged = {"train": {"select_by": "accuracy", "evaluate_every": 1}}
+    job = saved(tmp_path / "data", small_job(2, NETWORKS["mlp, each"], RELEASED, NAMED, judged), small_graphs())
+
+    def worse(self: SealedLabelHolder, _: Tensor) -> None:
+        self._right = 1 - self._last / 4
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SealedLabelHolder, "judge", worse)
+        run = train(job, tmp_path / "run")
+    twin = trained_twin(job, small_graphs(), 1).release()
     whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 2)
     for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
@@ -318,11 +357,13 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
         assert torch.equal(parts["pooled.A"], whole[start:stop])
         assert torch.equal(parts["pooled.B"], whole[11 + start : 11 + stop])
         assert facts == {}
+        assert all(float((parts[name] - twin[party][name]).abs().max()) < 2e-3 for name in parts)
     lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
     assert {name for line in lines for name in json.loads(line)["reveals"]} == {"released-weights"}
     assert not (run.path / "parties" / SERVER / "released.safetensors").exists()
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
     predict(run.path, [3])
+    assert ("A", "mask_share") not in kinds_got(run.path, "B", "prediction_traffic.json")
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
 
 
