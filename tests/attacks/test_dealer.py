@@ -38,6 +38,7 @@ from veilgraph.core.errors import (
 )
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import engine, roles
+from veilgraph.deploy import join as joining
 from veilgraph.deploy.control import not_connected, write_submission
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
@@ -211,8 +212,14 @@ def test_the_dealers_machine_has_the_policy_of_a_holders(kits: Mapping[str, Kit]
     ],
 )
 def test_leave_is_the_dealers_who_has_no_party_file(
-    kits: Mapping[str, Kit], tmp_path: Path, name: str, options: Mapping[str, bool], key: str
+    kits: Mapping[str, Kit],
+    tmp_path: Path,
+    name: str,
+    options: Mapping[str, bool],
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(joining, "site_process", lambda kit: pytest.fail(f"{kit.name} joined"))
     file = tmp_path / "party.yaml" if name == DEALER else None
     with refused(ConfigError, key=key) as caught:
         join(kits[name], file, None, report=lambda line: None, **options)
