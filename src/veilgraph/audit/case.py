@@ -30,6 +30,7 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from veilgraph.audit.evidence import Evidence
     from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 Nodes = NDArray[np.int64]
@@ -146,10 +147,22 @@ class Case:
         holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
         if not holders:
             return None
-        return self.once(
-            ("own", adversary),
-            lambda: np.concatenate([narrowed(self.graph(each).features, self.seed) for each in holders], axis=1),
-        )
+        return self.once(("own", adversary), lambda: self._own_rows(holders))
+
+    def _own_rows(self, holders: Sequence[PartyId]) -> Floats:
+        features = [narrowed(self.graph(each).features, self.seed) for each in holders]
+        labelled = self.settings.data.label_party
+        if labelled not in holders or not source_of(self.settings).trains_alone:
+            return np.concatenate(features, axis=1)
+        alone = self._posteriors(labelled, self.graph(labelled).train_mask, names=holders)
+        return np.concatenate([*map(of_one_length, features), of_one_length(alone)], axis=1)
+
+    def beside_own(self, evidence: Evidence, adversary: PartyId, target: PartyId) -> Evidence:
+        """Evidence of sort ``beside`` with what the adversary has without it in its rows; others as they are."""
+        own = self.own_rows(adversary, target) if evidence.sort == "beside" else None
+        if own is None or evidence.rows is None:
+            return evidence
+        return replace(evidence, rows=np.concatenate([own, of_one_length(evidence.rows)], axis=1))
 
     def own_edges(self, adversary: PartyId) -> Nodes:
         """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
@@ -260,10 +273,17 @@ class Case:
         free[training] = free[test] = False
         return free
 
-    def _posteriors(self, holder: PartyId, train_mask: Tensor | None, seed: int | None = None) -> Floats:
-        """Of a network like the run's, trained as long as that was, on all holders' plaintext."""
+    def _posteriors(
+        self,
+        holder: PartyId,
+        train_mask: Tensor | None,
+        seed: int | None = None,
+        names: Sequence[PartyId] | None = None,
+    ) -> Floats:
+        """Of a network like the run's, trained as long as that was, on some holders' plaintext; None: all that fit."""
         settings, summary = self.settings, self.run.summary or {}
-        graphs = [self.graph(name) for name in (settings.data.names if self.is_aligned else (holder,))]
+        everybody = settings.data.names if self.is_aligned else (holder,)
+        graphs = [self.graph(name) for name in names or everybody]
         everything = pool(graphs, holder)
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
@@ -284,6 +304,13 @@ def narrowed(features: object, seed: int) -> Floats:
         return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
     dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
     return np.asarray(dense, dtype=np.float64)
+
+
+def of_one_length(rows: Floats) -> Floats:
+    """Rows of several kinds count alike beside each other: centred, and of length 1 on average."""
+    centred = rows - rows.mean(axis=0)
+    length = np.sqrt((centred**2).sum(axis=1).mean())
+    return np.asarray(centred / (length or 1.0))
 
 
 def _where(mask: Tensor) -> Nodes:

@@ -148,7 +148,7 @@ def _trained(rows: Floats, known: KnownPairs, asked: KnownPairs, seed: int) -> F
     return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)
 
 
-SIMILARITY: Final = Attack("edges", ("embedding", "initial", "posteriors"), similarity, blind=True)
-SUPERVISED: Final = Attack("edges", ("embedding", "posteriors"), supervised)
+SIMILARITY: Final = Attack("edges", ("embedding", "initial", "posteriors", "beside", "masked"), similarity, blind=True)
+SUPERVISED: Final = Attack("edges", ("embedding", "posteriors", "beside", "masked"), supervised)
 PROPAGATED: Final = Attack("edges", ("propagation",), propagated, blind=True)
 INFLUENCED: Final = Attack("edges", ("inference",), influenced)
