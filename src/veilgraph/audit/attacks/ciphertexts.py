@@ -79,8 +79,8 @@ def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
         if rows.shape[1] < _FEWEST:
             continue
         for words in (rows, rows ^ (rows >> rows.dtype.type(1))):
-            found = _ones_p_values(words)
-            tests, least = tests + found.size, min(least, float(found.min()))
+            fewest, places = _fewest(words)
+            tests, least = tests + places, min(least, 2 * float(bdtr(fewest, rows.shape[1], 0.5)))
     if not tests:
         raise DataError(f"messages: none has {_FEWEST} words; whether these are noise cannot be told")
     return min(1.0, tests * least)
@@ -113,9 +113,9 @@ def _against(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
                 yield one.less(words[others], words[place])
 
 
-def _ones_p_values(rows: Unsigned) -> NDArray[np.float64]:
-    """Two-sided, of the number of ones at each place of the words of each row: [rows, bits]."""
+def _fewest(rows: Unsigned) -> tuple[int, int]:
+    """Of the places of the words of each row that with the fewest ones, or zeros, and how many places there are."""
     count, size = rows.shape
     octets = np.ascontiguousarray(rows).view(np.uint8).reshape(count, size, -1)
-    ones = np.unpackbits(octets, axis=2).sum(axis=1, dtype=np.int64)
-    return np.asarray(np.minimum(1.0, 2 * bdtr(np.minimum(ones, size - ones), size, 0.5)), dtype=np.float64)
+    ones = np.unpackbits(octets, axis=2).sum(axis=1, dtype=np.uint16)
+    return min(int(ones.min()), size - int(ones.max())), ones.size

@@ -1,6 +1,6 @@
 """Whether orders that are told say nothing: places relative to random ones, which must be as uniform as words are.
 
-Of different places drawn at random, two that follow each other rise or fall by a fair coin, and pairs of them do so
+Of different places drawn at random, any two rise or fall by a fair coin, and pairs that have none in common do so
 independently. That holds in whatever order they are read, if that order has nothing to do with them: as they stand, by
 the places of another order, or by where another one has the same places. Chances of places in common are exact or
 bounds. No more is needed to find an order that is not random, or is used for two.
@@ -58,7 +58,7 @@ def orders_p_value(orders: Sequence[Order]) -> float:
     told = [each for each in orders if each.told]
     if any(not _is_possible(each) for each in told):
         return 0.0
-    found = [_rises(each.places) for each in told if len(each.places) >= _FEWEST]
+    found = [p_value for each in told for p_value in _rises(each.places)]
     if not found:
         raise DataError(
             f"places: none of {len(told)} orders has {_FEWEST} of them; whether these are random cannot be told"
@@ -79,24 +79,24 @@ def _is_possible(order: Order) -> bool:
 def _alike(one: Order, other: Order) -> Iterator[float]:
     """p-values of what two orders have in common."""
     shorter = min(len(one.places), len(other.places))
+    common, at_one, at_other = np.intersect1d(one.places, other.places, return_indices=True)
     if one.in_order and other.in_order:
         first, second = one.places[:shorter], other.places[:shorter]
         yield _coincidences(int((first == second).sum()))
-        if shorter >= _FEWEST:
-            yield _rises(first[np.argsort(second)])
-    common, at_one, at_other = np.intersect1d(one.places, other.places, return_indices=True)
-    if one.in_order and other.in_order and len(common) >= _FEWEST:
-        yield _rises(at_one[np.argsort(at_other)])
+        yield from _rises(first[np.argsort(second)])
+        yield from _rises(at_one[np.argsort(at_other)])
     if max(len(one.places), len(other.places)) < one.size:
         draws = hypergeom(one.size, len(one.places), len(other.places))
         yield min(1.0, 2 * min(float(draws.sf(len(common) - 1)), float(draws.cdf(len(common)))))
 
 
-def _rises(places: Places) -> float:
-    """Two-sided p-value of how many of pairs that stand side by side rise."""
-    pairs = places[: len(places) // 2 * 2].reshape(-1, 2)
-    rising = int((pairs[:, 0] < pairs[:, 1]).sum())
-    return float(min(1.0, 2 * bdtr(min(rising, len(pairs) - rising), len(pairs), 0.5)))
+def _rises(places: Places) -> Iterator[float]:
+    """Two-sided p-values of how many pairs rise, of places side by side, and of those that half of them lie between."""
+    half = len(places) // 2
+    if 2 * half >= _FEWEST:
+        for rises in (places[: 2 * half : 2] < places[1 : 2 * half : 2], places[:half] < places[half : 2 * half]):
+            rising = int(rises.sum())
+            yield float(min(1.0, 2 * bdtr(min(rising, half - rising), half, 0.5)))
 
 
 def _coincidences(count: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -13,6 +13,7 @@ from typing_extensions import override
 from veilgraph.audit.attacks.orders import Order
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.passes import numbers
+from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import Source
 from veilgraph.audit.sources.sealed_noise import noise_from, rows_under_masks
 from veilgraph.audit.sources.sealed_orders import told_and_true_orders
@@ -47,7 +48,7 @@ class SealedSource(Source):
         if not messages or trained.predicted is None:
             return
         told = "classes" if sealed(view.settings).output == "classes" else "probabilities"
-        rows = numbers(trained.predicted())
+        rows = _rows(trained.predicted)
         yield Evidence("posteriors", f"predicted {told}", view.others, rows=rows, messages=messages)
         beside = f"its own data, what it predicts from them, and the predicted {told}"
         yield Evidence("beside", beside, view.others, rows=rows, messages=messages)
@@ -86,6 +87,14 @@ class SealedSource(Source):
         found = trained_twin(like, [replace(everything, val_mask=None, test_mask=None)]).predict()
         assert found is not None
         return found.to(torch.float64)
+
+
+def _rows(read: Callable[[], Tensor]) -> Floats | None:
+    """None where the newest predictions are of other nodes, and say so when they are attacked."""
+    try:
+        return numbers(read())
+    except DataError:
+        return None
 
 
 def _output(view: View) -> tuple[Seen, ...]:

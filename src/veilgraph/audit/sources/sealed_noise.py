@@ -42,8 +42,8 @@ def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Ev
     first = views[0]
     for sender in outside:
         for kind in _WORDS:
-            seen = [(each,) for view in _readers(views, kind) for each in view.received(kind, sender)]
-            yield from _noise(first, f"{_what(first, kind, sender)} from {sender}", (sender,), seen)
+            seen = [(each,) for each in _received(views, kind, sender)]
+            yield from _noise(first, f"{_what(views, kind, sender)} from {sender}", (sender,), seen)
         weights = [each for each in first.received(Kind.PLACEMENT, sender) if is_of_edges(first, each)]
         if sealed(first.settings).model.edge_weights and weights:
             yield from _noise(
@@ -59,12 +59,16 @@ def noise_from(views: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Ev
 _OPENED: Final = {Kind.MASKED_WIRE: "what all holders open under masks", Kind.MASKED_BITS: "bits that they open"}
 
 
-def _readers(views: Sequence[View], kind: Kind) -> Sequence[View]:
-    return views[:1] if kind in _EVERYBODYS else views
+def _received(views: Sequence[View], kind: Kind, sender: PartyId) -> Iterator[Seen]:
+    """What several holders were sent, side by side what should be the same."""
+    some = [{(seen.session, seen.tag): seen for seen in view.received(kind, sender)} for view in views]
+    for key in dict.fromkeys(key for one in some for key in one):
+        yield from (one[key] for one in some if key in one)
 
 
-def _what(view: View, kind: Kind, sender: PartyId) -> str:
-    return next((row.what for row in rows_of(view.settings, sender, view.party) if row.kind is kind), kind.name)
+def _what(views: Sequence[View], kind: Kind, sender: PartyId) -> str:
+    rows = (row for view in views for row in rows_of(view.settings, sender, view.party))
+    return next((row.what for row in rows if row.kind is kind), kind.name)
 
 
 def _noise(view: View, words: str, about: tuple[PartyId, ...], found: Sequence[Pieces]) -> Iterator[Evidence]:
@@ -86,7 +90,15 @@ def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
         half = max(1, _MOST // (2 * len(sessions)))
         for some in sessions.values():
             chosen += some if len(some) <= 2 * half else [*some[:half], *some[-half:]]
-    return [_ciphertext(view, pieces, lots) for pieces in chosen]
+    read = [(pieces[0], _ciphertext(view, pieces, lots)) for pieces in chosen]
+    return [each for place, (_, each) in enumerate(read) if not place or not _is_repeated(*read[place - 1 : place + 1])]
+
+
+def _is_repeated(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) -> bool:
+    """Whether two holders were sent the same, as they should, of what is for everybody."""
+    (one, first), (other, second) = before, after
+    same = (one.sender, one.session, one.tag) == (other.sender, other.session, other.tag)
+    return same and one.tag.kind in _EVERYBODYS and np.array_equal(first.words, second.words)
 
 
 def _ciphertext(view: View, pieces: Pieces, lots: Sequence[int]) -> Ciphertext:
