@@ -19,7 +19,7 @@ from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
 N = 120
-QUICK = ("link-similarity", "attribute", "membership-confidence")
+QUICK = ("link-similarity",)
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +52,17 @@ def test_the_output_is_in_the_label_holders_evidence_alone_and_what_it_adds_has_
         party: {each.sort for each in evidence_for(run, party) if each.permitted} for party in ("server", "A", "B")
     }
     assert sorts == {"server": set(), "A": {"posteriors", "beside"}, "B": set()}
-    result = audit(run.path, AuditPlan(("A", "client"), QUICK, limits={"link-similarity": 0.51}))
+    result = audit(run.path, AuditPlan(("A",), QUICK, limits={"link-similarity": 0.51}))
     with_own = [each for each in result.findings if "its own data" in each.evidence]
-    assert [each.attack for each in with_own] == ["link-similarity", "attribute"]
+    assert [each.attack for each in with_own] == ["link-similarity"]
     for each in with_own:
         assert each.target == "B"
         assert each.gain is not None
         assert each.without is not None
         assert abs(each.value.value - each.without.value - each.gain.value) < 1e-9
     assert with_own[0].passed is False
-    assert {(each.adversary, each.attack) for each in result.findings if each.secret == "membership"} == {
-        ("client", "membership-confidence")
-    }
     silent = [each for each in result.findings if not each.permitted]
-    assert {each.attack for each in silent} == {"link-similarity", "attribute"}
+    assert len(silent) == 2
     assert all(each.value.low <= 0.55 and each.value.high >= 0.45 for each in silent)
 
 

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from scipy.stats import rankdata
 
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
-from veilgraph.audit.case import ALIKE, Case, Nodes
+from veilgraph.audit.case import ALIKE, Case, Nodes, Parts
 from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
 from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth
@@ -206,8 +206,8 @@ class _BlindCase(Case):
     def graph(self, party: PartyId) -> PartyGraph:
         raise DataError(f"it needs data of {party}, which go into no answer")
 
-    def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
-        return None
+    def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
+        return ()
 
     def own_edges(self, adversary: PartyId) -> Nodes:
         return np.empty((2, 0), dtype=np.int64)

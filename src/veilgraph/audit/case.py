@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 Nodes = NDArray[np.int64]
+Parts: TypeAlias = tuple[Floats, ...]
+"""Of several kinds, [N, d] each."""
 Shadow = tuple[NDArray[np.bool_], Floats]
 
 _WIDTH: Final = 128
@@ -144,25 +146,34 @@ class Case:
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
         """What the adversary has of the target's nodes without any message; None where that is nothing."""
+        parts = self.own_parts(adversary, target)
+        return side_by_side(parts) if parts else None
+
+    def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
+        """The same apart: its features, and where it can train a network like the job's on its own data what that says."""
         holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
         if not holders:
-            return None
-        return self.once(("own", adversary), lambda: self._own_rows(holders))
-
-    def _own_rows(self, holders: Sequence[PartyId]) -> Floats:
-        features = [narrowed(self.graph(each).features, self.seed) for each in holders]
+            return ()
+        features = self.once(
+            ("own", adversary),
+            lambda: np.concatenate([narrowed(self.graph(each).features, self.seed) for each in holders], axis=1),
+        )
         labelled = self.settings.data.label_party
         if labelled not in holders or not source_of(self.settings).trains_alone:
-            return np.concatenate(features, axis=1)
-        alone = self._posteriors(labelled, self.graph(labelled).train_mask, names=holders)
-        return np.concatenate([*map(of_one_length, features), of_one_length(alone)], axis=1)
+            return (cast(Floats, features),)
+        alone = self.once(
+            ("alone", adversary),
+            lambda: self._posteriors(labelled, self.graph(labelled).train_mask, names=holders),
+        )
+        return cast(Floats, features), cast(Floats, alone)
 
     def beside_own(self, evidence: Evidence, adversary: PartyId, target: PartyId) -> Evidence:
-        """Evidence of sort ``beside`` with what the adversary has without it in its rows; others as they are."""
-        own = self.own_rows(adversary, target) if evidence.sort == "beside" else None
-        if own is None or evidence.rows is None:
+        """Evidence of sort ``beside`` with what the adversary has without it; others as they are."""
+        own = self.own_parts(adversary, target)
+        if evidence.sort != "beside" or evidence.rows is None or not own:
             return evidence
-        return replace(evidence, rows=np.concatenate([own, of_one_length(evidence.rows)], axis=1))
+        parts = (*own, evidence.rows)
+        return replace(evidence, rows=side_by_side(parts), parts=parts)
 
     def own_edges(self, adversary: PartyId) -> Nodes:
         """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
@@ -306,8 +317,12 @@ def narrowed(features: object, seed: int) -> Floats:
     return np.asarray(dense, dtype=np.float64)
 
 
-def of_one_length(rows: Floats) -> Floats:
-    """Rows of several kinds count alike beside each other: centred, and of length 1 on average."""
+def side_by_side(parts: Parts) -> Floats:
+    """Rows of several kinds, which count alike: each is centred, and of length 1 on average; one alone as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(list(map(_of_one_length, parts)), axis=1)
+
+
+def _of_one_length(rows: Floats) -> Floats:
     centred = rows - rows.mean(axis=0)
     length = np.sqrt((centred**2).sum(axis=1).mean())
     return np.asarray(centred / (length or 1.0))

@@ -56,6 +56,7 @@ class Evidence:
         steps: the passes, or one made of all.
         updates: with ``initial``: the adversary's own share of what changed between the first of them.
         outputs: with ``propagation``: what the hop made of each step.
+        parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
         noise: with ``noise``: reads the words that must be uniform and independent.
         messages: where it was taken from.
     """
@@ -68,6 +69,7 @@ class Evidence:
     steps: Sequence[Floats] = field(default_factory=Passes)
     updates: tuple[Floats, ...] = ()
     outputs: Sequence[Floats] = field(default_factory=Passes)
+    parts: tuple[Floats, ...] = ()
     noise: Callable[[], Sequence[Ciphertext]] | None = None
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
