@@ -150,7 +150,7 @@ class Case:
         return side_by_side(parts) if parts else None
 
     def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
-        """The same apart: its features, and where it can train a network like the job's on its own data what that says."""
+        """The same apart: its features, and what a network of its own data alone predicts, where it has labels."""
         holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
         if not holders:
             return ()
