@@ -65,24 +65,12 @@ def is_step(forms: Forms) -> bool:
     return bool(forms) and forms[-1][0] == (TRAINING, HIDDEN)
 
 
+def is_gate(forms: Forms) -> bool:
+    return list(forms) == [((TRAINING, HIDDEN), torch.int64)]
+
+
 def is_output(forms: Forms) -> bool:
     return bool(forms) and forms[-1][0] == (N, 1)
-
-
-def corrections_bare(patch: Patch) -> None:
-    """All but the last holder have zero for their shares of what is dealt."""
-    correct, randomness = DealerMachine._correct, holder.HolderMachine._randomness
-
-    def nothing_of_it(self: Any, dealt: Any, own: Any = ()) -> tuple[list[Tensor], list[Tensor]]:
-        shares, masks = randomness(self, dealt, own)
-        return (shares if self._last else [torch.zeros_like(x) for x in shares]), masks
-
-    def bare(self: Any, secrets: list[Tensor], drawn: Any, **named: int) -> None:
-        nothing = {name: ([torch.zeros_like(x) for x in dealt], own) for name, (dealt, own) in drawn.items()}
-        correct(self, secrets, nothing, **named)
-
-    patch.setattr(DealerMachine, "_correct", bare)
-    patch.setattr(holder.HolderMachine, "_randomness", nothing_of_it)
 
 
 def told_otherwise(patch: Patch) -> None:
@@ -150,7 +138,7 @@ LEAKS: Mapping[str, Leak] = {
     "two graphs have the same random orders": Leak("gcn", repeated(is_orders), "A", "orders", "orders"),
     "training rows are picked in the clear": Leak("gcn", unshuffled(N), "B", "orders", "orders"),
     "steps pick by the same random order": Leak("gcn", repeated(is_rows_order), "B", "orders", "orders"),
-    "what is dealt is not hidden": Leak("mlp", corrections_bare, "B", "what the dealer corrects"),
+    "what is dealt is not hidden": Leak("mlp", left_out(is_gate), "B", "what the dealer corrects"),
     "the dealer is told": Leak("mlp", dealer_told, SERVER, "messages from", "one-byte"),
     "two sessions round by the same key": Leak("mlp", rounds_alike, "A", "what all holders open", predicts=True),
     "two sessions have the same seeds": Leak("mlp", seeds_again, "B", "secrets", predicts=True),

@@ -24,7 +24,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from scipy.stats import rankdata
 
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
-from veilgraph.audit.case import ALIKE, Case, Nodes, Parts
+from veilgraph.audit.case import ALIKE, Case, Nodes
+from veilgraph.audit.columns import Parts
 from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
 from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
 from veilgraph.audit.attacks.label_gradients import matched
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.attacks.reconstruction import alike_pairs
+from veilgraph.audit.columns import Parts, narrowed, side_by_side
 from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import source_of
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 Nodes = NDArray[np.int64]
-Parts: TypeAlias = tuple[Floats, ...]
-"""Of several kinds, [N, d] each."""
 Shadow = tuple[NDArray[np.bool_], Floats]
 
-_WIDTH: Final = 128
 _MOST_LINKS: Final = 1000
 _MOST_CLASSMATES: Final = 2000
 _MOST_CLASS_PAIRS: Final = 1000
@@ -304,28 +301,6 @@ class Case:
 
 
 _FEWEST: Final = 10
-
-
-def narrowed(features: object, seed: int) -> Floats:
-    """A feature matrix [N, F] as at most ``_WIDTH`` dense columns that keep most of it (truncated SVD)."""
-    matrix = features
-    if isinstance(matrix, Tensor):
-        matrix = to_scipy(matrix) if matrix.layout == torch.sparse_csr else matrix.double().numpy()
-    if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
-        return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
-    dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
-    return np.asarray(dense, dtype=np.float64)
-
-
-def side_by_side(parts: Parts) -> Floats:
-    """Rows of several kinds, which count alike: each is centred, and of length 1 on average; one alone as it is."""
-    return parts[0] if len(parts) == 1 else np.concatenate(list(map(_of_one_length, parts)), axis=1)
-
-
-def _of_one_length(rows: Floats) -> Floats:
-    centred = rows - rows.mean(axis=0)
-    length = np.sqrt((centred**2).sum(axis=1).mean())
-    return np.asarray(centred / (length or 1.0))
 
 
 def _where(mask: Tensor) -> Nodes:

@@ -10,7 +10,8 @@ from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
 from veilgraph.audit.attacks.pairs import KnownPairs
 from veilgraph.audit.attacks.propagation import neighbour_weights
-from veilgraph.audit.case import Case, side_by_side
+from veilgraph.audit.case import Case
+from veilgraph.audit.columns import side_by_side
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.mounts.edges import compared

@@ -14,7 +14,8 @@ from veilgraph.audit.attacks.link_features import NodeRows
 from veilgraph.audit.attacks.links import Knowledge, link_scores
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs
 from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
-from veilgraph.audit.case import Case, Parts
+from veilgraph.audit.case import Case
+from veilgraph.audit.columns import Parts
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats
