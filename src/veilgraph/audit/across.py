@@ -189,7 +189,8 @@ def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Ques
     """What a party was meant to have of a target's data."""
     if kept_identity(run.party(party)) != question.alignment:
         raise RunError("the tables were aligned anew since it trained")
-    return [each for each in evidence_of(load_view(run, party)) if each.permitted and target in each.about]
+    found = evidence_of(load_view(run, party))
+    return [each for each in found if each.permitted and each.sort != "beside" and target in each.about]
 
 
 class _BlindCase(Case):

@@ -16,12 +16,12 @@ Random = np.random.Generator
 SIZE, WIDTH = 120, 4
 
 
-def uniform(random: Random, dtype: str = "u8") -> NDArray[np.unsignedinteger]:
-    return random.integers(2 ** (8 * np.dtype(dtype).itemsize), size=SIZE, dtype=dtype)
+def uniform(random: Random, dtype: str = "u8", size: int = SIZE) -> NDArray[np.unsignedinteger]:
+    return random.integers(2 ** (8 * np.dtype(dtype).itemsize), size=size, dtype=dtype)
 
 
-def of(*words: NDArray[np.unsignedinteger], **named: object) -> list[Ciphertext]:
-    return [Ciphertext(each, WIDTH, **named) for each in words]  # type: ignore[arg-type]
+def of(*words: NDArray[np.unsignedinteger], width: int = WIDTH, bitwise: bool = False) -> list[Ciphertext]:
+    return [Ciphertext(each, width, bitwise) for each in words]
 
 
 @pytest.mark.parametrize("dtype", ["u4", "u8"])
@@ -46,8 +46,8 @@ def masked_alike(random: Random) -> list[Ciphertext]:
 
 
 def masked_alike_by_xor(random: Random) -> list[Ciphertext]:
-    mask = uniform(random)
-    return of(*(mask ^ uniform(random) >> np.uint64(9) for _ in range(2)), bitwise=True)
+    mask, *values = (uniform(random, size=512) for _ in range(5))
+    return of(mask ^ values[0] & values[1], mask ^ values[2] & values[3], bitwise=True)
 
 
 def low_bits_alike(random: Random) -> list[Ciphertext]:
@@ -59,7 +59,7 @@ LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
     "small numbers of both signs": lambda random: of(uniform(random), small(random)),
     "low bits left out": lambda random: of(uniform(random) << np.uint64(16)),
     "one word for all": lambda random: of(np.repeat(uniform(random)[:1], SIZE) + small(random)),
-    "rows of one mask": lambda random: of(np.tile(uniform(random)[:WIDTH], SIZE // WIDTH) + small(random)),
+    "rows of one mask": lambda random: of(np.tile(uniform(random)[:60], 2) + small(random), width=60),
     "one mask for two": masked_alike,
     "one mask for two, by XOR": masked_alike_by_xor,
     "the same low bits": low_bits_alike,

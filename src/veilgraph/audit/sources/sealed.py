@@ -18,7 +18,7 @@ from veilgraph.audit.source import Source
 from veilgraph.audit.sources.sealed_noise import noise_from, rows_under_masks
 from veilgraph.audit.sources.sealed_orders import told_and_true_orders
 from veilgraph.audit.view import View
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
@@ -90,10 +90,10 @@ class SealedSource(Source):
 
 
 def _rows(read: Callable[[], Tensor]) -> Floats | None:
-    """None where the newest predictions are of other nodes, and say so when they are attacked."""
+    """None where there are no predictions of these nodes, as attacks on them then say."""
     try:
         return numbers(read())
-    except DataError:
+    except (DataError, RunError):
         return None
 
 
