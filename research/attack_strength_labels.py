@@ -17,7 +17,7 @@ from veilgraph.audit.attacks.blind_labels import blind_labels
 from veilgraph.audit.attacks.label_gradients import matched
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
 from veilgraph.audit.attacks.pairs import random_pairs
-from veilgraph.audit.case import narrowed
+from veilgraph.audit.columns import narrowed
 from veilgraph.audit.mounts.labels import few_of_each
 from veilgraph.audit.roc import Floats
 from veilgraph.graph.features import scale_features

@@ -61,6 +61,7 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
     "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),
+    "sealed": (3, {"paradigm": "sealed", "model": {"network": "gcn"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
     "tables": (2, {}),
 }
 """Kinds of jobs, with how many holders."""
@@ -85,7 +86,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
         for graph in graphs:
             save_party(graph, folder / f"{graph.party}.safetensors")
         brought = {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}}
-    base = {**base, "data": {**brought, "label_holder": "A"}, "model": {"dim": 8}}
+    base = {**base, "data": {**brought, "label_holder": "A"}, "model": {} if kind == "sealed" else {"dim": 8}}
     return parse_job(merge(base, cast(Any, changes)))
 
 

@@ -25,6 +25,7 @@ from scipy.stats import rankdata
 
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
 from veilgraph.audit.case import ALIKE, Case, Nodes
+from veilgraph.audit.columns import Parts
 from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
 from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth
@@ -188,7 +189,8 @@ def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Ques
     """What a party was meant to have of a target's data."""
     if kept_identity(run.party(party)) != question.alignment:
         raise RunError("the tables were aligned anew since it trained")
-    return [each for each in evidence_of(load_view(run, party)) if target in each.about]
+    found = evidence_of(load_view(run, party))
+    return [each for each in found if each.permitted and each.sort != "beside" and target in each.about]
 
 
 class _BlindCase(Case):
@@ -206,8 +208,8 @@ class _BlindCase(Case):
     def graph(self, party: PartyId) -> PartyGraph:
         raise DataError(f"it needs data of {party}, which go into no answer")
 
-    def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
-        return None
+    def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
+        return ()
 
     def own_edges(self, adversary: PartyId) -> Nodes:
         return np.empty((2, 0), dtype=np.int64)

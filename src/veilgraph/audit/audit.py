@@ -10,26 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from veilgraph.audit.case import Case
 from veilgraph.audit.coalition import joined_evidence
-from veilgraph.audit.evidence import Evidence, check_rows, evidence_of, posteriors, unused
+from veilgraph.audit.evidence import SILENT, Evidence, check_rows, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.checks import checked
-from veilgraph.audit.mounts.masks import told_from_noise
+from veilgraph.audit.mounts.masks import against_chance, told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.source import source_of
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, NOTHING, chosen, concluded, limits_of, save_audit
-from veilgraph.audit.view import load_view
+from veilgraph.audit.view import load_view, predictions_of
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.party import load_party
 from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED, AttackLimit
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.run.run_directory import RunDirectory
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
@@ -113,7 +109,7 @@ def _check_whole(run: RunDirectory) -> None:
 def _check_readable(run: RunDirectory) -> None:
     """Views are read pass by pass, with a row for every node and one message for every matrix."""
     settings = run.settings
-    if settings.train.batch_size is not None:
+    if settings.train.batch_size is not None and source_of(settings).reads_passes:
         raise RunError(
             f"{run.path} was trained with train.batch_size={settings.train.batch_size}, and the audit reads passes "
             "over all nodes; train it without batch_size, on fewer nodes if need be, and audit that"
@@ -134,26 +130,9 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     settings = run.settings
     aligned = settings.is_aligned
     return [
-        posteriors(holder, settings.data.names if aligned else (holder,), _predicted(run.party(holder)))
+        posteriors(holder, settings.data.names if aligned else (holder,), predictions_of(run.party(holder)))
         for holder in settings.scoring
     ]
-
-
-def _predicted(store: PartyStore) -> Tensor:
-    """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
-
-    Raises:
-        RunError: there are none.
-        DataError: they are about other nodes.
-    """
-    found, ids = load_predictions(store), store.ids()
-    if found.ids is None or ids is None:
-        return found.probabilities
-    places, common = {name: row for row, name in enumerate(found.ids)}, ids[: load_party(store.graph_path).common]
-    missing = sum(name not in places for name in common)
-    if missing:
-        raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
-    return found.probabilities[[places[name] for name in common]]
 
 
 def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress) -> Iterator[Finding | Skipped]:
@@ -164,7 +143,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
         yield Skipped(adversary, "any attack", str(error), limited=True)
         return
     for evidence in found:
-        if evidence.sort == "hidden":
+        if evidence.sort in SILENT:
             if "uniformity" in attacks:
                 progress(f"{adversary}: {evidence.words}")
                 yield _uniformity(case, adversary, evidence)
@@ -178,20 +157,22 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                 progress(f"{adversary}: {name} on {target}, from {evidence.words}")
                 try:
                     check_rows(evidence, case.graph(target).num_nodes)
-                    outcome = attack.mount(evidence, case, adversary, target)
+                    outcome = attack.mount(case.beside_own(evidence, adversary, target), case, adversary, target)
+                    judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
                     yield Finding(
                         adversary,
                         target,
                         attack.secret,
                         name,
                         evidence.words,
-                        permitted=True,
-                        **measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE),
+                        permitted=evidence.permitted,
+                        **measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged),
                     )
                 except DataError as error:
                     yield Skipped(adversary, f"{name} on {target}", str(error), name)
     if adversary != CLIENT and len(members_of(adversary)) == 1:
-        for names, what in unused(load_view(case.run, adversary), found):
+        view = load_view(case.run, adversary)
+        for names, what in (*unused(view, found), *source_of(case.settings).unattacked(view)):
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
         progress(f"{adversary}: what the run claims")
         yield from checked(case, adversary, attacks)
@@ -201,7 +182,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
 
 
 def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:
-    (target,) = evidence.about
+    target = coalition_of(evidence.about)
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:

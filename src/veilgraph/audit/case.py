@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
 from veilgraph.audit.attacks.label_gradients import matched
 from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.attacks.reconstruction import alike_pairs
+from veilgraph.audit.columns import Parts, narrowed, side_by_side
 from veilgraph.audit.finding import members_of
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import source_of
@@ -30,12 +30,12 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from veilgraph.audit.evidence import Evidence
     from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 Nodes = NDArray[np.int64]
 Shadow = tuple[NDArray[np.bool_], Floats]
 
-_WIDTH: Final = 128
 _MOST_LINKS: Final = 1000
 _MOST_CLASSMATES: Final = 2000
 _MOST_CLASS_PAIRS: Final = 1000
@@ -143,13 +143,34 @@ class Case:
 
     def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
         """What the adversary has of the target's nodes without any message; None where that is nothing."""
+        parts = self.own_parts(adversary, target)
+        return side_by_side(parts) if parts else None
+
+    def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
+        """The same apart: its features, and what a network of its own data alone predicts, where it has labels."""
         holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
         if not holders:
-            return None
-        return self.once(
+            return ()
+        features = self.once(
             ("own", adversary),
             lambda: np.concatenate([narrowed(self.graph(each).features, self.seed) for each in holders], axis=1),
         )
+        labelled = self.settings.data.label_party
+        if labelled not in holders or not source_of(self.settings).trains_alone:
+            return (cast(Floats, features),)
+        alone = self.once(
+            ("alone", adversary),
+            lambda: self._posteriors(labelled, self.graph(labelled).train_mask, names=holders),
+        )
+        return cast(Floats, features), cast(Floats, alone)
+
+    def beside_own(self, evidence: Evidence, adversary: PartyId, target: PartyId) -> Evidence:
+        """Evidence of sort ``beside`` with what the adversary has without it; others as they are."""
+        own = self.own_parts(adversary, target)
+        if evidence.sort != "beside" or evidence.rows is None or not own:
+            return evidence
+        parts = (*own, evidence.rows)
+        return replace(evidence, rows=side_by_side(parts), parts=parts)
 
     def own_edges(self, adversary: PartyId) -> Nodes:
         """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
@@ -260,10 +281,17 @@ class Case:
         free[training] = free[test] = False
         return free
 
-    def _posteriors(self, holder: PartyId, train_mask: Tensor | None, seed: int | None = None) -> Floats:
-        """Of a network like the run's, trained as long as that was, on all holders' plaintext."""
+    def _posteriors(
+        self,
+        holder: PartyId,
+        train_mask: Tensor | None,
+        seed: int | None = None,
+        names: Sequence[PartyId] | None = None,
+    ) -> Floats:
+        """Of a network like the run's, trained as long as that was, on some holders' plaintext; None: all that fit."""
         settings, summary = self.settings, self.run.summary or {}
-        graphs = [self.graph(name) for name in (settings.data.names if self.is_aligned else (holder,))]
+        everybody = settings.data.names if self.is_aligned else (holder,)
+        graphs = [self.graph(name) for name in names or everybody]
         everything = pool(graphs, holder)
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
@@ -273,17 +301,6 @@ class Case:
 
 
 _FEWEST: Final = 10
-
-
-def narrowed(features: object, seed: int) -> Floats:
-    """A feature matrix [N, F] as at most ``_WIDTH`` dense columns that keep most of it (truncated SVD)."""
-    matrix = features
-    if isinstance(matrix, Tensor):
-        matrix = to_scipy(matrix) if matrix.layout == torch.sparse_csr else matrix.double().numpy()
-    if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
-        return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
-    dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
-    return np.asarray(dense, dtype=np.float64)
 
 
 def _where(mask: Tensor) -> Nodes:

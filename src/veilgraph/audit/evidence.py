@@ -12,6 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from torch import Tensor
 
+from veilgraph.audit.attacks.ciphertexts import Ciphertext
 from veilgraph.audit.passes import Passes, matched, mean, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import source_of
@@ -22,7 +23,21 @@ from veilgraph.link.view import Seen
 from veilgraph.protocol.revealed import rows_of
 from veilgraph.protocol.rows import Exposed
 
-Sort = Literal["embedding", "initial", "gradients", "posteriors", "propagation", "hidden", "releases", "inference"]
+Sort = Literal[
+    "embedding",
+    "initial",
+    "gradients",
+    "posteriors",
+    "beside",
+    "masked",
+    "propagation",
+    "hidden",
+    "noise",
+    "releases",
+    "inference",
+]
+SILENT: Final = frozenset({"hidden", "noise"})
+"""Sorts of messages that are held against noise, and that no attack is mounted on."""
 
 _HIDDEN: Final = frozenset({"mask", "share"})
 
@@ -41,6 +56,8 @@ class Evidence:
         steps: the passes, or one made of all.
         updates: with ``initial``: the adversary's own share of what changed between the first of them.
         outputs: with ``propagation``: what the hop made of each step.
+        parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
+        noise: with ``noise``: reads the words that must be uniform and independent.
         messages: where it was taken from.
     """
 
@@ -52,6 +69,8 @@ class Evidence:
     steps: Sequence[Floats] = field(default_factory=Passes)
     updates: tuple[Floats, ...] = ()
     outputs: Sequence[Floats] = field(default_factory=Passes)
+    parts: tuple[Floats, ...] = ()
+    noise: Callable[[], Sequence[Ciphertext]] | None = None
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
 
@@ -62,7 +81,10 @@ def evidence_of(view: View) -> list[Evidence]:
         RunError: a message cannot be read.
     """
     trained = view.of_training
-    return [*_hidden(view), *_exposed(trained), *source_of(view.settings).evidence(view, trained)]
+    source = source_of(view.settings)
+    hidden = source.hidden(view)
+    silent = _hidden(view) if hidden is None else hidden
+    return [*silent, *_exposed(trained), *source.evidence(view, trained)]
 
 
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:

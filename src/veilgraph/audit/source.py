@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.registry import Registry
@@ -19,6 +19,7 @@ from veilgraph.protocol.job import JobSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from veilgraph.audit.attacks.orders import Order
     from veilgraph.audit.evidence import Evidence
     from veilgraph.audit.passes import Passes
     from veilgraph.audit.view import View
@@ -45,7 +46,19 @@ class OpenedSum:
 
 
 class Source:
-    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose."""
+    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose.
+
+    Attributes:
+        reads_passes: whether messages are read pass by pass, each with a row for every node.
+        trains_alone: whether who has the labels is compared with what it predicts from its own data as well.
+    """
+
+    reads_passes: ClassVar[bool] = True
+    trains_alone: ClassVar[bool] = False
+
+    def hidden(self, view: View) -> list[Evidence] | None:
+        """Messages that must say nothing to a party; None: those that rows say are under masks, kind by kind."""
+        return None
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
         """What a party is meant to have, that attacks can be mounted on, beside what rows expose one by one.
@@ -65,6 +78,20 @@ class Source:
             outside: the other holders, at least one.
         """
         yield from ()
+
+    def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
+        """Orders that a holder told, which must say nothing, and true ones, which these must not be like.
+
+        Args:
+            view: of who was told.
+            sender: who told.
+            truth: its data.
+        """
+        return []
+
+    def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
+        """(revelations, what) of what there is no attack on, beside what is in no evidence."""
+        return ()
 
     def sums(self, view: View) -> Iterator[OpenedSum]:
         """Sums in fixed point that a party opens, whose low bits could tell of the summands."""

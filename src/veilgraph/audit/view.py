@@ -5,17 +5,20 @@ An attack is given a view and not the run, so that it cannot use what its advers
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
-from veilgraph.core.errors import RunError
+from torch import Tensor
+
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.predictions import load_predictions
+from veilgraph.run.run_directory import PartyStore, RunDirectory
 
 _READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
 """Kinds and rounds of the messages with which parties agree on the rows of their tables."""
@@ -32,6 +35,7 @@ class View:
         graph: its own data; None at the server.
         own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
         works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
+        predicted: reads what it was told of every common node, where it scores; see ``predictions_of``.
     """
 
     party: PartyId
@@ -40,6 +44,7 @@ class View:
     own: tuple[Seen, ...]
     graph: PartyGraph | None
     works: tuple[str, ...]
+    predicted: Callable[[], Tensor] | None = None
 
     @cached_property
     def of_training(self) -> View:
@@ -95,4 +100,22 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
         raise RunError(f"{run.path}: the view of {party} has no message; record it again")
     graph = None if party == SERVER else load_party(run.party(party).graph_path)
     works = tuple(path.stem.partition("-")[2] for path in files)
-    return View(party, run.settings, messages, own, graph, works)
+    predicted = partial(predictions_of, run.party(party)) if party in run.settings.scoring else None
+    return View(party, run.settings, messages, own, graph, works, predicted)
+
+
+def predictions_of(store: PartyStore) -> Tensor:
+    """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
+
+    Raises:
+        RunError: there are none.
+        DataError: they are about other nodes.
+    """
+    found, ids = load_predictions(store), store.ids()
+    if found.ids is None or ids is None:
+        return found.probabilities
+    places, common = {name: row for row, name in enumerate(found.ids)}, ids[: load_party(store.graph_path).common]
+    missing = sum(name not in places for name in common)
+    if missing:
+        raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
+    return found.probabilities[[places[name] for name in common]]

@@ -32,8 +32,8 @@ _NAMES: Final = struct.Struct("<H")
 _MOST_NAMES: Final = 256
 _BUFFER_BYTES: Final = 1 << 20
 
-_Series = tuple[PartyId, PartyId, Kind, int]
-"""Sender, receiver, kind and round of messages that come once a pass."""
+_Series = tuple[PartyId, PartyId, Kind, int, tuple[int, ...]]
+"""Sender, receiver, kind, round and shape of messages that come once a pass."""
 
 
 class ViewFile:
@@ -41,8 +41,8 @@ class ViewFile:
 
     Args:
         path: must not exist; its folder must.
-        first: how many messages of each sender, receiver, kind and round are kept beside the newest of them, which is
-            written at the end; None keeps all.
+        first: how many messages of each sender, receiver, kind, round and shape are kept beside the newest of them,
+            which is written at the end; None keeps all.
 
     Raises:
         RunError: it cannot be written.
@@ -63,7 +63,8 @@ class ViewFile:
         Raises:
             RunError: it cannot be written.
         """
-        series = (message.sender, message.receiver, message.tag.kind, message.tag.round)
+        shape = tuple(message.tensor.shape)
+        series = (message.sender, message.receiver, message.tag.kind, message.tag.round, shape)
         if self._first is not None and self._kept[series] >= self._first:
             self._newest.pop(series, None)  # so that the newest are written in the order in which they came
             self._newest[series] = message

@@ -24,14 +24,14 @@ import torch
 from scipy.stats import chi2, ks_2samp
 from torch import Tensor
 
+from tests.mpc.sealed.faults import Forms, compared, left_out, repeated, rounds_alike, unshuffled
 from tests.mpc.sealed.parties import NAMES, of, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed import borrow, dealer, placement
-from veilgraph.mpc.sealed.drawing import Stream
+from veilgraph.mpc.sealed import placement
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Wire
 
@@ -288,60 +288,7 @@ def test_the_dealer_gets_nothing() -> None:
         assert [m for each in kept(much, 2) for m in each[SERVER] if m.receiver == SERVER] == []
 
 
-Forms = Sequence[tuple[tuple[int, ...], torch.dtype]]
-DRAW = Stream.draw
 PUT: Forms = [((N, D), torch.int64)]
-
-
-def drawing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Stream, Forms, list[Tensor]], list[Tensor]]) -> None:
-    """Dealer and holders draw wrongly, and alike."""
-    monkeypatch.setattr(Stream, "draw", lambda self, forms: change(self, forms, DRAW(self, forms)))
-
-
-def left_out(wanted: Callable[[Forms], bool]) -> Callable[[pytest.MonkeyPatch], None]:
-    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        drawing(monkeypatch, lambda _, forms, new: [torch.zeros_like(x) for x in new] if wanted(forms) else new)
-
-    return mutate
-
-
-def repeated(wanted: Callable[[Forms], bool]) -> Callable[[pytest.MonkeyPatch], None]:
-    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        first: dict[Stream, list[Tensor]] = {}
-
-        def change(self: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
-            return [x.clone() for x in first.setdefault(self, new)] if wanted(forms) else new
-
-        drawing(monkeypatch, change)
-
-    return mutate
-
-
-def compares_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is opened in a comparison is left as it is."""
-    own = [form for forms in borrow.forms(borrow.levels(64), 1, (N, D))[1:] for form in forms]
-    drawing(
-        monkeypatch,
-        lambda _, forms, new: [torch.zeros_like(x) if form in own else x for form, x in zip(forms, new, strict=True)],
-    )
-
-
-def unshuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    shuffled = placement.shuffled
-    monkeypatch.setattr(
-        placement, "shuffled", lambda numbers: torch.arange(N) if numbers.numel() == N else shuffled(numbers)
-    )
-
-
-def rounds_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every session with the key of the first, on the same data: a session on other data would be as bad."""
-    init = dealer.DealerMachine.__init__
-
-    def with_one_key(self: Any, *args: Any) -> None:
-        init(self, *args)
-        self.rounding = bytes(32)
-
-    monkeypatch.setattr(dealer.DealerMachine, "__init__", with_one_key)
 
 
 def is_put(forms: Forms) -> bool:
@@ -364,6 +311,7 @@ def is_orders(forms: Forms) -> bool:
     return list(forms) == placement.orders(N + PADDED)
 
 
+compares_unmasked = compared((N, D))
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "what is put in has no mask": (left_out(is_put), "B"),
     "two values that are put in have one mask": (repeated(is_put), "B"),
@@ -373,7 +321,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "edges have no random order": (left_out(is_orders), "B"),
     "weights have no mask": (left_out(is_weights), "B"),
     "rows of weighted hops have no masks": (left_out(is_weighted_rows), "A"),
-    "rows are picked in their order": (unshuffled, "B"),
+    "rows are picked in their order": (unshuffled(N), "B"),
     "sessions on other data round alike": (rounds_alike, "A"),
     "comparisons are opened without masks": (compares_unmasked, "B"),
 }

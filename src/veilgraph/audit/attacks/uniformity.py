@@ -20,7 +20,9 @@ Words = NDArray[np.int64]
 
 BYTES: Final = 256
 _PER_MESSAGE: Final = 1 << 14
-_FEWEST: Final = 20 * BYTES
+_OF_EACH: Final = 20
+_FEWEST: Final = _OF_EACH * BYTES
+_CELLS: Final = (BYTES, 16, 2)
 _SHIFTS: Final = (56, 28, 0)
 _TARGETS: Final = 4000
 
@@ -53,8 +55,8 @@ def uniformity_p_value(messages: Iterable[Words]) -> float:
 def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth]:
     """How well messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
 
-    The distribution of the highest byte is learned from every other word; the rest of the words are the positives and
-    fresh uniform words the negatives.
+    The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
+    the rest of the words are the positives and fresh uniform words the negatives.
 
     Args:
         messages: int64 of any shape.
@@ -67,15 +69,16 @@ def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth
         DataError: there are too few words.
     """
     words = np.concatenate([_some(message) for message in messages]) if (messages := list(messages)) else np.empty(0)
-    if len(words) < _FEWEST:
-        raise DataError(f"messages: have {len(words)} words; at least {_FEWEST} can be told from noise")
+    cells = next((cells for cells in _CELLS if len(words) >= _OF_EACH * cells), None)
+    if cells is None:
+        raise DataError(f"messages: have {len(words)} words; at least {_OF_EACH * _CELLS[-1]} can be told from noise")
     random = np.random.default_rng(seed)
-    bytes_ = random.permutation(_bytes(words.astype(np.int64), _SHIFTS[0]))
+    bytes_ = random.permutation(_bytes(words.astype(np.int64), _SHIFTS[0])) // (BYTES // cells)
     half = min(len(bytes_) // 2, _TARGETS)
     known, asked = bytes_[half:], bytes_[:half]
-    likelihood = (np.bincount(known, minlength=BYTES) + 1) / (len(known) + BYTES)
-    scores = np.concatenate([likelihood[asked], likelihood[random.integers(BYTES, size=half)]])
-    return np.log(scores * BYTES), np.arange(2 * half) < half
+    likelihood = (np.bincount(known, minlength=cells) + 1) / (len(known) + cells)
+    scores = np.concatenate([likelihood[asked], likelihood[random.integers(cells, size=half)]])
+    return np.log(scores * cells), np.arange(2 * half) < half
 
 
 def _words_and_differences(messages: Iterable[Words]) -> Iterator[tuple[str, Words]]:

@@ -16,10 +16,11 @@ from veilgraph.audit.attacks.dependence import order_p_value, split_p_value
 from veilgraph.audit.attacks.low_bits import low_bits_p_value
 from veilgraph.audit.attacks.noise_level import Noisy, noise_level
 from veilgraph.audit.case import Case
-from veilgraph.audit.finding import Finding, Secret, Skipped
+from veilgraph.audit.finding import Finding, Skipped
+from veilgraph.audit.mounts.claims import claim_finding
+from veilgraph.audit.mounts.told import told_dealer, told_orders
 from veilgraph.audit.passes import numbers, together
 from veilgraph.audit.source import source_of
-from veilgraph.audit.statistics import Interval, Verdict
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -74,7 +75,7 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
         if found.excess:
             note += f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
         words = f"{len(releases)} releases of {' and '.join(who)}"
-        yield _finding("noise-level", SERVER, who[0], "noise", words, found.p_value, note)
+        yield claim_finding("noise-level", SERVER, who[0], "noise", words, found.p_value, note)
 
 
 def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
@@ -141,7 +142,7 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
 
 def _compared(adversary: PartyId, holder: PartyId, releases: int, unpaid: int) -> Finding:
     words, note = f"{releases} releases of {holder}'s data, and its ledger", f"{max(0, unpaid)} were not paid for."
-    return _finding("paid", adversary, holder, "noise", words, float(unpaid <= 0), note)
+    return claim_finding("paid", adversary, holder, "noise", words, float(unpaid <= 0), note)
 
 
 def _reach(case: Case, view: View) -> Iterator[Finding | Skipped]:
@@ -165,7 +166,7 @@ def _reach(case: Case, view: View) -> Iterator[Finding | Skipped]:
         reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
         words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
         note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
-        yield _finding("reach", SERVER, name, "noise", words, float(reached <= 1 + bound), note)
+        yield claim_finding("reach", SERVER, name, "noise", words, float(reached <= 1 + bound), note)
 
 
 def _released(case: Case, view: View, name: PartyId) -> dict[Channel, list[tuple[object, int]]]:
@@ -216,7 +217,7 @@ def _low_bits(case: Case, view: View) -> Iterator[Finding | Skipped]:
             yield Skipped(view.party, f"low-bits of {words}", str(error), "low-bits")
             continue
         note = f"{share:.1%} of the sums end in four zero bits; of uniform ones 6.3 % do."
-        yield _finding("low-bits", view.party, others[0], "nothing", f"low bits of {words}", p_value, note)
+        yield claim_finding("low-bits", view.party, others[0], "nothing", f"low bits of {words}", p_value, note)
 
 
 def _split(case: Case, view: View) -> Iterator[Finding | Skipped]:
@@ -234,7 +235,7 @@ def _split(case: Case, view: View) -> Iterator[Finding | Skipped]:
                 continue
             note = f"{even:.2%} of splits that were drawn without the labels are as even over the classes as this."
             words = f"which of {other}'s nodes are trained on, or validated with"
-            yield _finding("split", view.party, other, "labels", words, p_value, note)
+            yield claim_finding("split", view.party, other, "labels", words, p_value, note)
 
 
 def _row_order(case: Case, view: View) -> Iterator[Finding | Skipped]:
@@ -255,19 +256,7 @@ def _row_order(case: Case, view: View) -> Iterator[Finding | Skipped]:
             yield Skipped(SERVER, f"row-order of {name}", str(error), "row-order")
             continue
         note = f"Of the places, {strength:.3g} is told by degrees or classes: 0 is nothing, 1 everything."
-        yield _finding("row-order", SERVER, name, "features", f"the order of {name}'s rows", p_value, note)
-
-
-def _finding(
-    check: Check, adversary: PartyId, target: PartyId, secret: Secret, evidence: str, p_value: float, note: str
-) -> Finding:
-    """The level is that of the audit's tests together, and set once all of them are there."""
-    judged = Verdict(found=False, auc=0.5, against=0.5, p_value=p_value, level=0.0)
-    value = Interval(p_value, p_value, p_value, 0.95)
-    return Finding(
-        adversary, target, secret, check, evidence,
-        permitted=False, measure="p-value", value=value, verdict=judged, note=note,
-    )  # fmt: skip
+        yield claim_finding("row-order", SERVER, name, "features", f"the order of {name}'s rows", p_value, note)
 
 
 _CHECKS: Final[Mapping[Check, Callable[[Case, View], Iterator[Finding | Skipped]]]] = {
@@ -277,4 +266,6 @@ _CHECKS: Final[Mapping[Check, Callable[[Case, View], Iterator[Finding | Skipped]
     "low-bits": _low_bits,
     "split": _split,
     "row-order": _row_order,
+    "orders": told_orders,
+    "one-byte": told_dealer,
 }

@@ -11,6 +11,7 @@ from veilgraph.audit.attacks.combination import alike, combination_scores, stand
 from veilgraph.audit.attacks.pairs import KnownPairs
 from veilgraph.audit.attacks.propagation import neighbour_weights
 from veilgraph.audit.case import Case
+from veilgraph.audit.columns import side_by_side
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.mounts.edges import compared
@@ -31,7 +32,7 @@ def combined(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId
         return _of_hops(asked, of)
     return compared(
         "combination",
-        lambda rows: _of_rows(rows, asked, case.seed),
+        lambda parts: _of_rows(side_by_side(parts), asked, case.seed),
         asked,
         of,
         note="A row as a combination of others. Without and pooled: the same of features.",

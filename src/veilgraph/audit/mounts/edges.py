@@ -15,6 +15,7 @@ from veilgraph.audit.attacks.links import Knowledge, link_scores
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs
 from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
 from veilgraph.audit.case import Case
+from veilgraph.audit.columns import Parts
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats
@@ -25,6 +26,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 
 _KNOWN: Final = 0.5
 _NARROW: Final = 3
+_TWO: Final = 2
 _QUERIES: Final = 100
 _MOST_ASKED: Final = 1_000_000
 """Nodes times queries: an inference is one of all nodes."""
@@ -36,7 +38,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     asked = case.links(target, adversary)
     return compared(
         "similarity",
-        lambda rows: _alike(rows, asked.pairs),
+        lambda parts: np.sum([_alike(rows, asked.pairs) for rows in parts], axis=0),
         asked,
         (evidence, case, adversary, target),
         note="Pooled: similarity of all holders' features.",
@@ -48,7 +50,7 @@ def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
     return compared(
         "supervised",
-        lambda rows: _trained(rows, known, asked, case.seed),
+        lambda parts: _trained(parts, known, asked, case.seed),
         asked,
         (evidence, case, adversary, target),
         threshold=0.0,
@@ -105,7 +107,7 @@ def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 def compared(
     name: str,
-    score: Callable[[Floats], Floats],
+    score: Callable[[Parts], Floats],
     asked: KnownPairs,
     of: tuple[Evidence, Case, PartyId, PartyId],
     *,
@@ -114,13 +116,13 @@ def compared(
 ) -> Outcome:
     """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
     evidence, case, adversary, target = of
-    own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
+    own, pooled = case.own_parts(adversary, target), case.pooled_rows(target)
     holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
     return Outcome(
-        score(rows_of(evidence)),
+        score(evidence.parts or (rows_of(evidence),)),
         asked.truth,
-        without=None if own is None else case.once((name, "own", adversary, target), lambda: score(own)),
-        pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score(pooled)),
+        without=case.once((name, "own", adversary, target), lambda: score(own)) if own else None,
+        pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score((pooled,))),
         threshold=threshold,
         note=note,
     )
@@ -143,12 +145,18 @@ def _alike(rows: Floats, pairs: Pairs) -> Floats:
     return link_scores(0, Knowledge(NodeRows(rows)), pairs, seed=0, distance=distance)
 
 
-def _trained(rows: Floats, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
+def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
+    """With features and own predictions apart from the rest: attack 6."""
+    if len(parts) > 1:
+        features, reference, rest = parts[0], parts[1] if len(parts) > _TWO else None, parts[-1]
+        nodes = NodeRows(rest, attributes=features, reference=reference)
+        return link_scores(6, Knowledge(nodes, partial=known), asked.pairs, seed=seed)
+    (rows,) = parts
     scale = float(np.abs(rows).mean()) or 1.0
     return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)
 
 
-SIMILARITY: Final = Attack("edges", ("embedding", "initial", "posteriors"), similarity, blind=True)
-SUPERVISED: Final = Attack("edges", ("embedding", "posteriors"), supervised)
+SIMILARITY: Final = Attack("edges", ("embedding", "initial", "posteriors", "beside", "masked"), similarity, blind=True)
+SUPERVISED: Final = Attack("edges", ("embedding", "posteriors", "beside"), supervised)
 PROPAGATED: Final = Attack("edges", ("propagation",), propagated, blind=True)
 INFLUENCED: Final = Attack("edges", ("inference",), influenced)

@@ -193,7 +193,7 @@ def ranks(scores: Floats) -> Floats:
     return np.asarray(rankdata(scores) / len(scores))
 
 
-ATTRIBUTE: Final = Attack("features", ("embedding", "initial", "posteriors"), attribute)
+ATTRIBUTE: Final = Attack("features", ("embedding", "initial", "posteriors", "beside", "masked"), attribute)
 FROM_RELEASE: Final = Attack("features", ("releases",), from_release)
 RECONSTRUCTION: Final = Attack("features", ("initial",), reconstruction)
 SIMILARITY: Final = Attack("features", ("initial",), similarity, blind=True, of_all_pairs=True)

@@ -119,5 +119,5 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
 
 
 FROM_GRADIENTS: Final = Attack("labels", ("gradients",), from_gradients, of_labels=True)
-COMPLETED: Final = Attack("labels", ("gradients", "embedding"), completed, of_labels=True)
+COMPLETED: Final = Attack("labels", ("gradients", "embedding", "masked"), completed, of_labels=True)
 BLIND: Final = Attack("labels", ("gradients",), blind, of_labels=True, blind=True)

@@ -1,0 +1,138 @@
+"""Messages that must say nothing, and orders: tests that are exact, and find what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from veilgraph.audit.attacks.ciphertexts import Ciphertext, chosen_words, ciphertexts_p_value
+from veilgraph.audit.attacks.orders import Order, orders_p_value
+from veilgraph.core.errors import DataError
+
+Random = np.random.Generator
+SIZE, WIDTH = 120, 4
+
+
+def uniform(random: Random, dtype: str = "u8", size: int = SIZE) -> NDArray[np.unsignedinteger]:
+    return random.integers(2 ** (8 * np.dtype(dtype).itemsize), size=size, dtype=dtype)
+
+
+def of(*words: NDArray[np.unsignedinteger], width: int = WIDTH, bitwise: bool = False) -> list[Ciphertext]:
+    return [Ciphertext(each, width, bitwise) for each in words]
+
+
+@pytest.mark.parametrize("dtype", ["u4", "u8"])
+def test_noise_is_hardly_ever_taken_for_anything_else(dtype: str) -> None:
+    random = np.random.default_rng(0)
+    found = [ciphertexts_p_value(of(*(uniform(random, dtype) for _ in range(4)))) for _ in range(200)]
+    orders = [
+        orders_p_value([Order(random.permutation(40), 40), Order(random.permutation(40)[:15], 40)]) for _ in range(200)
+    ]
+    for level in (0.05, 0.2):
+        assert np.mean(np.array(found) <= level) <= level
+        assert np.mean(np.array(orders) <= level) <= level
+
+
+def small(random: Random) -> NDArray[np.uint64]:
+    return random.integers(-1000, 1000, size=SIZE).view(np.uint64)
+
+
+def masked_alike(random: Random) -> list[Ciphertext]:
+    mask = uniform(random)
+    return of(mask + small(random), mask + small(random))
+
+
+def masked_alike_by_xor(random: Random) -> list[Ciphertext]:
+    mask, *values = (uniform(random, size=512) for _ in range(5))
+    return of(mask ^ values[0] & values[1], mask ^ values[2] & values[3], bitwise=True)
+
+
+def low_bits_alike(random: Random) -> list[Ciphertext]:
+    low = uniform(random) & np.uint64(255)
+    return of(*(uniform(random) << np.uint64(8) | low for _ in range(2)))
+
+
+LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
+    "small numbers of both signs": lambda random: of(uniform(random), small(random)),
+    "low bits left out": lambda random: of(uniform(random) << np.uint64(16)),
+    "one word for all": lambda random: of(np.repeat(uniform(random)[:1], SIZE) + small(random)),
+    "rows of one mask": lambda random: of(np.tile(uniform(random)[:60], 2) + small(random), width=60),
+    "one mask for two": masked_alike,
+    "one mask for two, by XOR": masked_alike_by_xor,
+    "the same low bits": low_bits_alike,
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_words_that_say_something_are_told_from_noise(name: str) -> None:
+    assert ciphertexts_p_value(LEAKS[name](np.random.default_rng(1))) < 1e-8
+
+
+def test_what_sessions_of_one_training_open_again_is_not_held_against_it() -> None:
+    words = uniform(np.random.default_rng(2))
+    again = [Ciphertext(words, lot=0, session=session) for session in (0, 1)]
+    assert ciphertexts_p_value(again) > 0.01
+    assert ciphertexts_p_value([again[0], Ciphertext(words, lot=1, session=1)]) < 1e-8
+    assert ciphertexts_p_value([again[0], again[0]]) < 1e-8
+
+
+def test_what_is_no_noise_at_all_cannot_be_told() -> None:
+    with pytest.raises(DataError):
+        chosen_words(np.ones(8))
+    with pytest.raises(DataError):
+        ciphertexts_p_value([Ciphertext(np.ones(15, np.uint64))])
+    with pytest.raises(DataError):
+        orders_p_value([Order(np.arange(7), 9)])
+
+
+def steps(random: Random) -> NDArray[np.int64]:
+    """As the owner of edges has them: two runs that rise, one within the other."""
+    heads, found = np.sort(random.choice(SIZE, SIZE // 3, replace=False)), np.empty(SIZE, dtype=np.int64)
+    found[heads] = np.arange(len(heads))
+    found[np.setdiff1d(np.arange(SIZE), heads)] = np.arange(len(heads), SIZE)
+    return found
+
+
+def used_twice(random: Random, before: bool) -> list[Order]:
+    order, one, two = random.permutation(SIZE), steps(random), steps(random)
+    return [Order(order[each] if before else each[order], SIZE) for each in (one, two)]
+
+
+def a_true_one(random: Random) -> list[Order]:
+    places = random.permutation(SIZE)
+    return [Order(places, SIZE), Order(places, SIZE, told=False)]
+
+
+def true_rows(random: Random) -> list[Order]:
+    rows = random.permutation(SIZE)[:30]
+    return [Order(rows, SIZE), Order(np.sort(rows), SIZE, told=False, in_order=False)]
+
+
+def rows_again(random: Random) -> list[Order]:
+    rows = random.permutation(SIZE)[:30]
+    return [Order(rows, SIZE), Order(random.permutation(rows), SIZE)]
+
+
+def other_rows(random: Random) -> list[Order]:
+    places = random.permutation(SIZE)
+    return [Order(places[:60], SIZE), Order(places[60:], SIZE)]
+
+
+ORDERS: dict[str, Callable[[Random], list[Order]]] = {
+    "steps as they are": lambda random: [Order(steps(random), SIZE)],
+    "one order used before two steps": lambda random: used_twice(random, before=True),
+    "one order used after two steps": lambda random: used_twice(random, before=False),
+    "a true order": a_true_one,
+    "rows as they are": true_rows,
+    "the same rows again, in another order": rows_again,
+    "never the same rows": other_rows,
+    "a place twice": lambda random: [Order(np.repeat(random.permutation(SIZE), 2)[:SIZE], SIZE)],
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders_that_say_something_are_told_from_random_ones(name: str) -> None:
+    assert orders_p_value(ORDERS[name](np.random.default_rng(3))) < 1e-3

@@ -1,0 +1,211 @@
+"""Leaks planted in sealed jobs: the audit finds each of them, and has nothing to say of the same run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import nightly
+from tests.audit.runs import VERDICTS
+from tests.mpc.sealed.faults import Forms, Patch, compared, left_out, repeated, rounds_alike, unshuffled
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job
+from tests.roles.federation import Settings
+from veilgraph.audit.audit import AuditPlan, audit
+from veilgraph.audit.finding import AuditResult
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast
+from veilgraph.mpc.sealed import holder
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.paradigms.sealed import roles
+from veilgraph.run.jobs import predict, resume, train
+
+N, TRAINING, HIDDEN = 60, 20, 6
+MLP: Settings = {"model": {"network": "mlp", "hidden": HIDDEN, "hops": 1}, "train": {"epochs": 3}}
+GCN: Settings = {"model": {"network": "gcn", "hops": 1, "directed": True}, "train": {"epochs": 2}}
+WEIGHTED: Settings = {
+    "model": {"network": "linear", "hops": 1, "edge_weights": True},
+    "train": {"epochs": 1, "batch_size": 8},
+}
+JOBS: Mapping[str, tuple[int, Settings, Mapping[str, bool]]] = {
+    "mlp": (2, MLP, {}),
+    "gcn": (2, GCN, {"directed": True}),
+    "weighted": (2, WEIGHTED, {"weighted": True}),
+    "three": (3, {**MLP, "train": {"epochs": 1, "select_by": "accuracy"}}, {}),
+}
+
+
+def is_put(forms: Forms) -> bool:
+    return [(shape[0], len(shape), dtype) for shape, dtype in forms] == [(N, 2, torch.int64)]
+
+
+def is_rows(forms: Forms) -> bool:
+    return [dtype for _, dtype in forms] == [torch.int32] * 3 and forms[0][0][0] > N
+
+
+def is_orders(forms: Forms) -> bool:
+    return [(len(shape), shape[0] > N) for shape, _ in forms] == [(1, True)] * 3
+
+
+def is_rows_order(forms: Forms) -> bool:
+    return list(forms) == [((N,), torch.int64)]
+
+
+def is_weights(forms: Forms) -> bool:
+    return [shape[1:] for shape, _ in forms] == [(1,)] and forms[0][0][0] > N
+
+
+def is_step(forms: Forms) -> bool:
+    return bool(forms) and forms[-1][0] == (TRAINING, HIDDEN)
+
+
+def is_gate(forms: Forms) -> bool:
+    return list(forms) == [((TRAINING, HIDDEN), torch.int64)]
+
+
+def is_output(forms: Forms) -> bool:
+    return bool(forms) and forms[-1][0] == (N, 1)
+
+
+def told_otherwise(patch: Patch) -> None:
+    """What should be the same for all is one more for the next of them."""
+
+    def otherwise(link: Any, others: list[PartyId], tag: Any, tensor: Tensor) -> None:
+        for place, other in enumerate(others):
+            broadcast(link, [other], tag, tensor + place * (tag.kind is Kind.MASKED_WIRE))
+
+    patch.setattr(holder, "broadcast", otherwise)
+
+
+def dealer_told(patch: Patch) -> None:
+    """With a checkpoint a holder says how many edges it has."""
+
+    def told(self: roles.SealedHolder, epoch: int | None) -> None:
+        if epoch is not None and self.follows_checkpoint(epoch):
+            edges = torch.full((1,), self.graph.num_edges % 251, dtype=torch.uint8)
+            self.session.link.send(SERVER, Tag(Kind.READY, epoch, 1), edges)
+
+    patch.setattr(roles.SealedHolder, "catch_up", told)
+
+
+def seeds_again(patch: Patch) -> None:
+    """Every session of the dealer has the seeds of the first."""
+    init = DealerMachine.__init__
+
+    def same(self: DealerMachine, link: Link, holders: Sequence[PartyId], secrets: object) -> None:
+        numbers = iter(range(99))
+        init(self, link, holders, lambda size: bytes([next(numbers)]) * size)
+
+    patch.setattr(DealerMachine, "__init__", same)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One of them.
+
+    Attributes:
+        job: that it is planted in.
+        plant: does it.
+        adversary: who finds it.
+        found_by: the attack that the audit fails by.
+        evidence: a part of its words.
+        predicts: whether the run predicts once more.
+    """
+
+    job: str
+    plant: Callable[[Patch], None]
+    adversary: str
+    evidence: str
+    found_by: str = "uniformity"
+    predicts: bool = False
+
+
+LEAKS: Mapping[str, Leak] = {
+    "what is put in has no mask": Leak("mlp", left_out(is_put), "B", "secrets"),
+    "and attacks find what it is": Leak("mlp", left_out(is_put), "B", "what A puts in", "attribute"),
+    "steps open under the same masks": Leak("mlp", repeated(is_step), "A", "secrets"),
+    "comparisons open without masks": Leak("mlp", compared((TRAINING, HIDDEN)), "B", "bits"),
+    "the output's mask is known": Leak("mlp", left_out(is_output), "A", "shares of the mask"),
+    "rows of a hop have no masks": Leak("mlp", left_out(is_rows), "A", "shares of masks under"),
+    "hops have the same masks": Leak("gcn", repeated(is_rows), "A", "shares of masks under"),
+    "edge weights have no mask": Leak("weighted", left_out(is_weights), "B", "edge weights"),
+    "edges have no random order": Leak("mlp", left_out(is_orders), "A", "orders", "orders"),
+    "two graphs have the same random orders": Leak("gcn", repeated(is_orders), "A", "orders", "orders"),
+    "training rows are picked in the clear": Leak("gcn", unshuffled(N), "B", "orders", "orders"),
+    "steps pick by the same random order": Leak("gcn", repeated(is_rows_order), "B", "orders", "orders"),
+    "what is dealt is not hidden": Leak("mlp", left_out(is_gate), "B", "what the dealer corrects"),
+    "the dealer is told": Leak("mlp", dealer_told, SERVER, "messages from", "one-byte"),
+    "two sessions round by the same key": Leak("mlp", rounds_alike, "A", "what all holders open", predicts=True),
+    "two sessions have the same seeds": Leak("mlp", seeds_again, "B", "secrets", predicts=True),
+    "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
+    "of three one has no mask": Leak("three", left_out(is_put), "A+B", "secrets"),
+}
+SLOW = (
+    "steps open under the same masks",
+    "comparisons open without masks",
+    "the output's mask is known",
+    "edge weights have no mask",
+    "steps pick by the same random order",
+    "two are not told the same",
+    "hops have the same masks",
+    "edges have no random order",
+    "what is dealt is not hidden",
+    "two sessions have the same seeds",
+    "of three one has no mask",
+)
+
+
+def made(leak: Leak, folder: Path) -> Path:
+    holders, changes, kind = JOBS[leak.job]
+    graphs = small_graphs(holders, nodes=N, training=TRAINING, **kind)
+    train(saved(folder / "data", small_job(holders, changes), graphs), folder / "run", record_views=True)
+    if leak.predicts:
+        predict(folder / "run")
+    return folder / "run"
+
+
+def audited(run: Path, *adversaries: str, attacks: Sequence[str] = VERDICTS) -> AuditResult:
+    return audit(run, AuditPlan(adversaries=adversaries, attacks=tuple(attacks)))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) if name in SLOW else name for name in LEAKS])
+def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    leak = LEAKS[name]
+    leak.plant(monkeypatch)
+    failed = audited(made(leak, tmp_path), leak.adversary, attacks=[leak.found_by]).failed
+    assert (leak.found_by, True) in {(each.attack, leak.evidence in each.evidence) for each in failed}, failed
+
+
+@pytest.mark.parametrize("job", [pytest.param(job, marks=nightly) if job != "mlp" else job for job in JOBS])
+def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_path: Path) -> None:
+    run = made(Leak(job, print, "", "", predicts=job == "mlp"), tmp_path)
+    result = audited(run, SERVER, *"ABC"[: JOBS[job][0]], *(["A+B", "B+C"] if job == "three" else []))
+    assert (result.failed, result.untested) == ((), ())
+    for leak in LEAKS.values():
+        if leak.job == job and leak.found_by in VERDICTS:
+            tested = {(each.adversary, each.attack, leak.evidence in each.evidence) for each in result.findings}
+            assert (leak.adversary, leak.found_by, True) in tested
+
+
+@nightly
+def test_a_training_that_is_gone_on_with_opens_the_same_once_more_and_that_is_no_leak(tmp_path: Path) -> None:
+    holders, changes, _ = JOBS["mlp"]
+    job = saved(tmp_path / "data", small_job(holders, changes), small_graphs(nodes=N, training=TRAINING))
+    with cut_at(3), pytest.raises(CutError):
+        train(job, tmp_path / "run", record_views=True)
+    resume(tmp_path / "run")
+    assert audited(tmp_path / "run", "A", "B").failed == ()
+
+
+def test_the_dealer_and_a_holder_together_are_not_said_to_find_nothing(tmp_path: Path) -> None:
+    run = made(Leak("weighted", print, "", ""), tmp_path)
+    result = audited(run, "server+B", attacks=["uniformity"])
+    assert ("know every mask" in result.skipped[0].why, result.skipped[0].limited, result.findings) == (True, False, ())
+    limited = audit(run, AuditPlan(("server+B",), limits={"link-similarity": 0.9}))
+    assert [each.attack for each in limited.untested] == ["any attack", "link-similarity"]

@@ -1,0 +1,85 @@
+"""Faults planted in what dealer and holders draw, alike at both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from veilgraph.mpc.sealed import borrow, placement
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.drawing import Form, Stream
+
+Patch = pytest.MonkeyPatch
+Forms = Sequence[Form]
+Wanted = Callable[[Forms], bool]
+DRAW = Stream.draw
+
+
+def drawing(patch: Patch, change: Callable[[Stream, Forms, list[Tensor]], list[Tensor]]) -> None:
+    """Dealer and holders draw wrongly, and alike."""
+    patch.setattr(Stream, "draw", lambda self, forms: change(self, forms, DRAW(self, forms)))
+
+
+def left_out(wanted: Wanted) -> Callable[[Patch], None]:
+    """Draws of some forms are zero."""
+
+    def mutate(patch: Patch) -> None:
+        drawing(patch, lambda _, forms, new: [torch.zeros_like(x) for x in new] if wanted(forms) else new)
+
+    return mutate
+
+
+def repeated(wanted: Wanted) -> Callable[[Patch], None]:
+    """Draws of some forms are what the stream's first of these were."""
+
+    def mutate(patch: Patch) -> None:
+        first: dict[tuple[Stream, str], list[Tensor]] = {}
+
+        def change(self: Stream, forms: Forms, new: list[Tensor]) -> list[Tensor]:
+            return [x.clone() for x in first.setdefault((self, str(forms)), new)] if wanted(forms) else new
+
+        drawing(patch, change)
+
+    return mutate
+
+
+def compared(shape: tuple[int, ...]) -> Callable[[Patch], None]:
+    """What is opened in comparisons of so many numbers is left as it is."""
+    words = -(-torch.Size(shape).numel() // 64)
+    own = [form for forms in borrow.forms(borrow.levels(64), words, shape)[1:] for form in forms]
+
+    def mutate(patch: Patch) -> None:
+        drawing(
+            patch,
+            lambda _, forms, new: [
+                torch.zeros_like(x) if form in own else x for form, x in zip(forms, new, strict=True)
+            ],
+        )
+
+    return mutate
+
+
+def unshuffled(nodes: int) -> Callable[[Patch], None]:
+    """Random orders of so many rows are none."""
+
+    def mutate(patch: Patch) -> None:
+        shuffled = placement.shuffled
+        patch.setattr(
+            placement, "shuffled", lambda numbers: torch.arange(nodes) if len(numbers) == nodes else shuffled(numbers)
+        )
+
+    return mutate
+
+
+def rounds_alike(patch: Patch) -> None:
+    """Every session rounds by the same key."""
+    init = DealerMachine.__init__
+
+    def with_one_key(self: DealerMachine, *arguments: object) -> None:
+        init(self, *arguments)  # type: ignore[arg-type]
+        self.rounding = bytes(32)
+
+    patch.setattr(DealerMachine, "__init__", with_one_key)
