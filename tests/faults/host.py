@@ -1,8 +1,8 @@
 """A launcher whose nursery starts at once: forked from a process that has imported everything already.
 
-All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``predict``, ``run_processes``, the nursery's
-and the worker's own main, sockets, files and signals. The test tells it what to do over a pipe and learns the parties'
-process ids.
+All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``predict``, ``run_processes``, the mains of
+nursery and worker, sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process
+ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 import pytest
+import sklearn.metrics  # noqa: F401  (what label holders score with)
 
+import veilgraph.run.worker  # noqa: F401  (here once, for all nurseries)
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings

@@ -29,7 +29,7 @@ from veilgraph.core.randomness import private_seed, system_secrets  # noqa: E402
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "random": random.random,
-    "numpy": lambda: np.random.rand(),  # noqa: NPY002
+    "numpy": np.random.rand,
     "numpy's new": lambda: np.random.default_rng().random(),
     "torch": lambda: torch.rand(1, dtype=torch.float64).item(),
     "system": lambda: os.urandom(16).hex(),

@@ -18,7 +18,7 @@ from tests.paradigms.cutting import wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER
 from veilgraph.run import nursery
-from veilgraph.run.launch import PROCESS_DIED, run_processes
+from veilgraph.run.launch import PROCESS_DIED, Tick, run_processes
 
 PARTIES = ("A", "B", SERVER)
 WAITS = "import os; os.read(0, 1) # {}"
@@ -33,8 +33,12 @@ def tick() -> None:
     pass
 
 
+def run(module: str, *arguments: str, tick: Tick = tick) -> None:
+    run_processes(module, dict.fromkeys(PARTIES, arguments), tick)
+
+
 def processes(mark: object) -> dict[int, str]:
-    """Process id → name of the nursery and the parties whose lines have ``mark`` in them, without those that are dead."""
+    """Process id → name, of the nursery and the parties whose lines have ``mark`` in them; none that is dead."""
     found = {}
     for folder in Path("/proc").iterdir():
         try:
@@ -87,7 +91,7 @@ assert False, json.dumps(found)
             (tmp_path / mark).mkdir()
             monkeypatch.chdir(tmp_path / mark)
             with refused(PeerFailed, code=PROCESS_DIED, value=1) as caught:
-                run_processes("snippet", dict.fromkeys(PARTIES, [look]), tick)
+                run("snippet", look)
             found = [mark, str(tmp_path / mark), 0o027, [], [True, True, True, False]]
             assert str(caught.value).endswith(f"AssertionError: {json.dumps(found)}")
     finally:
@@ -97,7 +101,7 @@ assert False, json.dumps(found)
 
 def test_what_cannot_be_imported_is_said() -> None:
     with refused(PeerFailed, code=PROCESS_DIED, value=1, party="A") as caught:
-        run_processes("no_such_module", dict.fromkeys(PARTIES, []), tick)
+        run("no_such_module")
     assert str(caught.value).endswith("ModuleNotFoundError: No module named 'no_such_module'")
 
 
@@ -113,7 +117,7 @@ def test_an_interrupt_leaves_nobody_behind(stopped: bool, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_processes("snippet", dict.fromkeys(PARTIES, [stop]), interrupt)
+        run("snippet", stop, tick=interrupt)
     assert done.is_set()
     assert processes(tmp_path) == {}
 
@@ -121,8 +125,7 @@ def test_an_interrupt_leaves_nobody_behind(stopped: bool, tmp_path: Path) -> Non
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_nursery_is_noticed_and_its_parties_end(signal_: signal.Signals, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        lines = [WAITS.format(tmp_path)]
-        launch = pool.submit(run_processes, "snippet", dict.fromkeys(PARTIES, lines), tick)
+        launch = pool.submit(run, "snippet", WAITS.format(tmp_path))
         wait_for(lambda: len(born_with(tmp_path)) == len(PARTIES), 30, "the parties")
         (mother,) = [pid for pid, name in processes(tmp_path).items() if name not in PARTIES]
         os.kill(mother, signal_)

@@ -1,8 +1,8 @@
 """Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN``.
 
-An import takes seconds of computing, and is so done once for all. The nursery lives for one session: it begins with
-whatever the launching process has at that moment, as the parties would. It computes nothing and starts no thread, for
-neither survives a fork.
+Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
+with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
+own. It computes nothing and starts no thread, for no thread survives a fork.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Final
 
 FORKS: Final = sys.platform == "linux"
-"""Elsewhere libraries do not bear a fork: there each party imports for itself."""
+"""Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""
 _PATIENCE_S: Final = 10.0
 _MOST_BYTES: Final = 1 << 16
 
@@ -60,7 +60,7 @@ class Nursery:
         return self._process.poll() is None
 
     def codes(self) -> dict[str, int]:
-        """Party → exit code, negative for a signal, of those that have ended; if the nursery died, its own of others."""
+        """Party → exit code, negative for a signal, of those that have ended; of a dead nursery for the others."""
         died = None if self.runs() else self._process.returncode
         # not by read: the position in the file is the nursery's as well
         lines = os.pread(self._ends.fileno(), _MOST_BYTES, 0).split(b"\n")[:-1]
@@ -129,13 +129,13 @@ def main(arguments: list[str]) -> int:
             for each in inherited.difference(birth.keeps):
                 os.close(each)
             if not plan["forks"]:
-                os.execv(sys.executable, [sys.executable, "-m", module, *birth.arguments])
+                os.execv(sys.executable, [sys.executable, "-m", module, *birth.arguments])  # noqa: S606
             return _live(party, module, list(birth.arguments))
         running[pid] = index
     for each in inherited - {ends}:  # a peer that is gone is noticed when the last copy of its end is closed
         os.close(each)
     _attend(running, ends)
-    return 0
+    os._exit(0)  # an interpreter takes long to tidy up
 
 
 def _live(party: str, module: str, arguments: list[str]) -> int:
