@@ -19,6 +19,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+importer = os.getpid()
 asked: list[str] = []
 """What of CUDA was asked for before the birth; it could not be used any more."""
 for _name in ("is_available", "device_count", "_lazy_init"):
@@ -62,6 +63,7 @@ def trains() -> list[str]:
 def main(arguments: list[str]) -> int:
     tasks = Path(f"/proc/{os.getppid()}/task").glob("*/comm")
     told = {
+        "forked": importer == os.getppid(),
         "drawn": drawn(),
         "asked": list(asked),
         "threads": [name for task in tasks if (name := task.read_text().strip()) != "jemalloc_bg_thd"],

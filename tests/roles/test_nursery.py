@@ -63,7 +63,7 @@ def test_parties_draw_nothing_twice_and_find_all_imported_and_nothing_begun(
     for name in told["A"]["drawn"]:
         assert len({told[party]["drawn"][name] for party in PARTIES}) == len(PARTIES), name
     for party in PARTIES:
-        assert told[party]["name"] == party
+        assert (told[party]["name"], told[party]["forked"]) == (party, True)
         assert len(told[party]["threads"]) == 1, "a thread does not survive a fork"
         assert told[party]["asked"] == [], "CUDA does not survive a fork"
         assert len(told[party]["imported"]) < 20, "each party imports it by itself"
@@ -134,14 +134,43 @@ def test_a_killed_nursery_is_noticed_and_its_parties_end(signal_: signal.Signals
     wait_for(lambda: processes(tmp_path) == {}, 15, "the parties to end by themselves")
 
 
-def test_a_killed_launcher_takes_nursery_and_parties_along(tmp_path: Path) -> None:
-    script = f"""
+LAUNCHER = """
 from veilgraph.run.nursery import Birth, born
-birth = Birth([{WAITS.format(tmp_path)!r}], 2, [])
-with born("snippet", dict.fromkeys({PARTIES!r}, birth)):
+with born("snippet", dict.fromkeys({parties!r}, Birth([{text!r}], 2, []))):
     input()
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as launcher:
+
+
+def launched(text: str) -> subprocess.Popen[bytes]:
+    script = LAUNCHER.format(parties=PARTIES, text=text)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def test_a_killed_launcher_takes_nursery_and_parties_along(tmp_path: Path) -> None:
+    with launched(WAITS.format(tmp_path)) as launcher:
         wait_for(lambda: len(born_with(tmp_path)) == len(PARTIES), 30, "the parties")
         launcher.kill()
     wait_for(lambda: processes(tmp_path) == {}, 15, "the parties to end by themselves")
+
+
+def test_an_interrupt_from_the_terminal_ends_parties_that_do_not_hear_it(tmp_path: Path) -> None:
+    """It reaches the nursery as well."""
+    deaf = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60) # {tmp_path}"
+    with launched(deaf) as launcher:
+        wait_for(lambda: len(born_with(tmp_path)) == len(PARTIES), 30, "the parties")
+        wait_for(
+            lambda: all(ignores(pid, signal.SIGINT) for pid, name in processes(tmp_path).items() if name in PARTIES),
+            30,
+            "them to be deaf",
+        )
+        os.killpg(launcher.pid, signal.SIGINT)
+        launcher.wait(15)
+    assert processes(tmp_path) == {}
+
+
+def ignores(pid: int, which: signal.Signals) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigIgn")]
+    return bool(mask & 1 << which - 1)
