@@ -42,7 +42,7 @@ def measure(ids: int) -> AlignmentFigures:
     """Aligns three holders over local sockets."""
     with tempfile.TemporaryDirectory() as folder:
         parties = (*HOLDERS, SERVER)
-        run_processes({party: ["-m", "benchmarks.alignment", folder, party, str(ids)] for party in parties}, _nothing)
+        run_processes("benchmarks.alignment", {party: [folder, party, str(ids)] for party in parties}, _nothing)
         results = {party: json.loads((Path(folder) / f"{party}.json").read_text("utf-8")) for party in parties}
     holders = [results[holder] for holder in HOLDERS]
     return AlignmentFigures(

@@ -46,10 +46,10 @@ from typer.testing import CliRunner
 
 from tests.faults.host import Forked
 from veilgraph.cli import app
-from veilgraph.run import launch
+from veilgraph.run import nursery
 
-launch.subprocess.Popen = Forked  # processes as ever, but that they have imported everything already
-Forked.parties, Forked.started, Forked.first_failure, Forked.report = 3, {}, None, staticmethod(lambda: None)
+nursery.subprocess.Popen = Forked  # processes as ever, but that everything is imported already
+Forked.started, Forked.report = {}, staticmethod(lambda: None)
 for command in (
     ["check", "job.yaml"],
     ["train", "job.yaml", "--out", "apart", "--processes"],

@@ -1,12 +1,14 @@
-"""A launcher whose parties start at once: forked from a process that has imported everything already.
+"""A launcher whose nursery starts at once: forked from a process that has imported everything already.
 
-All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``predict``, ``run_processes``, the worker's
-own main, sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process ids.
+All else is as with ``veilgraph train --processes``: ``train``, ``resume``, ``predict``, ``run_processes``, the mains of
+nursery and worker, sockets, files and signals. The test tells it what to do over a pipe and learns the parties' process
+ids.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -22,11 +24,13 @@ from pathlib import Path
 from typing import IO, Literal
 
 import pytest
+import sklearn.metrics  # noqa: F401  (what label holders score with)
 
+import veilgraph.run.worker  # noqa: F401  (here once, for all nurseries)
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import launch, worker
+from veilgraph.run import launch, nursery
 from veilgraph.run.jobs import predict, resume, train
 
 LONG_S = 60.0
@@ -121,65 +125,84 @@ class Host:
 
 
 class Forked:
-    """Stands in for ``subprocess.Popen``: runs a worker's main in a fork of this process."""
+    """Stands in for ``subprocess.Popen``: runs the nursery's main in a fork of this process."""
 
     die: tuple[PartyId, int | str] | None = None
-    parties: int = 0
     started: dict[PartyId, int]
     report: Callable[[], None]
-    first_failure: float | None
 
     def __init__(
-        self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: IO[bytes]
+        self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: int
     ) -> None:
-        assert list(command[1:3]) == ["-m", "veilgraph.run.worker"]
+        assert list(command[1:3]) == ["-m", "veilgraph.run.nursery"]
         assert stdin == subprocess.PIPE
         assert stdout == subprocess.DEVNULL
-        reading, writing = os.pipe()
+        self._parties = tuple(json.loads(command[3])["births"])
+        self._stdin, (told, telling) = os.pipe(), os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            _become(command[3:], pass_fds, reading, stderr.fileno())
-        os.close(reading)
-        self.stdin = os.fdopen(writing, "wb")
-        self.started[command[5]] = self.pid
-        if len(self.started) == self.parties:
-            type(self).report()
+            _become(command[3], self._parties, pass_fds, self._stdin[0], stderr, telling)
+        os.close(self._stdin[0])
+        os.close(telling)
+        with os.fdopen(told) as lines:
+            type(self).started = dict(zip(self._parties, map(int, lines), strict=True))
+        type(self).report()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._stdin[1])
+        self.wait()
 
     def poll(self) -> int | None:
         self._reap(os.WNOHANG)
         return self.returncode
 
-    def wait(self) -> None:
+    def wait(self, limit_s: float | None = None) -> None:
         self._reap(0)
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+    def terminate(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGTERM)
 
     def _reap(self, options: int) -> None:
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, options)
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
-                if self.returncode and type(self).first_failure is None:
-                    type(self).first_failure = time.monotonic()
 
 
-def _become(arguments: Sequence[str], keep: Collection[int], stdin: int, stderr: int) -> None:
-    """Turns the fork into the worker that ``arguments`` name; never returns."""
-    code = 1
+def _become(
+    plan: str, parties: Sequence[PartyId], keep: Collection[int], stdin: int, stderr: int, telling: int
+) -> None:
+    """Turns the fork into the nursery, which tells the parties' process ids, and into these; never returns."""
+    code, fork, unborn = 1, os.fork, iter(parties)
+
+    def noted() -> int:
+        party, pid = next(unborn), fork()
+        if pid:
+            os.write(telling, b"%d\n" % pid)
+            if party == parties[-1]:
+                os.close(telling)
+            return pid
+        os.close(telling)
+        if Forked.die is not None and Forked.die[0] == party:
+            _die_at_write(Forked.die[1])
+        return 0
+
     try:
         os.dup2(stdin, 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(stderr, 2)
         sys.stderr = os.fdopen(2, "w", closefd=False)
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-            if int(name) not in {0, 1, 2, *keep}:
+            if int(name) not in {0, 1, 2, telling, *keep}:
                 with suppress(OSError):
                     os.close(int(name))
-        if Forked.die is not None and Forked.die[0] == arguments[2]:
-            _die_at_write(Forked.die[1])
-        code = worker.main(list(arguments))
+        os.fork = noted
+        code = nursery.main([plan])
     except BaseException:  # noqa: BLE001  (as an interpreter that ends)
         traceback.print_exc()
     finally:
@@ -205,7 +228,7 @@ def _die_at_write(which: int | str) -> None:
 def serve(channel: Connection) -> None:
     """Body of the host process: carries out orders until the test closes the pipe."""
     usual_grace_s = launch.GRACE_S
-    launch.subprocess.Popen = Forked  # type: ignore[attr-defined]
+    nursery.subprocess.Popen = Forked  # type: ignore[attr-defined]
     channel.send(("ready", None))
     while True:
         try:
@@ -217,8 +240,15 @@ def serve(channel: Connection) -> None:
 
 
 def _carry_out(order: Order, channel: Connection) -> Outcome:
-    outcome, began = Outcome(), time.monotonic()
-    reported, cause = launch.reported_failure, launch.first_cause
+    outcome, began, failed = Outcome(), time.monotonic(), 0.0
+    reported, cause, codes = launch.reported_failure, launch.first_cause, nursery.Nursery.codes
+
+    def seen(self: nursery.Nursery) -> dict[PartyId, int]:
+        nonlocal failed
+        ended = codes(self)
+        if any(ended.values()):
+            failed = failed or time.monotonic()
+        return ended
 
     def report(party: PartyId, code: int, report: IO[bytes], output: IO[bytes]) -> VeilgraphError:
         error = reported(party, code, report, output)
@@ -227,7 +257,7 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
 
     def first(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:
         outcome.silent = list(silent)
-        outcome.notice_s = time.monotonic() - (Forked.first_failure or began)
+        outcome.notice_s = time.monotonic() - (failed or began)
         return cause(failures, silent)
 
     def started() -> None:
@@ -235,20 +265,20 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
         began = time.monotonic()
         channel.send(("started", dict(Forked.started)))
 
-    Forked.die, Forked.first_failure, Forked.started = order.dies, None, {}
+    Forked.die, Forked.started = order.dies, {}
     Forked.report = staticmethod(started)
     launch.reported_failure, launch.first_cause = report, first
+    nursery.Nursery.codes = seen  # type: ignore[method-assign]
     try:
         if order.settings is None:
-            Forked.parties = len(list((order.run / "parties").iterdir()))
             (predict if order.predicts else resume)(order.run, processes=True)
         else:
-            Forked.parties = len(order.settings.data.names) + 1
             train(order.settings, order.run, processes=True)
     except Exception as error:  # noqa: BLE001  (the test's to judge)
         outcome.error, outcome.message = type(error).__name__, str(error)
         outcome.code = error.code if isinstance(error, VeilgraphError) else ""
     finally:
         launch.reported_failure, launch.first_cause = reported, cause
+        nursery.Nursery.codes = codes  # type: ignore[method-assign]
     outcome.seconds = time.monotonic() - began
     return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -74,10 +75,13 @@ def workers(run: Path) -> dict[str, int]:
     for folder in Path("/proc").iterdir():
         try:
             arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            name = (folder / "comm").read_text().strip()
         except OSError:
             continue
-        if "veilgraph.run.worker" in arguments and str(run) in arguments:
-            found[arguments[arguments.index(str(run)) + 2]] = int(folder.name)
+        if "veilgraph.run.nursery" in arguments:
+            births = json.loads(arguments[-2])["births"]
+            if name in births and births[name]["arguments"][0] == str(run):
+                found[name] = int(folder.name)
     return found
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,9 @@ def test_a_holder_trains_with_several_machines_as_with_one(alone, tmp_path):
 def test_the_command_tells_a_partys_process_how_many_machines_it_has(alone, tmp_path, monkeypatch):
     settings, told = alone[0], {}
 
-    def run_processes(commands, tick, wire):
-        for _, _, *arguments in commands.values():
-            worker.main([*arguments, "0", wire])
+    def run_processes(module, arguments, tick, wire):
+        for words in arguments.values():
+            import_module(module).main([*words, "0", wire])
         raise RunError("enough")
 
     def run_simulated(run, party, work, link, *, machines):

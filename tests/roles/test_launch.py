@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.roles.federation import Settings, build_role, small_job, small_partie
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed, RangeOverflow, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.run.fitting import train_step
-from veilgraph.run.launch import PROCESS_DIED, run_processes, run_threads
+from veilgraph.run.launch import PROCESS_DIED, Tick, run_processes, run_threads
 
 TIMEOUT_S = 1.5
 
@@ -160,16 +160,26 @@ def waits_for_end(peer: PartyId) -> str:
     return WAITS_FOR_END.format(peer, PeerFailed(f"I cannot receive from {peer}").to_json().encode())
 
 
+@pytest.fixture(autouse=True)
+def _snippet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself: the package that it is in imports pytest."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+
+
+def run_snippets(texts: Mapping[PartyId, str], tick: Tick = tick) -> None:
+    run_processes("snippet", {party: [text] for party, text in texts.items()}, tick)
+
+
 def in_background(commands: dict[PartyId, str]) -> Future[None]:
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(run_processes, {party: ["-c", text] for party, text in commands.items()}, tick)
+    future = pool.submit(run_snippets, commands, tick)
     pool.shutdown(wait=False)
     return future
 
 
 def test_processes_that_end_well() -> None:
     counted: list[int] = []
-    run_processes({"A": ["-c", SLEEPS.format(0.2)], "B": ["-c", "pass"]}, lambda: counted.append(1))
+    run_snippets({"A": SLEEPS.format(0.2), "B": "pass"}, lambda: counted.append(1))
     assert counted
 
 
@@ -184,7 +194,7 @@ for peer, number in ends.items():
 numbers = {int(number) for number in ends.values()}
 assert len(numbers) == 2
 """
-    run_processes({party: ["-c", f"ME = {party!r}\n{talk}"] for party in "ABC"}, tick)
+    run_snippets({party: f"ME = {party!r}\n{talk}" for party in "ABC"})
 
 
 def test_the_error_of_a_process_is_raised_here() -> None:
@@ -243,7 +253,7 @@ def test_an_interrupt_ends_the_processes_and_closes_their_files() -> None:
 
     started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        run_processes({"A": ["-c", SLEEPS.format(30)], "B": ["-c", SLEEPS.format(30)]}, interrupt)
+        run_snippets({"A": SLEEPS.format(30), "B": SLEEPS.format(30)}, interrupt)
     assert time.perf_counter() - started < 20
     gc.collect()  # an open file would be a ResourceWarning, and warnings are errors here
 
@@ -251,6 +261,6 @@ def test_an_interrupt_ends_the_processes_and_closes_their_files() -> None:
 def test_many_launches_leave_no_descriptors_behind() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        run_processes({party: ["-c", "pass"] for party in "ABC"}, tick)
+        run_snippets(dict.fromkeys("ABC", "pass"))
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert torch.get_num_threads() == 1

@@ -293,8 +293,8 @@ def _run(
 
     with run.lock():
         if processes:
-            command = ["-m", "veilgraph.run.worker", str(run.path), work]
-            run_processes({party: [*command, party, str(machines.get(party, 1))] for party in parties}, tick, wire)
+            arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}
+            run_processes("veilgraph.run.worker", arguments, tick, wire)
         else:
             run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, wire)
 

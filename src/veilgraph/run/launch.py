@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
+from veilgraph.run.nursery import Birth, born
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
@@ -87,15 +87,17 @@ def run_threads(
     return {party: results[party] for party in programs}
 
 
-def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick, wire: str = IN_PROCESSES) -> None:
-    """Runs every party in an operating-system process of its own.
+def run_processes(
+    module: str, arguments: Mapping[PartyId, Sequence[str]], tick: Tick, wire: str = IN_PROCESSES
+) -> None:
+    """Runs a module's ``main`` for every party in an operating-system process of its own.
 
-    Each process gets its command and, appended, the descriptor of a file for the error that it fails with
-    (``report_failure``), the wire and its invitation. It inherits no other descriptor but a standard input that ends
-    with this process.
+    It gets its arguments and, appended, the descriptor of a file for the error that it fails with (``report_failure``),
+    the wire and its invitation. It inherits no other descriptor but a standard input that ends with this process.
 
     Args:
-        commands: party → what it runs.
+        module: whose ``main(arguments)`` returns the exit code.
+        arguments: party → what it is called with.
         tick: called now and then, for progress.
         wire: what joins them, of ``LINKS``.
 
@@ -104,34 +106,27 @@ def run_processes(commands: Mapping[PartyId, Sequence[str]], tick: Tick, wire: s
         VeilgraphError: the first cause when a party failed. A party that does not stop within the grace period is
             ended.
     """
-    invited = LINKS.find("link", wire).invitations(list(commands))
-    processes: dict[PartyId, subprocess.Popen[bytes]] = {}
+    invited = LINKS.find("link", wire).invitations(list(arguments))
     with ExitStack() as stack:
-        outputs = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
-        reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in commands}
-        stack.callback(_end, processes)
-        for party, command in commands.items():
-            arguments, inherited = invited[party].arguments, invited[party].inherited
-            report = reports[party].fileno()
-            processes[party] = subprocess.Popen(
-                [sys.executable, *command, str(report), wire, *arguments],
-                pass_fds=[report, *(each.fileno() for each in inherited)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=outputs[party],
+        outputs = {party: stack.enter_context(tempfile.TemporaryFile()) for party in arguments}
+        reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in arguments}
+        births = {
+            party: Birth(
+                [*words, str(reports[party].fileno()), wire, *invited[party].arguments],
+                outputs[party].fileno(),
+                [reports[party].fileno(), *(each.fileno() for each in invited[party].inherited)],
             )
-            for each in inherited:
+            for party, words in arguments.items()
+        }
+        nursery = stack.enter_context(born(module, births))
+        for invitation in invited.values():
+            for each in invitation.inherited:
                 each.close()
-        _wait(
-            lambda: any(process.poll() is None for process in processes.values()),
-            lambda: any(process.poll() for process in processes.values()),
-            tick,
-        )
-        silent = [party for party, process in processes.items() if process.poll() is None]
+        _wait(nursery.runs, lambda: any(nursery.codes().values()), tick)
+        codes = nursery.codes()
+        silent = [party for party in arguments if party not in codes]
         failures = [
-            reported_failure(party, process.returncode, reports[party], outputs[party])
-            for party, process in processes.items()
-            if process.returncode
+            reported_failure(party, code, reports[party], outputs[party]) for party, code in codes.items() if code
         ]
     if failures:
         raise first_cause(failures, silent)
@@ -147,15 +142,6 @@ def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -
             return
         time.sleep(POLL_S)
         tick()
-
-
-def _end(processes: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
-    for process in processes.values():
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
 
 
 def first_cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) -> BaseException:

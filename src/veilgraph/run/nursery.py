@@ -1,0 +1,168 @@
+"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN``.
+
+Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
+with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
+own. It computes nothing and starts no thread, for no thread survives a fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Final
+
+FORKS: Final = sys.platform == "linux"
+"""Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""
+_PATIENCE_S: Final = 10.0
+_MOST_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What a party's process begins with.
+
+    Attributes:
+        arguments: of the module's ``main``.
+        output: descriptor of its standard error.
+        keeps: descriptors that it has beside, and no other party.
+    """
+
+    arguments: Sequence[str]
+    output: int
+    keeps: Sequence[int]
+
+
+class Nursery:
+    """The launching process's view of it.
+
+    Args:
+        parties: in the order of their births.
+        process: of the nursery.
+        ends: the file in which it writes how each party ended.
+    """
+
+    def __init__(self, parties: Sequence[str], process: subprocess.Popen[bytes], ends: IO[bytes]) -> None:
+        self._parties, self._process, self._ends = tuple(parties), process, ends
+
+    def runs(self) -> bool:
+        """Whether a party still runs."""
+        return self._process.poll() is None
+
+    def codes(self) -> dict[str, int]:
+        """Party → exit code, negative for a signal, of those that have ended; of a dead nursery for the others."""
+        died = None if self.runs() else self._process.returncode
+        # not by read: the position in the file is the nursery's as well
+        lines = os.pread(self._ends.fileno(), _MOST_BYTES, 0).split(b"\n")[:-1]
+        ended = {self._parties[int(index)]: int(code) for index, code in map(bytes.split, lines)}
+        codes = {party: ended.get(party, died) for party in self._parties}
+        return {party: code for party, code in codes.items() if code is not None}
+
+
+@contextmanager
+def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
+    """Runs ``module``'s ``main(arguments)`` in a process for each party; at the end of the block all have ended.
+
+    Their standard input ends with this process. Until they are born, what is written to the first one's standard error
+    is the nursery's.
+
+    Args:
+        module: by its whole name.
+        births: party → what it begins with.
+    """
+    with tempfile.TemporaryFile() as ends:
+        plan = {"module": module, "ends": ends.fileno(), "births": {p: asdict(birth) for p, birth in births.items()}}
+        with subprocess.Popen(
+            [sys.executable, "-m", "veilgraph.run.nursery", json.dumps(plan | {"forks": FORKS})],
+            pass_fds=[ends.fileno(), *_descriptors(births.values())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=next(iter(births.values())).output,
+        ) as process:
+            try:
+                yield Nursery(list(births), process, ends)
+            finally:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Has the nursery kill its parties. Without a nursery they end by their standard input."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _descriptors(births: Iterable[Birth]) -> set[int]:
+    return {each for birth in births for each in (birth.output, *birth.keeps)}
+
+
+def main(arguments: list[str]) -> int:
+    """Gives birth to the parties and notes how each ends; in a party's process, runs that and returns its exit code."""
+    plan = json.loads(arguments[0])
+    module, ends = plan["module"], plan["ends"]
+    births = {party: Birth(**birth) for party, birth in plan["births"].items()}
+    inherited = _descriptors(births.values()) | {ends}
+    if plan["forks"]:
+        import_module(module)
+        gc.freeze()  # what is there is shared, and not looked through again by each party
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it hands that down
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
+    running: dict[int, int] = {}
+    for index, (party, birth) in enumerate(births.items()):
+        with warnings.catch_warnings(action="ignore"):  # of threads: libraries' own, which bear a fork
+            pid = os.fork()
+        if pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.dup2(birth.output, 2)
+            for each in inherited.difference(birth.keeps):
+                os.close(each)
+            if not plan["forks"]:
+                os.execv(sys.executable, [sys.executable, "-m", module, *birth.arguments])  # noqa: S606
+            return _live(party, module, list(birth.arguments))
+        running[pid] = index
+    for each in inherited - {ends}:  # a peer that is gone is noticed when the last copy of its end is closed
+        os.close(each)
+    _attend(running, ends)
+    os._exit(0)  # an interpreter takes long to tidy up
+
+
+def _live(party: str, module: str, arguments: list[str]) -> int:
+    """A party's life: under its name, and with nothing that was drawn before its birth to be drawn again."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(party, encoding="utf-8")  # what top and ps call it
+    for library in ("torch", "numpy.random"):  # Python's own generators do so by themselves
+        if library in sys.modules:
+            sys.modules[library].seed()
+    code: int = import_module(module).main(arguments)
+    return code
+
+
+def _attend(running: dict[int, int], ends: int) -> None:
+    """Notes how each process ends; kills them all when it is told to end itself.
+
+    Args:
+        running: process id → number of the party.
+        ends: descriptor of the file for "number code" lines.
+    """
+    while running:
+        if signal.sigwait({signal.SIGCHLD, signal.SIGTERM}) == signal.SIGTERM:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+        while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            os.write(ends, b"%d %d\n" % (running.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
