@@ -11,6 +11,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 importer = os.getpid()
 asked: list[str] = []
 """What of CUDA was asked for before the birth; it could not be used any more."""
+
+
+def _asking(name: str) -> bool:
+    asked.append(name)
+    return False
+
+
 for _name in ("is_available", "device_count", "_lazy_init"):
-    setattr(torch.cuda, _name, lambda name=_name: bool(asked.append(name)))
+    setattr(torch.cuda, _name, partial(_asking, _name))
 
 import veilgraph.run.worker  # noqa: E402, F401  (what a party of a job has imported when it is born)
 from veilgraph.core.randomness import private_seed, system_secrets  # noqa: E402
