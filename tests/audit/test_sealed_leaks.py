@@ -187,6 +187,8 @@ def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_pa
     run = made(Leak(job, print, "", "", predicts=job == "mlp"), tmp_path)
     result = audited(run, SERVER, *"ABC"[: JOBS[job][0]], *(["A+B", "B+C"] if job == "three" else []))
     assert (result.failed, result.untested) == ((), ())
+    listed = [each.attack for each in result.skipped if each.adversary == "A" and "sealed-scores" in each.attack]
+    assert len(listed) == (job == "three")
     for leak in LEAKS.values():
         if leak.job == job and leak.found_by in VERDICTS:
             tested = {(each.adversary, each.attack, leak.evidence in each.evidence) for each in result.findings}

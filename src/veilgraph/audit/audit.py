@@ -172,7 +172,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     yield Skipped(adversary, f"{name} on {target}", str(error), name)
     if adversary != CLIENT and len(members_of(adversary)) == 1:
         view = load_view(case.run, adversary)
-        for names, what in (*unused(view, found), *source_of(case.settings).unattacked(view)):
+        for names, what in dict((*source_of(case.settings).unattacked(view), *unused(view, found))).items():
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
         progress(f"{adversary}: what the run claims")
         yield from checked(case, adversary, attacks)

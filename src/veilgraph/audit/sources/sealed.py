@@ -27,6 +27,8 @@ from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.job import JobSettings
 
 _SCORES: Final = ("sealed-scores", "how many validation nodes are right, at every evaluation")
+_NAMED: Final = ("named-classes", "predictions of the nodes that it named")
+_RELEASED: Final = ("released-weights", "weights of its own columns")
 
 
 class SealedSource(Source):
@@ -70,7 +72,10 @@ class SealedSource(Source):
     @override
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
         job = sealed(view.settings)
-        return [_SCORES] if job.evaluates and view.party == job.data.label_party else ()
+        labelled = view.party == job.data.label_party
+        told = {_SCORES: job.evaluates and labelled, _NAMED: job.predicts_named and labelled}
+        told[_RELEASED] = job.release == "holders" and view.party != SERVER
+        return [what for what, is_told in told.items() if is_told]
 
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
