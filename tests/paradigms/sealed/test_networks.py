@@ -16,9 +16,9 @@ from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import own_data
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
 WALK: Settings = {"model": {"normalization": "random-walk"}}

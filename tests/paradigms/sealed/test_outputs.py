@@ -26,8 +26,9 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.entering import own_data, plan_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder, own_data, plan_of
+from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin

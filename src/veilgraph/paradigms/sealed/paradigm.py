@@ -17,8 +17,9 @@ from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.sealed import words
 from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.entering import plan_of, slots_of
 from veilgraph.paradigms.sealed.plan import Context, Sizes
-from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder, plan_of, slots_of
+from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.protocol.agreement import Hello

@@ -10,9 +10,9 @@ from torch import Tensor
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.roles import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.settings import SealedJob
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from veilgraph.core.words import counted, listed
+from veilgraph.paradigms.sealed.entering import plan_of
 from veilgraph.paradigms.sealed.networks import NETWORKS
-from veilgraph.paradigms.sealed.roles import plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 
 

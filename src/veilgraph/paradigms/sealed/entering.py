@@ -1,0 +1,153 @@
+"""What a sealed job has all parties compute, and what a holder puts in: made of its graph, within the job's bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.networks.sign import own_blocks
+from veilgraph.paradigms.sealed.plan import OwnData, Plan
+from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates
+from veilgraph.protocol.scores import balanced_weights
+
+
+def plan_of(job: SealedJob) -> Plan:
+    """What a job has all parties compute."""
+    model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
+    rates, halvings = exact_rates(train.learning_rates or [train.learning_rate or suits.learning_rate])
+    return Plan(
+        network=model.network,
+        hops=suits.hops if model.hops is None else model.hops,
+        teleport=suits.teleport if model.teleport is None else model.teleport,
+        symmetric=model.normalization == "symmetric",
+        directed=model.directed,
+        weighted_edges=model.edge_weights,
+        each=model.relations == "each",
+        own_hops=model.own_hops if model.network == "sign" else 0,
+        hidden=model.hidden,
+        learning_rates=rates,
+        halvings=halvings,
+        steps=train.epochs,
+        momentum=train.momentum,
+        weight_decay=suits.weight_decay if train.weight_decay is None else train.weight_decay,
+        batch=train.batch_size,
+        weighted=train.class_weights == "balanced",
+        seed=job.seed,
+        output=job.output,
+        release=job.release == "holders",
+    )
+
+
+def slots_of(model: SealedModelSettings, edges: int) -> int:
+    """The number of edges that a holder seems to have: rounded up by up to a quarter, where the job states none."""
+    if model.edge_slots is not None:
+        return model.edge_slots
+    step = 1 << max(0, edges.bit_length() - 3)
+    return max(1, -(-edges // step) * step)
+
+
+def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
+    """What a holder puts in.
+
+    Raises:
+        DataError: it does not fit the job's public bounds.
+    """
+    model, plan, common = job.model, plan_of(job), graph.common_part()
+    if common.edge_weight is not None and not plan.weighted_edges:
+        raise DataError(
+            f"party {graph.party!r}: its edges have weights, and model.edge_weights=false says that all count alike; "
+            "set model.edge_weights: true, or leave weights out",
+            key="model.edge_weights",
+            value=False,
+        )
+    weights = None if common.edge_weight is None else common.edge_weight.to(torch.float64)
+    slots, edges = slots_of(model, common.num_edges), common.edge_index
+    if common.num_edges > slots:
+        raise DataError(
+            f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
+            key="model.edge_slots",
+            value=slots,
+        )
+    share = (model.max_degree - 1) // len(job.data.names)
+    degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
+    if plan.hops and degree > share:
+        raise DataError(
+            f"party {graph.party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
+            f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes",
+            key="model.max_degree",
+            value=model.max_degree,
+        )
+    if not plan.directed and not _both_ways(edges, weights):
+        raise DataError(
+            f"party {graph.party!r}: some of its edges go one way only, or with another weight back, and "
+            "model.directed=false says that all go both ways; set model.directed: true, or give every edge in both "
+            "directions",
+            key="model.directed",
+            value=False,
+        )
+    return OwnData(_columns(model, plan, graph), edges, weights)
+
+
+def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:
+    """What the label holder puts in.
+
+    Args:
+        own: as of every holder.
+        graph: its common part, with labels and masks.
+        job: the job.
+        streams: of the party's seed.
+        classes: C.
+
+    Raises:
+        DataError: there are no training nodes.
+    """
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    rows = graph.train_mask.nonzero()[:, 0]
+    if not rows.numel():
+        raise DataError(f"party {graph.party!r}: none of its labelled common nodes is for training; mark some")
+    # Where a row stands among the training rows tells nothing: the order is drawn from the party's own seed.
+    rows = rows[torch.randperm(rows.numel(), generator=streams.generator("rows"))]
+    labels = graph.labels[rows]
+    weights = None
+    if job.train.class_weights == "balanced":
+        weights = balanced_weights(labels, classes)[labels]
+    own = replace(own, rows=rows, labels=labels, weights=weights)
+    if job.train.select_by == "last":
+        return own
+    assert graph.val_mask is not None
+    judged = graph.val_mask.nonzero()[:, 0]
+    if not judged.numel():
+        raise DataError(
+            f"party {graph.party!r}: train.select_by=accuracy counts common validation nodes, and there are none; mark "
+            "some, or set it to last",
+            key="train.select_by",
+            value=job.train.select_by,
+        )
+    return replace(own, judged=judged, judged_labels=graph.labels[judged])
+
+
+def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:
+    """Whether every edge is there in both directions, as often and with the same weights in one as in the other."""
+    counts = torch.ones(edges.shape[1], dtype=torch.float64) if weights is None else weights
+    there, back = (torch.cat([ends.to(torch.float64), counts[None]]).numpy() for ends in (edges, edges.flip(0)))
+    return np.array_equal(there[:, np.lexsort(there)], back[:, np.lexsort(back)])
+
+
+def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tensor:
+    """What a holder puts in of every common node. Hops of its own pass nodes that others do not know as well."""
+    known = graph if plan.own_hops else graph.common_part()
+    columns = known.features.to_dense().to(torch.float64)
+    if model.unit_rows:
+        columns = nn.functional.normalize(columns, dim=1)
+    if plan.own_hops:
+        weights = None if known.edge_weight is None else known.edge_weight.to(torch.float64)
+        columns = own_blocks(OwnData(columns, known.edge_index, weights), plan.own_hops, symmetric=plan.symmetric)
+    return columns[: graph.common]
