@@ -12,18 +12,22 @@ from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 JOBS = {
     "acm": "acm",
+    "acm-sealed": "acm",
     "amazon": "amazon",
+    "amazon-sealed": "amazon",
     "arxiv": "ogbn-arxiv",
     "citeseer": "citeseer",
     "citeseer-horizontal": "citeseer",
     "citeseer-local": "citeseer",
     "citeseer-rounds": "citeseer",
+    "citeseer-sealed": "citeseer",
     "cora": "cora",
     "cora-horizontal": "cora",
     "cora-local": "cora",
     "cora-private": "cora",
     "cora-private-once": "cora",
     "cora-rounds": "cora",
+    "cora-sealed": "cora",
     "digits": "digits",
     "facebook-local": "facebook",
     "github-local": "github",
@@ -31,6 +35,7 @@ JOBS = {
     "pubmed-horizontal": "pubmed",
     "pubmed-local": "pubmed",
     "pubmed-rounds": "pubmed",
+    "pubmed-sealed": "pubmed",
 }
 CHECKOUT = Path(__file__).parents[2]
 

@@ -83,6 +83,7 @@ os.write(int(sys.argv[1]), json.dumps(found).encode())
 assert False, json.dumps(found)
 """
     before, hangup = os.umask(0o027), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell's background job it is ignored
     try:
         for mark in ("one", "other"):
             monkeypatch.setenv("MARK", mark)
@@ -95,6 +96,7 @@ assert False, json.dumps(found)
     finally:
         os.umask(before)
         signal.signal(signal.SIGHUP, hangup)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def test_nobody_else_holds_the_ends_of_a_party_that_is_gone() -> None:
@@ -147,6 +149,8 @@ def test_a_killed_nursery_is_noticed_and_its_parties_end(signal_: signal.Signals
 
 
 LAUNCHER = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job it is ignored
 from veilgraph.run.nursery import Birth, born
 with born("snippet", dict.fromkeys({parties!r}, Birth([{text!r}], 2, []))):
     input()

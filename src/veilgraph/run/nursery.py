@@ -7,6 +7,7 @@ own. It computes nothing and starts no thread, for no thread survives a fork.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -16,14 +17,15 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Final
 
 FORKS: Final = sys.platform == "linux"
 """Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""
+_SET_NAME: Final = 15
+"""Of prctl(2)."""
 _PATIENCE_S: Final = 10.0
 _MOST_BYTES: Final = 1 << 16
 
@@ -140,8 +142,7 @@ def main(arguments: list[str]) -> int:
 
 def _live(party: str, module: str, arguments: list[str]) -> int:
     """A party's life: under its name, and with nothing that was drawn before its birth to be drawn again."""
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(party, encoding="utf-8")  # what top and ps call it
+    ctypes.CDLL(None).prctl(_SET_NAME, party.encode())  # what top and ps call it
     for library in ("torch", "numpy.random"):  # Python's own generators do so by themselves
         if library in sys.modules:
             sys.modules[library].seed()
