@@ -68,7 +68,7 @@ nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every ro
 	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest tests/attacks
-	@OMP_NUM_THREADS=1 VEILGRAPH_KILLS=20 $(BIN)/python -m pytest tests/faults
+	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_KILLS=20 $(BIN)/python -m pytest tests/faults
 	@OMP_NUM_THREADS=1 VEILGRAPH_ENGINE_KILLS=20 $(BIN)/python -m pytest tests/deploy/test_engine_kills.py
 
 goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/goldens, or BASE=main: that commit's, made here

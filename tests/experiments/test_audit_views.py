@@ -9,6 +9,7 @@ import pytest
 from research import audit_views as module
 from research.audit_views import audit_views
 from research.paper_tables import reproduce
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 
@@ -21,6 +22,7 @@ def test_every_variant_is_a_job() -> None:
             assert module._job(dataset, name, 3).seed == 3
 
 
+@nightly
 def test_a_page_is_made_and_its_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VARIANTS", {"tiny": ("", SMALL)})
     monkeypatch.setattr(module, "ATTACKS", ("uniformity", "membership-gradient", "attribute"))

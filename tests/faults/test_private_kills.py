@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import nightly
 from tests.faults.host import Host, Order, Outcome
 from tests.faults.kills import KILLS, Moment, assert_stopped_cleanly, run_and_kill
 from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, ROLES, SMALL, table_job, unfinished
@@ -160,7 +161,7 @@ def assert_kills_cost_no_more(folder: Path, host: Host, schedule: str, seed: int
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-@pytest.mark.parametrize("schedule", JOBS)
+@pytest.mark.parametrize("schedule", [pytest.param("every-step", marks=nightly), "once"])
 def test_every_role_is_killed(tmp_path: Path, host: Host, schedule: str, seed: int) -> None:
     assert_kills_cost_no_more(tmp_path, host, schedule, seed)
 
