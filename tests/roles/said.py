@@ -170,7 +170,14 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", "B", Kind.CONTROL): "best so far? stop?",
         ("A", SERVER, Kind.CONTROL): "best so far? stop?",
     },
-    "sealed, probabilities": {
+    "sealed, checked, probabilities": {
+        (
+            SERVER,
+            "A",
+            Kind.COMMITMENT,
+        ): "digests of what is going to be dealt, or the key of a dealing that is not used",
+        ("A", "B", Kind.COMMITMENT): "the digest of a dealer's key, and whether a dealing is opened",
+        ("A", SERVER, Kind.COMMITMENT): "whether a dealing is opened",
         ("B", "A", Kind.MASK_SHARE): "shares of the mask of the predicted probabilities",
     },
     "sealed, named and released": {

@@ -195,7 +195,7 @@ def test_all_that_is_sent_in_a_local_run_has_a_row_as_well(name: str, tmp_path: 
 
 SEALED: dict[str, JobSettings] = {
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
-    "sealed, probabilities": sealed_job(2, {"output": "probabilities"}),
+    "sealed, checked, probabilities": sealed_job(2, {"output": "probabilities", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),
     "sealed, named probabilities": sealed_job(2, {"named_nodes": 5, "output": "probabilities"}),
 }

@@ -89,6 +89,8 @@ class Kind(IntEnum):
     """Rows of masks under further masks, in an order that the receiver turns into that of its edges."""
     MASK_SHARE = 34
     """A holder's share of the mask of what the receiver is to learn."""
+    COMMITMENT = 35
+    """What a dealer commits to before it deals: digests, whether they are opened, and the key that opens them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,8 +270,9 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "largest": (functions.largest, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "largest_place": (functions.largest_place, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
-    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 8, UNIT),
-    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 12, UNIT),
+    # A unit of 2^-20 lost before each cube counts up to 243 + 81 + 27 + 9 + 3 + 1 times: 23 of 2^-16.
+    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 23, UNIT),
+    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 20, UNIT),
 }
 
 

@@ -15,6 +15,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed import propagation
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
@@ -99,7 +100,7 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: 
     losses = torch.nn.functional.cross_entropy(logits[own.rows], own.labels, reduction="none")
     (losses * own.weights).mean().backward()  # type: ignore[operator]
     program = trained_twin(job, graphs)
-    decay = NETWORKS[name].suits.weight_decay
+    decay = NETWORKS[name].suits.weight_decay * min(1, 140 / training)
     for start, weight in zip(before, program.weights, strict=True):
         assert start.grad is not None
         expected = -0.75 * (start.grad + decay * start.detach())
@@ -110,6 +111,33 @@ def test_the_twin_is_what_autograd_makes_of_dense_matrices(name: str, training: 
     after = [weight.public for weight in program.weights if weight.public is not None]
     assert predicted is not None
     assert torch.allclose(predicted, spelled_out(job, graphs, after).softmax(1), atol=ALMOST)
+
+
+def test_decay_that_suits_falls_with_the_number_of_training_rows() -> None:
+    def weight(training: int, *changes: Settings, steps: int = 1) -> torch.Tensor:
+        job = small_job(2, network("linear"), *changes, {"train": {"epochs": 1}})
+        graphs = graphs_of(job, nodes=240, training=training)
+        begun = SealedProgram(PlainMachine(["A", "B"]), together(job, graphs)[0])
+        (found,) = (trained_twin(job, graphs) if steps else begun).weights
+        assert found.public is not None
+        return found.public
+
+    for training, share in ((140, 1.0), (210, 2 / 3)):
+        before, after = weight(training, steps=0), weight(training)
+        without = weight(training, {"train": {"weight_decay": 0.0}})
+        assert torch.allclose(after - without, -0.75 * share * 1e-3 * before, rtol=1e-4)
+
+
+def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time, and a last one: that is a round more for each, and the same weights."""
+    job = small_job(2, network("mlp"))
+    graphs = graphs_of(job, training=MANY)
+    together_ = outcomes(job, graphs, lambda program: trained(program, 3))
+    monkeypatch.setattr(propagation, "AT_ONCE", 2 * graphs[0].features.shape[0] + 1)
+    found = outcomes(job, graphs, lambda program: trained(program, 3))
+    for name, weight in summed(found, WEIGHT_BITS + 2).items():
+        assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3
+        assert torch.allclose(found[TWIN][0][name], together_[TWIN][0][name])
 
 
 def test_batches_go_through_all_training_rows() -> None:

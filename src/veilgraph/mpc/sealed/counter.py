@@ -58,13 +58,15 @@ class CountingMachine(Machine):
     Attributes:
         costs: place in the program → its cost.
         widest: entries of the largest tensor that is opened.
+        dealt: holder → messages that the dealer sends it.
     """
 
     def __init__(self, holders: Sequence[PartyId], dealer: PartyId) -> None:
         super().__init__(holders, dealer)
         self.costs: dict[str, Cost] = {}
         self.widest = 0
-        self._dealt: Counter[PartyId] = Counter()
+        self.dealt = Counter(dict.fromkeys(holders, 1))
+        self._dealt_bytes: Counter[PartyId] = Counter()
         self.at("")
         for _ in holders:
             self._sent(dealer, SEED_BYTES)
@@ -193,10 +195,11 @@ class CountingMachine(Machine):
         self._deal(self.holders[-1], forms)
 
     def _deal(self, holder: PartyId, forms: Sequence[Form]) -> None:
-        size, before = size_of(forms), self._dealt[holder] // STRIDE_BYTES
-        self._dealt[holder] += size
+        size, before = size_of(forms), self._dealt_bytes[holder] // STRIDE_BYTES
+        self.dealt[holder] += 1
+        self._dealt_bytes[holder] += size
         self._sent(self.party, size)
-        for _ in range(before, self._dealt[holder] // STRIDE_BYTES):
+        for _ in range(before, self._dealt_bytes[holder] // STRIDE_BYTES):
             self._sent(holder, 1)
 
 

@@ -101,8 +101,8 @@ class Wire:
 
 
 def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
-    """Wires one behind the other along a dimension."""
-    return _together(wires, lambda parts: torch.cat(list(parts), dim))
+    """Wires one behind the other along a dimension; one alone is not copied."""
+    return wires[0] if len(wires) == 1 else _together(wires, lambda parts: torch.cat(list(parts), dim))
 
 
 def _together(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:

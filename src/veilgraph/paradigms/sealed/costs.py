@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.sealed.counter import CountingMachine
+from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.protocol.costs import Costs, Stage
@@ -19,13 +21,14 @@ _HELD = 9
 _STEPS = "steps"
 
 
-def costs_of(context: Context, steps: int, evaluate_every: int | None = None) -> Costs:
+def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
     """Of a training, and what is told at its end.
 
     Args:
         context: without data.
         steps: of the training.
         evaluate_every: steps between evaluations; None: there are none.
+        dealer_checks: chance that a dealing is opened; of those the mean number is counted.
     """
     sizes = context.sizes
     machine = CountingMachine(list(sizes.columns), SERVER)
@@ -36,6 +39,8 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None) ->
         program.step(step)
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
+    if context.plan.release or sizes.asked != 0:
+        program.restore({}, training=False)
     if context.plan.release:
         program.release()
     if sizes.asked != 0:
@@ -47,7 +52,19 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None) ->
         sent.setdefault(name, Counter()).update(cost.sent)
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
+    if dealer_checks:
+        stages.insert(0, _checks(machine.dealt, 1 / (1 - dealer_checks)))
     return Costs(stages, _memory(sizes, machine.widest))
+
+
+def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
+    """Of so many dealings, all but one of which are opened."""
+    others, digest = len(dealt) - 1, HEADER_BYTES + DIGEST_BYTES
+    sent = dict.fromkeys(dealt, dealings * others * digest)
+    sent[next(iter(dealt))] += dealings * len(dealt) * (HEADER_BYTES + 1)
+    told = sum(digest + DIGEST_BYTES * messages for messages in dealt.values())
+    sent[SERVER] = dealings * told + (dealings - 1) * len(dealt) * digest
+    return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
 
 
 def _memory(sizes: Sizes, widest: int) -> Mapping[PartyId, int]:

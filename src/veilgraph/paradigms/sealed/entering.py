@@ -36,7 +36,7 @@ def plan_of(job: SealedJob) -> Plan:
         halvings=halvings,
         steps=train.epochs,
         momentum=train.momentum,
-        weight_decay=suits.weight_decay if train.weight_decay is None else train.weight_decay,
+        weight_decay=train.weight_decay,
         batch=train.batch_size,
         weighted=train.class_weights == "balanced",
         seed=job.seed,

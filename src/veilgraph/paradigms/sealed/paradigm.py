@@ -70,7 +70,8 @@ class Sealed(Paradigm[SealedJob]):
             job.data.label_party,
             {},
         )
-        return costs_of(context, job.train.epochs, job.train.evaluate_every if job.evaluates else None)
+        every = job.train.evaluate_every if job.evaluates else None
+        return costs_of(context, job.train.epochs, every, job.dealer_checks)
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)

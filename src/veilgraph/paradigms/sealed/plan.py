@@ -98,7 +98,7 @@ class Plan:
         halvings: how often each of them is halved.
         steps: in all.
         momentum: of the velocity.
-        weight_decay: of L2.
+        weight_decay: of L2; None: what suits the network and the number of training rows.
         batch: rows of a step; None: all.
         weighted: whether rows have weights in the loss.
         seed: of the initial weights, which are public.
@@ -119,7 +119,7 @@ class Plan:
     halvings: int
     steps: int
     momentum: float
-    weight_decay: float
+    weight_decay: float | None
     batch: int | None
     weighted: bool
     seed: int

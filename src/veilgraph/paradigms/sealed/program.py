@@ -35,6 +35,8 @@ class SealedProgram:
         self._machine, self._context = machine, context
         self.network = NETWORKS[context.plan.network](machine, context)
         self.shapes = self.network.shapes
+        suits, stated = self.network.suits, context.plan.weight_decay
+        self._weight_decay = suits.decay(context.sizes.training) if stated is None else stated
         self.weights: list[Wire] = []
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -158,8 +160,8 @@ class SealedProgram:
         velocity, weight, bits = self.velocities[place], self.weights[place], gradient.bits
         if velocity is not None:
             gradient = gradient + machine.split(velocity).scaled(plan.momentum, bits - velocity.bits)
-        if plan.weight_decay:
-            decayed = machine.split(weight).scaled(plan.weight_decay, bits - weight.bits)
+        if self._weight_decay:
+            decayed = machine.split(weight).scaled(self._weight_decay, bits - weight.bits)
             gradient = gradient + decayed
         velocity = machine.open(gradient, bits - WEIGHT_BITS)
         self.velocities[place] = velocity

@@ -14,12 +14,14 @@ import torch
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, times
 from veilgraph.mpc.sealed.machine import HiddenGraph, Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.plan import Context
 
 _TELEPORT_BITS: Final = 8
 EDGE_BITS: Final = 16
 """Of edges' weights."""
+AT_ONCE: Final = 1 << 21
+"""Entries of the columns that go on together."""
 
 
 class Propagation:
@@ -80,11 +82,21 @@ class Propagation:
         return self._machine.summands(total, (nodes,), self._weight_bits)
 
     def __call__(self, wire: Wire, hops: int, teleport: float = 0.0, *, transposed: bool = False) -> Wire:
-        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``."""
-        machine = self._machine
+        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``.
+
+        Columns go on by themselves, as many at a time as keep what is in hand small.
+        """
         if not hops:
             return wire
-        first, between, last = self._scales(transposed=transposed)
+        nodes, columns = wire.shape
+        width, scales = max(1, AT_ONCE // nodes), self._scales(transposed=transposed)
+        blocks = [wire[:, start : start + width] for start in range(0, columns, width)]
+        return joined([self._hops(block, hops, teleport, scales, transposed=transposed) for block in blocks], 1)
+
+    def _hops(
+        self, wire: Wire, hops: int, teleport: float, scales: tuple[Wire, Wire, Wire], *, transposed: bool
+    ) -> Wire:
+        machine, (first, between, last) = self._machine, scales
         start = machine.product(torch.mul, wire, first)
         scaled, kept = start, start.scaled(teleport, _TELEPORT_BITS) if teleport and hops > 1 else start
         for hop in range(hops):

@@ -80,6 +80,7 @@ SCORED: Final = Fact[SealedJob]("`select_by: accuracy`", lambda job: job.train.s
 WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
 ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
+CHECKED: Final = Fact[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 RELEASES: Final = Fact[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Ends[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -115,6 +116,36 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         "random",
         _DEALT,
         forms=(Form("k, 0", "uint8", "every pass"),),
+    ),
+    Row(
+        Kind.COMMITMENT,
+        FROM_SERVER,
+        "digests of what is going to be dealt, or the key of a dealing that is not used",
+        "random",
+        _DEALT,
+        when=(CHECKED,),
+        forms=(
+            Form("dealing, 0", "uint8 [1 + messages, 32]", "set-up"),
+            Form("dealing, 3", "uint8 [32]", "set-up, where it is opened"),
+        ),
+    ),
+    Row(
+        Kind.COMMITMENT,
+        TO_HOLDER,
+        "the digest of a dealer's key, and whether a dealing is opened",
+        "random",
+        _DEALT,
+        when=(CHECKED,),
+        forms=(Form("dealing, 1", "uint8 [1, 32]", "set-up"), Form("dealing, 2", "bool [1]", "set-up")),
+    ),
+    Row(
+        Kind.COMMITMENT,
+        TO_SERVER,
+        "whether a dealing is opened",
+        "random",
+        "A bit that the first holder draws.",
+        when=(CHECKED,),
+        forms=(Form("dealing, 2", "bool [1]", "set-up"),),
     ),
     Row(
         Kind.READY,

@@ -148,6 +148,25 @@ class SealedJob(JobSettings):
         "layer; none: all weights stay in shares",
     )
 
+    dealer_checks: float = Field(
+        0.0,
+        ge=0,
+        le=0.99,
+        description="chance with which a dealing is opened, computed again by every holder and replaced by another "
+        "one, before anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody "
+        "checks; with select_by: last alone",
+    )
+
+    @model_validator(mode="after")
+    def _check_dealing(self) -> Self:
+        if self.dealer_checks and self.train.select_by != "last":
+            raise ValueError(
+                f"dealer_checks={self.dealer_checks}: a dealing is committed to as a whole, and with "
+                f"train.select_by={self.train.select_by} its length depends on how steps are judged: set "
+                "train.select_by to last, or dealer_checks to 0"
+            )
+        return self
+
     @property
     def targets(self) -> None:
         """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ Parts = dict[str, tuple[slice, slice]]
 """Name → rows and columns of the first weights."""
 
 
+_FEW: Final = 140
+"""Training rows on which decays were chosen."""
+
+
 @dataclass(frozen=True)
 class Suits:
     """What suits a network where the job leaves it open.
@@ -31,7 +35,7 @@ class Suits:
     Attributes:
         hops: K.
         learning_rate: of SGD with momentum on unit rows.
-        weight_decay: of L2.
+        weight_decay: of L2, with up to ``_FEW`` training rows.
         teleport: α.
     """
 
@@ -39,6 +43,10 @@ class Suits:
     learning_rate: float
     weight_decay: float
     teleport: float = 0.1
+
+    def decay(self, rows: int) -> float:
+        """Of L2 with T training rows: the more there are, the less a prior on the weights counts."""
+        return self.weight_decay * min(1, _FEW / max(rows, 1))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,177 @@
+"""A dealer that need not be trusted to deal rightly: whole dealings are opened at random and computed again.
+
+Nothing that a dealer gets depends on data, so all that it sends in a session follows from one key and public sizes. It
+computes that once before anything is dealt, and commits to it: to the key by its SHA-256, to every message by that of
+the message. The holders compare what they were told of the key, and one of them draws whether this dealing is opened.
+One that is opened is never used: the dealer reveals its key, every holder computes the dealing anew and compares it
+with what it was told, and the dealer begins another. One that is not opened is used, and every message of it is held
+against its digest before anything is computed from it.
+
+So a dealing with a single wrong message is used with a chance of 1 − rate, and ends the job with a chance of rate: the
+dealer cannot know which before it has committed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import count
+from typing import Final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, Keystream, SecretSource
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import broadcast, exchange, receive_as
+from veilgraph.link.wrapper import Wrapper
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.machine import Machine
+
+DIGEST_BYTES: Final = 32
+_DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)
+"""Rounds of the messages about one dealing."""
+_DRAW_BYTES: Final = 8
+
+Dealing = Callable[[Machine], None]
+"""All that is computed in a session, on a machine."""
+
+
+def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dealing: Dealing) -> DealerMachine:
+    """The machine of a dealing that the holders did not open.
+
+    Args:
+        link: of the dealer.
+        holders: in the job's order.
+        secrets: source of the keys.
+        dealing: that they have agreed on.
+    """
+    for number in count():
+        key = secrets(SEED_BYTES)
+        digests = _dealt(key, link.party, holders, dealing)
+        for holder in holders:
+            link.send(holder, _tag(number, _DIGESTS), torch.cat([_row(sha256(key).digest()), digests[holder]]))
+        if not bool(receive_as(link, holders[0], _tag(number, _DRAWN), (1,), torch.bool)):
+            return DealerMachine(link, holders, _source(key))
+        broadcast(link, holders, _tag(number, _KEY), _row(key)[0])
+    raise AssertionError
+
+
+def checked_link(
+    link: Link, holders: Sequence[PartyId], dealer: PartyId, dealing: Dealing, rate: float, secrets: SecretSource
+) -> Link:
+    """A holder's link, on which the dealer can send nothing but what it has committed to.
+
+    Args:
+        link: of the holder.
+        holders: in the job's order; the first one draws.
+        dealer: who deals.
+        dealing: as at the dealer.
+        rate: chance that a dealing is opened, below 1.
+        secrets: of this holder.
+
+    Raises:
+        ProtocolError: the dealer has told two holders of two keys, or a dealing is not what follows from its key.
+    """
+    others = [holder for holder in holders if holder != link.party]
+    for number in count():
+        told = receive_as(link, dealer, _tag(number, _DIGESTS), (None, DIGEST_BYTES), torch.uint8)
+        for holder, theirs in exchange(link, others, _tag(number, _COMPARED), told[:1]).items():
+            if not torch.equal(told[:1], theirs):
+                raise _wrong(dealer, f"it told {link.party} and {holder} of different keys of dealing {number}")
+        if link.party == holders[0]:
+            opened = drawn(rate, secrets)
+            broadcast(link, [*others, dealer], _tag(number, _DRAWN), torch.tensor([opened]))
+        else:
+            opened = bool(receive_as(link, holders[0], _tag(number, _DRAWN), (1,), torch.bool))
+        if not opened:
+            return _CheckedLink(link, dealer, told[1:])
+        key = receive_as(link, dealer, _tag(number, _KEY), (SEED_BYTES,), torch.uint8).numpy().tobytes()
+        if not torch.equal(_row(sha256(key).digest()), told[:1]):
+            raise _wrong(dealer, f"the key of dealing {number} is not the one that it had committed to")
+        if not torch.equal(_dealt(key, dealer, holders, dealing)[link.party], told[1:]):
+            raise _wrong(dealer, f"dealing {number} is not what follows from its key")
+    raise AssertionError
+
+
+def drawn(rate: float, secrets: SecretSource) -> bool:
+    """True with a chance of ``rate``."""
+    return int.from_bytes(secrets(_DRAW_BYTES), "big") < rate * (1 << 8 * _DRAW_BYTES)
+
+
+class _CheckedLink(Wrapper):
+    """Refuses what its dealer has not committed to.
+
+    Raises:
+        ProtocolError: on ``receive``.
+    """
+
+    def __init__(self, link: Link, dealer: PartyId, digests: Tensor) -> None:
+        super().__init__(link)
+        self._dealer, self._digests = dealer, iter(digests)
+
+    @override
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        tensor = super().receive(sender, tag)
+        if sender == self._dealer:
+            committed = next(self._digests, None)
+            if committed is None or not torch.equal(committed, _digest(tag, tensor)[0]):
+                raise _wrong(sender, f"{tag} is not what it had committed to")
+        return tensor
+
+
+class _Unsent:
+    """A dealer's link on which nothing goes out but into digests, and holders use all that they are dealt."""
+
+    def __init__(self, party: PartyId, holders: Sequence[PartyId]) -> None:
+        self.party = party
+        self.digests: dict[PartyId, list[Tensor]] = {holder: [] for holder in holders}
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        self.digests[to].append(_digest(tag, tensor))
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        return torch.ones(1, dtype=torch.uint8)
+
+    def expect(self, unread_bytes: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _dealt(key: bytes, dealer: PartyId, holders: Sequence[PartyId], dealing: Dealing) -> dict[PartyId, Tensor]:
+    """Holder → digests of all that it is dealt, in the order in which it is sent: uint8 [messages, 32]."""
+    link = _Unsent(dealer, holders)
+    dealing(DealerMachine(link, holders, _source(key)))
+    return {holder: torch.cat(digests) for holder, digests in link.digests.items()}
+
+
+def _source(key: bytes) -> SecretSource:
+    stream = Keystream(key, "dealing")
+    return lambda length: stream.take(length).numpy().tobytes()
+
+
+def _digest(tag: Tag, tensor: Tensor) -> Tensor:
+    found = sha256(f"{tag}/{tensor.dtype}/{tuple(tensor.shape)}/".encode())
+    found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return _row(found.digest())
+
+
+def _row(digest: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)[None]
+
+
+def _tag(number: int, round_: int) -> Tag:
+    return Tag(Kind.COMMITMENT, number, round_)
+
+
+def _wrong(dealer: PartyId, what: str) -> ProtocolError:
+    return ProtocolError(
+        f"the dealer ({dealer}) does not deal as it should: {what}; nothing was computed from it; ask whose machine it "
+        "is what it runs",
+        code="dealer",
+        party=dealer,
+    )
