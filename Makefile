@@ -103,6 +103,11 @@ bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure pr
 bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about ten minutes, 24 GiB
 	@$(BIN)/python -m benchmarks.scale
 
+bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to half a million nodes (docs/sealed-benchmarks.md); about an hour, 24 GiB
+	@$(BIN)/python -m benchmarks.sealed
+	@$(BIN)/python -m benchmarks.sealed_peers
+	@$(BIN)/python -m benchmarks.sealed_scale
+
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 

@@ -67,9 +67,9 @@ def measure(dataset: str) -> SealedFigures:
     rounds = []
     with installed(job.data.names):
         for _ in range(_REPEATS):
-            rounds.append((_run(job), _run(vertical), pyg_ms(everything)))
+            rounds.append((ran(job), ran(vertical), pyg_ms(everything)))
     with installed(job.data.names, mbit=MBIT, round_trip_ms=ROUND_TRIP_MS):
-        slow = _run(job)
+        slow = ran(job)
     return SealedFigures(
         dataset,
         statistics.median(own.whole_s for own, _, _ in rounds),
@@ -83,19 +83,22 @@ def measure(dataset: str) -> SealedFigures:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class Ran:
+    """A job: seconds from the command to the predictions, the median step in milliseconds, and its summary."""
+
     whole_s: float
     step_ms: float
     summary: Record
 
 
-def _run(job: JobSettings) -> _Ran:
+def ran(job: JobSettings) -> Ran:
+    """Runs it with every party a process, over the link that is ``installed``."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         found = train(job, Path(folder) / "run", processes=True, link=LINK)
         seconds = time.perf_counter() - started
     steps = [record["step_seconds"] * 1e3 for record in found.metrics[_WARM:]]
-    return _Ran(seconds, statistics.median(steps), found.summary)
+    return Ran(seconds, statistics.median(steps), found.summary)
 
 
 def section(found: list[SealedFigures]) -> list[str]:

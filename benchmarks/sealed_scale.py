@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,7 @@ def _one(nodes: int, folder: Path) -> None:
         started = time.perf_counter()
         result = train(asked, folder / "run", processes=True, link=LINK)
         total = time.perf_counter() - started
-    steps = sum(record["step_seconds"] for record in result.metrics)
+    steps = len(result.metrics) * statistics.median(record["step_seconds"] for record in result.metrics)
     figures = {
         "total_seconds": total,
         "steps_seconds": steps,

@@ -10,7 +10,7 @@ and ``mask`` is λ. In the twin ``public`` is x itself, floating, and the mask i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,6 +103,27 @@ class Wire:
 def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
     """Wires one behind the other along a dimension; one alone is not copied."""
     return wires[0] if len(wires) == 1 else _together(wires, lambda parts: torch.cat(list(parts), dim))
+
+
+def side_by_side(wires: Iterable[Wire], columns: int) -> Wire:
+    """[N, ·] wires of so many columns together, of which one alone is in hand with the result."""
+    found: Wire | None = None
+    start = 0
+    for wire in wires:
+        stop = start + wire.shape[1]
+        if wire.shape[1] == columns:
+            return wire
+        if found is None:
+            shape = wire.shape[0], columns
+            public = None if wire.public is None else wire.public.new_empty(shape)
+            found = Wire(public, wire.mask.new_empty(shape), wire.bits)
+        found.mask[:, start:stop] = wire.mask
+        if found.public is not None and wire.public is not None:
+            found.public[:, start:stop] = wire.public
+        start = stop
+    if found is None or start != columns:
+        raise ValueError(f"{start} columns came, and {columns} were said to")
+    return found
 
 
 def _together(wires: Sequence[Wire], function: Callable[[Sequence[Tensor]], Tensor]) -> Wire:

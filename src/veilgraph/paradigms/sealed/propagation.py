@@ -14,7 +14,7 @@ import torch
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, times
 from veilgraph.mpc.sealed.machine import HiddenGraph, Machine
-from veilgraph.mpc.sealed.wire import Summands, Wire, joined
+from veilgraph.mpc.sealed.wire import Summands, Wire, joined, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
 
 _TELEPORT_BITS: Final = 8
@@ -81,17 +81,28 @@ class Propagation:
                 total += own.degrees(nodes) + (holder == self._holders[0])
         return self._machine.summands(total, (nodes,), self._weight_bits)
 
-    def __call__(self, wire: Wire, hops: int, teleport: float = 0.0, *, transposed: bool = False) -> Wire:
+    def __call__(self, columns: Sequence[Wire], hops: int, teleport: float = 0.0, *, transposed: bool = False) -> Wire:
         """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``.
 
         Columns go on by themselves, as many at a time as keep what is in hand small.
+
+        Args:
+            columns: of x, side by side.
+            hops: K.
+            teleport: α.
+            transposed: whether with Pᵀ.
         """
+        total = sum(part.shape[1] for part in columns)
+        width = max(1, AT_ONCE // columns[0].shape[0])
+        if total <= width or not hops:
+            columns = [joined(columns, 1)]
         if not hops:
-            return wire
-        nodes, columns = wire.shape
-        width, scales = max(1, AT_ONCE // nodes), self._scales(transposed=transposed)
-        blocks = [wire[:, start : start + width] for start in range(0, columns, width)]
-        return joined([self._hops(block, hops, teleport, scales, transposed=transposed) for block in blocks], 1)
+            return columns[0]
+        scales = self._scales(transposed=transposed)
+        blocks = (part[:, start : start + width] for part in columns for start in range(0, part.shape[1], width))
+        return side_by_side(
+            (self._hops(block, hops, teleport, scales, transposed=transposed) for block in blocks), total
+        )
 
     def _hops(
         self, wire: Wire, hops: int, teleport: float, scales: tuple[Wire, Wire, Wire], *, transposed: bool

@@ -110,8 +110,7 @@ class Decoupled(Network):
     def _propagated(self) -> Wire:
         """Once a session."""
         if self._everything is None:
-            start = joined(self.pooled(), 1)
-            self._everything = joined([self.spread(relation, start) for relation in self.relations], 1)
+            self._everything = joined([self.spread(relation, *self.pooled()) for relation in self.relations], 1)
         return self._everything
 
     def first(self, weight: Wire) -> Wire:

@@ -184,10 +184,10 @@ class Network(ABC):
         """What ``moved`` does to gradients: [N, d] → [N, R·d]."""
         return joined([self.spread(relation, error, transposed=True) for relation in self.relations], 1)
 
-    def spread(self, relation: Propagation, wire: Wire, *, transposed: bool = False) -> Wire:
-        """P_r^K·B, or with Pᵀ."""
+    def spread(self, relation: Propagation, *columns: Wire, transposed: bool = False) -> Wire:
+        """P_r^K·B of columns side by side, or with Pᵀ."""
         plan = self.context.plan
-        return relation(wire, plan.hops, plan.teleport, transposed=transposed)
+        return relation(columns, plan.hops, plan.teleport, transposed=transposed)
 
     def glorot(self, bits: int) -> list[Tensor]:
         """Initial weights, which are public: int64."""
