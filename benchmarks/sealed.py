@@ -104,7 +104,7 @@ def ran(job: JobSettings) -> Ran:
 def section(found: list[SealedFigures]) -> list[str]:
     """The table, in Markdown."""
     lines = [
-        "## Whole sealed jobs",
+        "## Whole jobs",
         "",
         "The shipped sealed job of two holders, 50 steps: `whole` is from the start of the processes to the "
         f"predictions, `slow` the same where each party sends {MBIT:g} Mbit/s and a round trip takes "

@@ -58,11 +58,12 @@ def measure(python: Path) -> PeerRuns:
     """Ours, SecureGNN, the same network, and ours again."""
     job = sealed(with_overrides(shipped_job("cora-sealed"), {"train.checkpoint_every": 1000, "timeout_s": 900}))
     graphs = load_parties(job.data, job.seed)
+    vertical = with_overrides(shipped_job("cora"), {"seed": job.seed})
     with installed(job.data.names):
         first = ran(job)
         secure = secure_epochs(
-            secure_settings(with_overrides(shipped_job("cora"), {"seed": 0})),
-            graphs,
+            secure_settings(vertical),
+            load_parties(vertical.data, job.seed),
             job.data.label_party,
             job.seed,
             python,
@@ -123,7 +124,7 @@ def section(found: PeerRuns) -> list[str]:
     whole, spu = found.whole_s, found.spu
     theirs, megabytes = spu.whole_s(found.steps), 1e-6
     return [
-        "### Beside general secure computation",
+        "## Beside general secure computation",
         "",
         "Cora, two holders, one run of everything on this machine. SPU (SEMI2K, correlated randomness from "
         "the first holder) has no hidden sparse matrices: edges are hidden by products with all N² places. `The same "

@@ -165,6 +165,12 @@ def test_prediction_has_no_hops_where_the_columns_were_propagated_in_training() 
     assert costs[2 * MANY].sent["A"] < costs[FEW].sent["A"]
 
 
+def test_numbers_of_edges_are_told_where_rows_go_over_them() -> None:
+    for hops, told in ((0, {1}), (1, {128})):
+        context, _ = together(small_job(2, network("sign", hops=hops)), small_graphs())
+        assert {*context.sizes.edges.values()} == told
+
+
 def test_own_hops_are_a_holders_own_weighted_ones() -> None:
     job = small_job(2, network("sign", own_hops=2), WEIGHTS)
     (graph, _) = graphs_of(job)

@@ -14,10 +14,11 @@ from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.protocol.costs import Costs, Stage
 
 _ITEM = 8
-_BASE = 350 << 20
-"""Of a process with nothing to do."""
-_HELD = 9
-"""Matrices of the widest opening that are in hand at once."""
+_BASE = 750 << 20
+"""Of a process with nothing to do, and of what it keeps once freed."""
+_COPIES, _HELD = 2, 19
+"""Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
+within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
 _STEPS = "steps"
 
 
@@ -69,8 +70,8 @@ def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
 
 def _memory(sizes: Sizes, widest: int) -> Mapping[PartyId, int]:
     """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
-    everything = _ITEM * sizes.nodes * sum(sizes.columns.values())
+    everything = _COPIES * _ITEM * sizes.nodes * sum(sizes.columns.values())
     slots = max(sizes.nodes + edges for edges in sizes.edges.values())
-    common = _BASE + everything + _HELD * _ITEM * widest + 9 * _ITEM * slots
-    own = {holder: _ITEM * sizes.nodes * columns for holder, columns in sizes.columns.items()}
+    common = _BASE + everything + _HELD * _ITEM * (widest + slots)
+    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in sizes.columns.items()}
     return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}

@@ -45,10 +45,15 @@ def plan_of(job: SealedJob) -> Plan:
     )
 
 
-def slots_of(model: SealedModelSettings, edges: int) -> int:
-    """The number of edges that a holder seems to have: rounded up by up to a quarter, where the job states none."""
-    if model.edge_slots is not None:
-        return model.edge_slots
+def slots_of(job: SealedJob, edges: int) -> int:
+    """The number of edges that a holder seems to have: rounded up by up to a quarter, where the job states none.
+
+    It is 1 where rows go over no edges but each holder's own.
+    """
+    if not plan_of(job).hops:
+        return 1
+    if job.model.edge_slots is not None:
+        return job.model.edge_slots
     step = 1 << max(0, edges.bit_length() - 3)
     return max(1, -(-edges // step) * step)
 
@@ -68,8 +73,8 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             value=False,
         )
     weights = None if common.edge_weight is None else common.edge_weight.to(torch.float64)
-    slots, edges = slots_of(model, common.num_edges), common.edge_index
-    if common.num_edges > slots:
+    slots, edges = slots_of(job, common.num_edges), common.edge_index
+    if plan.hops and common.num_edges > slots:
         raise DataError(
             f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
             key="model.edge_slots",

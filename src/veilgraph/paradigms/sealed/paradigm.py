@@ -61,7 +61,7 @@ class Sealed(Paradigm[SealedJob]):
                 label_holder.training,
                 label_holder.classes,
                 {holder: (1 + plan.own_hops) * own.columns for holder, own in sizes.items()},
-                {holder: slots_of(job.model, own.edges) for holder, own in sizes.items()},
+                {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
                 job.model.max_degree,
                 label_holder.validation,
                 0 if job.predicts_named else None,

@@ -113,7 +113,7 @@ class SealedHolder(SealedRole):
         stated = {
             "nodes": self.graph.common,
             "features": self._own.features.shape[1],
-            "edges": slots_of(self._job.model, self._own.edges.shape[1]),
+            "edges": slots_of(self._job, self._own.edges.shape[1]),
         }
         return super().hello().model_copy(update=stated)
 

@@ -42,7 +42,7 @@ def together(
         0 if own.rows is None else own.rows.numel(),
         classes,
         {party: one.features.shape[1] for party, one in data.items()},
-        {party: slots_of(job.model, one.edges.shape[1]) for party, one in data.items()},
+        {party: slots_of(job, one.edges.shape[1]) for party, one in data.items()},
         job.model.max_degree,
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),

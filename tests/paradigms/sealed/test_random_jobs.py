@@ -1,0 +1,88 @@
+"""Random jobs on random data are what their twins are: any number of holders, sizes from one on, odd graphs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+import torch
+
+from tests import nightly
+from tests.paradigms.sealed.programs import TWIN, outcomes, small_job, summed, trained
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS
+from veilgraph.paradigms.sealed.settings import SealedJob
+
+SOME, ALL = 6, 100
+STEPS: Final = 3
+
+
+def edges_of(draw: random.Random, nodes: int, *, directed: bool) -> torch.Tensor:
+    """None, a hub's, those of a half of the nodes, many of them more than once, or a few."""
+    count = draw.choice([0, 1, 2 * nodes])
+    ends = [[draw.randrange(nodes), draw.randrange(nodes)] for _ in range(count)]
+    kind = draw.choice(["few", "hub", "isolated", "repeated"])
+    if kind == "hub":
+        ends = [[0, target] for target in range(nodes)]
+    if kind == "isolated":
+        ends = [[source // 2, target // 2] for source, target in ends]
+    if kind == "repeated":
+        ends = 3 * ends
+    ends = [end for end in ends if end[0] != end[1]]
+    edges = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+    return edges if directed else torch.cat([edges, edges.flip(0)], 1)
+
+
+def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
+    """A job and its data; classes may be missing from the training rows, of which there may be one."""
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    holders, nodes, classes = draw.randint(2, 6), draw.choice([1, 2, 3, 9, 20, 33]), draw.randint(2, 5)
+    training = draw.choice([1, (nodes + 1) // 2, nodes])
+    directed, weighted = draw.random() < 0.4, draw.random() < 0.3
+    graphs = []
+    for holder in range(holders):
+        edges = edges_of(draw, nodes, directed=directed)
+        weights = torch.rand(edges.shape[1], generator=generator) if weighted else None
+        if weights is not None and not directed:
+            weights = torch.cat([weights[: edges.shape[1] // 2]] * 2)
+        features = torch.randn(nodes, draw.randint(1, 7), generator=generator)
+        graphs.append(PartyGraph("ABCDEF"[holder], features, edges, weights))
+    train = torch.zeros(nodes, dtype=torch.bool)
+    train[torch.randperm(nodes, generator=generator)[:training]] = True
+    labels = torch.randint(classes, (nodes,), generator=generator)
+    graphs[0] = replace(
+        graphs[0], labels=labels, num_classes=classes, train_mask=train, val_mask=~train, test_mask=~train
+    )
+    network = draw.choice(list(NETWORKS))
+    model: dict[str, Any] = {
+        "network": network,
+        "hops": draw.randint(0 if network in ("linear", "mlp", "sign") else 1, 3),
+        "own_hops": draw.randint(1, 2),
+        "hidden": draw.randint(1, 9),
+        "directed": directed,
+        "edge_weights": weighted,
+        "teleport": draw.choice([0.0, 0.125, 0.5]),
+        "relations": draw.choice(["pooled", "each"]),
+        "normalization": draw.choice(["symmetric", "random-walk"]),
+    }
+    train_settings = {
+        "epochs": STEPS,
+        "batch_size": draw.choice([None, 1, 4]),
+        "class_weights": draw.choice(["none", "balanced"]),
+    }
+    job = small_job(holders, {"model": model, "train": train_settings, "output": "probabilities"})
+    return job, graphs
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
+def test_a_random_job_is_its_twin(seed: int) -> None:
+    job, graphs = random_case(seed)
+    found = outcomes(job, graphs, lambda program: trained(program, STEPS))
+    weights, twin = summed(found, WEIGHT_BITS + 2), found[TWIN][0]
+    for name, weight in weights.items():
+        assert float((weight - twin[name]).abs().max()) < 4e-3, name
+    assert float((found["A"][1] - found[TWIN][1]).abs().max()) < 8e-3
+    assert all(found[party][1] is None for party in found if party not in ("A", TWIN))
