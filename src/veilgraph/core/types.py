@@ -132,6 +132,9 @@ class Link(Protocol):
             ProtocolError: the sender used the tag twice or sent something that cannot be decoded.
         """
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Whether, within ``timeout_s`` seconds, ``receive`` would return or fail at once; takes nothing."""
+
     def expect(self, unread_bytes: int) -> None:
         """Says how much of one sender's may wait for ``receive`` from now on; whoever sends more has failed."""
 
