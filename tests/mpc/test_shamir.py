@@ -60,3 +60,9 @@ def test_bytes_that_are_no_element_are_refused(content):
 def test_a_threshold_that_nobody_can_meet_is_refused(threshold):
     with refused(ConfigError, key="threshold", value=threshold):
         split(1, threshold, 3, fixed_secrets())
+
+
+def test_what_is_drawn_is_spread_over_the_field():
+    drawn = sorted(draw(fixed_secrets(number)) / FIELD for number in range(200))
+    assert drawn[0] < 0.1 < 0.9 < drawn[-1]
+    assert 0.3 < drawn[100] < 0.7

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -208,20 +209,26 @@ def test_a_public_key_that_gives_everyone_the_same_secret_is_refused():
         played.holders[NAMES[0]].share(offers)
 
 
-def bit_flipped(sealed: Tensor, elsewhere: Tensor) -> Tensor:
+def bit_flipped(sealed: Tensor, played: Played) -> Tensor:
     sealed[1, 7] ^= 1
     return sealed
 
 
-def of_other_senders(sealed: Tensor, elsewhere: Tensor) -> Tensor:
+def of_other_senders(sealed: Tensor, played: Played) -> Tensor:
     return sealed[[0, 2, 1, 3]]
 
 
-def for_another_receiver(sealed: Tensor, elsewhere: Tensor) -> Tensor:
-    return elsewhere
+def for_another_receiver(sealed: Tensor, played: Played) -> Tensor:
+    return played.told[2][NAMES[1]]
 
 
-@pytest.mark.parametrize("change", [bit_flipped, of_other_senders, for_another_receiver])
+def its_own_sent_back(sealed: Tensor, played: Played) -> Tensor:
+    """Both directions of a pair would have one key, and no nonce, if its name were not of the direction too."""
+    sealed[1] = played.sent[2][NAMES[0]][1]
+    return sealed
+
+
+@pytest.mark.parametrize("change", [bit_flipped, of_other_senders, for_another_receiver, its_own_sent_back])
 def test_shares_that_are_not_what_their_holder_sealed_for_this_one_are_refused(change):
     round_ = round_of(4, 3)
     played = begin(round_)
@@ -230,7 +237,7 @@ def test_shares_that_are_not_what_their_holder_sealed_for_this_one_are_refused(c
     again = begin(round_).holders[NAMES[0]]
     again.offer()
     again.share(offers)
-    sealed = change(played.told[2][NAMES[0]].clone(), played.told[2][NAMES[1]])
+    sealed = change(played.told[2][NAMES[0]].clone(), played)
     with refused(ProtocolError, code="bad-shares"):
         again.mask(sealed, torch.zeros(SIZE, dtype=torch.int64))
 
@@ -266,9 +273,31 @@ def test_who_was_not_there_before_cannot_be_there_now_and_who_is_left_out_does_n
         ("who", {"survived": NAMES[:3]}),
         ("left-out", {"shared": NAMES[1:4]}),
         ("left-out", {"survived": NAMES[1:4]}),
+        ("too-few", {"offered": NAMES[:2]}),
+        ("too-few", {"shared": NAMES[:2]}),
+        ("too-few", {"survived": NAMES[:2]}),
+        ("too-few", {"confirmed": NAMES[:2]}),
     ):
         with refused(ProtocolError, code=code):
             told(**wrong)
+
+
+def test_what_is_signed_is_not_also_something_else():
+    one, other = (signers(("A", "AB"))[name] for name in ("A", "AB"))
+    signature = one.sign("x", b"By")
+    other.check("A", "x", b"By", signature)
+    for party, what, content in (("AB", "x", b"y"), ("A", "xA", b"By"), ("A", "x", b"By "), ("A", "", b"xABy")):
+        with refused(ProtocolError, code="bad-signature", party=party):
+            other.check(party, what, content, signature)
+    shared = Signatures("A", *pair_of_one_key())
+    with refused(ProtocolError, code="bad-signature"):
+        shared.check("AB", "x", b"y", shared.sign("x", b"By"))
+
+
+def pair_of_one_key() -> tuple[Ed25519PrivateKey, Mapping[PartyId, Ed25519PublicKey]]:
+    """Two names of one key, so that nothing but the words tells their messages apart."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    return key, dict.fromkeys(("A", "AB"), key.public_key())
 
 
 # Holders that break the protocol
@@ -408,6 +437,17 @@ def test_no_round_and_no_session_has_the_masks_of_another_even_of_the_same_keys(
         assert len(set(elements)) == len(elements)
     sealed = [rows_.numpy().tobytes() for each in played for rows_ in each.sent[2].values()]
     assert len(set(sealed)) == len(sealed)
+
+
+def test_each_mask_by_itself_is_of_its_round():
+    seeds = Secrets(source(round_of(3, 2), "A"))
+    public = mask_private(seeds.mask_key + 1).public_key().public_bytes_raw()
+    rounds = [round_of(3, 2, number, session) for number, session in ((0, "a"), (1, "a"), (0, "b"))]
+    masks = [own_mask(round_, seeds.own_mask, 20) for round_ in rounds]
+    masks += [
+        pairwise_mask(round_, "A", mask_private(seeds.mask_key), peer, public, 20) for round_ in rounds for peer in "BC"
+    ]
+    assert len({int(element) for mask in masks for element in mask}) == 20 * len(masks)
 
 
 def test_keys_are_new_in_every_sum_of_a_session():
