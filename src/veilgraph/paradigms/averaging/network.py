@@ -77,5 +77,5 @@ class AveragedNetwork(nn.Module):
         """Overwrites the weights with a copy of what ``vector`` gave, of this network or another like it."""
         weights = list(self.parameters())
         with torch.no_grad():
-            for weight, part in zip(weights, vector.split([each.numel() for each in weights]), strict=True):
+            for weight, part in zip(weights, torch.split(vector, [each.numel() for each in weights]), strict=True):
                 weight.copy_(part.view_as(weight))
