@@ -108,17 +108,21 @@ def play(
     return played
 
 
+def message_of(tag: Tag) -> int:
+    """Number of a holder's message in its sum, from 1; 0 for what is of none."""
+    kind = (tag.kind, tag.round)
+    return 1 + ANSWERS.index(kind) if kind in ANSWERS else 0
+
+
 class DropsOut(Wrapper):
     """A holder's link that loses what it sends in a sum from some message on."""
 
     def __init__(self, link: Link, moments: Mapping[int, int]) -> None:
         super().__init__(link)
-        self._moments, self._sent = moments, dict[int, int]()
+        self._moments = moments
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
-        if to == SERVER:
-            self._sent[tag.step] = self._sent.get(tag.step, 0) + 1
-        if to != SERVER or self._sent[tag.step] < self._moments.get(tag.step, 6):
+        if to != SERVER or message_of(tag) < self._moments.get(tag.step, 6):
             super().send(to, tag, tensor)
 
 
@@ -130,8 +134,7 @@ class GivesUp(Wrapper):
         self._dropped = dropped
 
     def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        message = 1 + ANSWERS.index((tag.kind, tag.round))
-        gone = message >= self._dropped.get(sender, {}).get(tag.step, 6)
+        gone = message_of(tag) >= self._dropped.get(sender, {}).get(tag.step, 6)
         return not (gone and timeout_s) and super().comes(sender, tag, timeout_s)
 
 

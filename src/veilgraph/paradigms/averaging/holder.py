@@ -18,7 +18,7 @@ from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.training import REMEDY, TALLY_BITS, UPDATE_BITS, Own, summand
+from veilgraph.paradigms.averaging.training import REMEDY, TALLY_BITS, UPDATE_BITS, Own, heard, summand
 from veilgraph.paradigms.horizontal.holder import common_classes
 from veilgraph.paradigms.horizontal.tally import Tally, tally
 from veilgraph.protocol.agreement import Hello, agreed_start
@@ -90,9 +90,8 @@ class AveragingHolder(Judge):
         )
         self._network.take(start)
         self._add(mine, UPDATE_BITS, "weights")
-        told = self._told(self._sums, len(start) + 1, self.session.dtype)
-        self._network.take(told[:-1])
-        self.loss = float(told[-1])
+        weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
+        self._network.take(weights)
 
     def _evaluate(self) -> None:
         with torch.no_grad():

@@ -88,7 +88,7 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("sum, 0", "ring [W + 2]", "every round"), Form("sum, 0", "ring [3 + 3C²]", "every evaluation"))),
     Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and class counts",
         "none", "The receiver needs them to go on, and to judge the model.", (WEIGHTS, SCORES),
-        forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 1]", "every round"),
+        forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
                Form("sum, 0", "float64 [3 + 3C²]", "every evaluation"))),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO,)),
     # Columns

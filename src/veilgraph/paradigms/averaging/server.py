@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -11,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.errors import DataError, PeerFailed
+from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import Kind, Tag
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import Group, SummingServer
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.training import EXTRA, REMEDY, TALLY_BITS, UPDATE_BITS, averaged
+from veilgraph.paradigms.averaging.training import EXTRA, REMEDY, TALLY_BITS, UPDATE_BITS, averaged, said
 from veilgraph.paradigms.horizontal.holder import common_classes
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.resumption import Point, Start
@@ -66,10 +65,8 @@ class AveragingServer(Role):
             return
         weights = self._network.vector()
         following, loss = averaged(self._rule, weights, self._add(len(weights) + EXTRA, UPDATE_BITS, "weights"))
-        if math.isnan(loss):
-            raise DataError("train_mask: no holder has a training node; give labels and a train_mask to one")
         self._network.take(following)
-        self._tell(torch.cat([following, following.new_tensor([loss])]))
+        self._tell(said(following, loss))
 
     def _add(self, size: int, bits: int, what: str) -> Tensor:
         self._sums += 1

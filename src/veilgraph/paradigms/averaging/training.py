@@ -102,8 +102,8 @@ def _loss(network: AveragedNetwork, own: Own, generator: torch.Generator) -> Ten
     return functional.cross_entropy(network(own.features, own.adjacency, generator)[mask], labels[mask])
 
 
-def averaged(rule: Rule, weights: Tensor, total: Tensor) -> tuple[Tensor, float]:
-    """The next weights and the mean loss of the round; the same weights, and no number, where nobody trained.
+def averaged(rule: Rule, weights: Tensor, total: Tensor) -> tuple[Tensor, float | None]:
+    """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
 
     Args:
         rule: of the job; its state changes.
@@ -113,5 +113,15 @@ def averaged(rule: Rule, weights: Tensor, total: Tensor) -> tuple[Tensor, float]
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
     if not nodes:
-        return weights, math.nan
+        return weights, None
     return rule.step(weights.double(), total[:-EXTRA] / nodes).to(weights.dtype), float(total[-EXTRA]) / nodes
+
+
+def said(weights: Tensor, loss: float | None) -> Tensor:
+    """What the server tells of a round: Tensor[W + 2], the weights, the mean loss, and whether there is one."""
+    return torch.cat([weights, weights.new_tensor([0.0, 0.0] if loss is None else [loss, 1.0])])
+
+
+def heard(told: Tensor) -> tuple[Tensor, float | None]:
+    """What ``said`` said."""
+    return told[:-EXTRA], float(told[-EXTRA]) if told[-1] else None

@@ -43,7 +43,7 @@ class PlainAveraging:
         self.network = AveragedNetwork(job.model, graphs[0].num_features, classes, streams, dtype)
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
 
-    def round(self, number: int, absent: Collection[PartyId] = ()) -> float:
+    def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
         """One round.
 
         Args:
@@ -51,7 +51,7 @@ class PlainAveraging:
             absent: holders that dropped out before they sent their values.
 
         Returns:
-            The mean loss, before the round.
+            The mean loss, before the round; None where nobody trained.
         """
         start, summands = self.network.vector(), []
         for party, own in self._own.items():
