@@ -39,10 +39,12 @@ COLUMNS: Final = Told[AveragingJob](OF_COLUMNS.name, OF_COLUMNS.statement, _stan
 WEIGHTS: Final = Told[AveragingJob](
     "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
     "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
-    "trained on.", _paradigm)
+    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has.",
+    _paradigm)
 SCORES: Final = Told[AveragingJob](
     "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
-    "how many nodes of each class, in each split, are taken for which.", _paradigm)
+    "how many nodes of each class, in each split, are taken for which; where a holder is left out of one evaluation, "
+    "they follow of that holder alone.", _paradigm)
 TWO: Final = Told[AveragingJob](
     "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
     "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
@@ -95,9 +97,9 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
     Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
         "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
         forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "mask", OPENED,
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "mask", OPENED,
         (COLUMNS,), (MORE_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "none", EXACTLY,
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "none", EXACTLY,
         (COLUMNS,), (TWO_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
 )
 # fmt: on

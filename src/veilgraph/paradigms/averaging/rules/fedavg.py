@@ -28,8 +28,7 @@ class FedAvgSettings(RuleSettings):
     """FedAvg."""
 
     name: Literal["fedavg"] = Field(
-        "fedavg",
-        description="what holders train for, and what the server makes of it: fedavg, fedprox, fedsgd or fedadam",
+        "fedavg", description="what holders train for, and what the server makes of the sum"
     )
     server_rate: float = Field(1.0, gt=0, description="η: how far the server goes along the mean change")
 
