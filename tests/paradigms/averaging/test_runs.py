@@ -25,9 +25,11 @@ from tests.paradigms.averaging.jobs import (
     twin_of,
 )
 from tests.paradigms.cutting import cut_run
+from tests.paradigms.exported import export, over
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER
+from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.aggregation.summing import holder_bytes
@@ -35,6 +37,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.organisations import node_ids
 
 OF_SUMS = ("key", "mask_share", "masked", "control")
 
@@ -121,8 +124,7 @@ def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_noth
     assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
 
 
-def test_saved_graphs_and_tables_are_trained_on(tmp_path: Path) -> None:
-    """The same tables as a horizontal job's, with other words in the job."""
+def test_saved_graphs_are_trained_on(tmp_path: Path) -> None:
     settings = job({"train": {"select_by": "last"}})
     paths = {}
     for graph in graphs(settings):
@@ -181,3 +183,22 @@ REFUSED: dict[str, tuple[Settings, About]] = {
 def test_what_a_job_cannot_be(change: Settings, about: About) -> None:
     with refused(ConfigError, **about):
         job(change)
+
+
+def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
+    """As exported, and with columns standardised over all holders' rows: the twin has the same graphs."""
+    settings = job(
+        {
+            "train": {"select_by": "last"},
+            "data": {"feature_scaling": "standard"},
+            "model": {"dropout": 0.0},
+        }
+    )
+    run = train(over(export(tmp_path, settings), settings), tmp_path / "run")
+    twin, losses, _ = twin_of(settings)
+    assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-5)
+    (own, *_) = load_parts(settings.data, settings.seed)
+    expected = dict(zip(node_ids(own.ids.numpy()), twin.infer("A").softmax(dim=1), strict=True))
+    found = dict(zip(run.predictions.ids or (), run.predictions.probabilities, strict=True))
+    assert found.keys() == expected.keys()
+    assert all(float((found[name] - row).abs().max()) < 1e-5 for name, row in expected.items())
