@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import LinkError, PeerFailed
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
 from veilgraph.core.randomness import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
@@ -33,6 +34,10 @@ from veilgraph.mpc.aggregation.server import Received, ServerRound
 from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES, Signatures
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.mpc.shamir import ELEMENT_BYTES
+
+
+GONE: Final = (PeerFailed, LinkTimeout)
+"""What sending to a holder that has dropped out raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,7 @@ class SummingServer:
 
     def _tell(self, holders: Sequence[PartyId], tag: Tag, message: Callable[[PartyId], Tensor]) -> None:
         for holder in holders:
-            with suppress(PeerFailed):  # it has dropped out
+            with suppress(*GONE):
                 self._link.send(holder, tag, message(holder))
 
     def _forget_late(self) -> None:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import Kind, Tag
 from veilgraph.mpc import ring
-from veilgraph.mpc.aggregation.summing import Group, SummingServer
+from veilgraph.mpc.aggregation.summing import GONE, Group, SummingServer
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.training import EXTRA, REMEDY, TALLY_BITS, UPDATE_BITS, averaged, said
@@ -77,7 +76,7 @@ class AveragingServer(Role):
 
     def _tell(self, tensor: Tensor) -> None:
         for holder in self.session.holders:
-            with suppress(PeerFailed):  # it has dropped out
+            with suppress(*GONE):
                 self.session.link.send(holder, Tag(Kind.AVERAGED, self._sums), tensor)
 
     @override
