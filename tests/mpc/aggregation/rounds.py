@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.core.errors import PeerFailed
+from veilgraph.core.errors import LinkTimeout, PeerFailed
 from veilgraph.core.randomness import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
@@ -138,6 +138,20 @@ class GivesUp(Wrapper):
         return not (gone and timeout_s) and super().comes(sender, tag, timeout_s)
 
 
+class TakesNothing(Wrapper):
+    """The server's link, whose first message to a holder that is gone is not taken, as by a stopped process."""
+
+    def __init__(self, link: Link, gone: Mapping[PartyId, int]) -> None:
+        super().__init__(link)
+        self._gone = dict(gone)
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        if tag.step >= self._gone.get(to, tag.step + 1):
+            del self._gone[to]
+            raise LinkTimeout(f"{to} did not take {tag}")
+        super().send(to, tag, tensor)
+
+
 @dataclass
 class Summed:
     """What came of sums over links."""
@@ -153,6 +167,7 @@ def add_over_links(
     *,
     dropped: Mapping[PartyId, Mapping[int, int]] | None = None,
     late: bool = False,
+    gone: Mapping[PartyId, int] | None = None,
     bits: int = 24,
 ) -> Summed:
     """One sum after another, of each holder's values.
@@ -162,6 +177,7 @@ def add_over_links(
         threshold: t.
         dropped: holder → number of a sum → the first message that it does not send in it.
         late: whether that message does come, when nobody waits for it any more.
+        gone: holder → number of the sum before which it closes its link for good.
         bits: fractional.
     """
     names, lost = tuple(values), dropped or {}
@@ -175,10 +191,14 @@ def add_over_links(
         signatures = Signatures.agree(links[name], names, secrets, round_=3)
         link = links[name] if late else DropsOut(links[name], lost.get(name, {}))
         end = SummingHolder(link, group, signatures, secrets, SecretRounding(bytes(32)))
-        return [end.add(number, each, bits, "values", "change it") for number, each in enumerate(values[name])]
+        mine = values[name][: (gone or {}).get(name)]
+        found = [end.add(number, each, bits, "values", "change it") for number, each in enumerate(mine)]
+        if len(mine) < count:
+            link.close()
+        return found
 
     def server() -> list[Sum]:
-        end = SummingServer(GivesUp(links[SERVER], lost), group, 20.0)
+        end = SummingServer(TakesNothing(GivesUp(links[SERVER], lost), gone or {}), group, 20.0)
         return [end.add(number, size) for number in range(count)]
 
     def held(name: PartyId, work: Callable[[], Result]) -> Result:

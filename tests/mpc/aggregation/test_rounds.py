@@ -64,6 +64,12 @@ def test_who_is_late_is_left_out_and_what_came_late_does_not_stay(moment):
     assert ANSWERS[moment - 1] in [(tag.kind, tag.round) for tag in read]
 
 
+def test_who_is_gone_for_good_is_left_out_at_once_and_the_others_go_on():
+    summed = add_over_links(FROM_FOUR, 3, gone={NAMES[3]: 1})
+    assert [found.counted for found in summed.sums] == [NAMES[:4], NAMES[:3], NAMES[:3]]
+    assert summed.counted[NAMES[0]] == [True] * 3
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_too_few_are_refused(moment):
     with refused(ProtocolError, code="too-few", key="threshold", value=2):

@@ -35,7 +35,6 @@ from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES, Signatures
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.mpc.shamir import ELEMENT_BYTES
 
-
 GONE: Final = (PeerFailed, LinkTimeout)
 """What sending to a holder that has dropped out raises."""
 
