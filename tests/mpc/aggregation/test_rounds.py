@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import nightly
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import ANSWERS, MOMENTS, NAMES, Dropped, add_over_links, play, ring_values, round_of
 from veilgraph.core.errors import ConfigError, ProtocolError, RangeOverflow
@@ -68,6 +69,24 @@ def test_who_is_gone_for_good_is_left_out_at_once_and_the_others_go_on():
     summed = add_over_links(FROM_FOUR, 3, gone={NAMES[3]: 1})
     assert [found.counted for found in summed.sums] == [NAMES[:4], NAMES[:3], NAMES[:3]]
     assert summed.counted[NAMES[0]] == [True] * 3
+
+
+@nightly
+def test_a_hundred_holders_of_whom_a_third_drops_out():
+    names = [f"h{number:03d}" for number in range(100)]
+    values = {
+        name: [torch.randn(1000, generator=torch.Generator().manual_seed(place))] * 2
+        for place, name in enumerate(names)
+    }
+    lost = {name: {1: MOMENTS[place % len(MOMENTS)]} for place, name in enumerate(names[:33])}
+    summed = add_over_links(values, 67, dropped=lost)
+    for number, found in enumerate(summed.sums):
+        twin = masked_sum([values[name][number] for name in found.counted])
+        opened = ring.decode(found.total, BITS, torch.float64, "the sum", "change it")
+        assert float((opened - twin).abs().max()) < 1e-3  # float32: 2^-20 of each value
+        assert found.counted == tuple(name for name in names if number == 0 or lost.get(name, {1: 6})[1] > 3)
+    traffic = [each for each in summed.links[names[-1]].traffic() if each.peer == SERVER]
+    assert sum(each.bytes for each in traffic) == 2 * sum(holder_bytes(100, 1000))
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

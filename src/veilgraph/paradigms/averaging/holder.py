@@ -80,7 +80,6 @@ class AveragingHolder(Judge):
         if epoch is None:
             self._evaluate()
             return
-        start = self._network.vector()
         mine = summand(
             self._job,
             self._rule,
@@ -88,7 +87,6 @@ class AveragingHolder(Judge):
             self._own,
             lambda number: self.session.streams.generator("dropout", epoch, number),
         )
-        self._network.take(start)
         self._add(mine, UPDATE_BITS, "weights")
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
