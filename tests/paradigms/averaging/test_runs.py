@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.errors import About, refused
 from tests.mpc.aggregation.rounds import MOMENTS
+from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.jobs import (
     EPOCHS,
     NAMES,
@@ -28,13 +31,19 @@ from tests.paradigms.cutting import cut_run
 from tests.paradigms.exported import export, over
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.memory import MemoryHub
 from veilgraph.mpc.aggregation.summing import holder_bytes
+from veilgraph.paradigms.averaging.holder import AveragingHolder
+from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import infer, train_step
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import node_ids
@@ -81,6 +90,34 @@ def test_even_the_evaluator_may_drop_out(tmp_path: Path) -> None:
     with dropping_out(dropped):
         run = train(settings, tmp_path / "run")
     same_as_twin(run, settings, dropped)
+
+
+def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
+    """What runs a job ends it for all when a process dies; that is not for want of the roles."""
+    settings = job()
+    own, hub = {graph.party: graph for graph in graphs(settings)}, MemoryHub([*NAMES, SERVER], 20.0)
+
+    def play(party: str) -> Role | None:
+        session = Session(settings, hub.link(party), LearningStreams(settings.seed, party), fixed_secrets(party))
+        role = AveragingServer(session) if party == SERVER else AveragingHolder(session, own[party])
+        role.setup([])
+        for epoch in range(1, EPOCHS + 1):
+            if party == "B" and epoch == 3:
+                hub.leave(party)
+                return None
+            train_step(role, 2 * epoch, epoch)
+            infer(role, 2 * epoch + 1)
+        return role
+
+    with ThreadPoolExecutor(len(NAMES) + 1) as pool:
+        roles = dict(zip((*NAMES, SERVER), pool.map(play, (*NAMES, SERVER)), strict=True))
+    twin = PlainAveraging(settings, list(own.values()))
+    for epoch in range(1, EPOCHS + 1):
+        twin.round(epoch, ["B"] if epoch >= 3 else [])
+    for party, role in roles.items():
+        if role is not None:
+            found = nn.utils.parameters_to_vector(role.modules()["network"].parameters()).detach()
+            assert close(found, twin.network.vector()), party
 
 
 def test_too_few_end_the_job_and_say_so(tmp_path: Path) -> None:
