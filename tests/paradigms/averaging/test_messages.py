@@ -14,6 +14,7 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.revealed import rows_of
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -81,6 +82,9 @@ def test_a_party_accepts_averaging_by_name_alone() -> None:
     assert refusal(LimitSettings(leakage=tuple(needed)), settings, "A") is None
     for name in needed:
         assert refusal(LimitSettings(leakage=tuple(needed - {name})), settings, "A") is not None
-    two = job({"data": {"holders": 2}})
-    assert refusal(LimitSettings(leakage=tuple(needed)), two, "A") is not None
-    assert refusal(LimitSettings(leakage=(*needed, "single-updates")), two, "A") is None
+    for two in (job({"data": {"holders": 2}}), job({"data": {"holders": 3}, "averaging": {"threshold": 2}})):
+        assert refusal(LimitSettings(leakage=tuple(needed)), two, "A") is not None
+        assert refusal(LimitSettings(leakage=(*needed, "single-updates")), two, "A") is None
+    for ends, kind in ((("A", SERVER), Kind.MASKED), ((SERVER, "A"), Kind.AVERAGED)):
+        rows = [row for row in rows_of(settings, *ends) if row.kind == kind]
+        assert {told.name for row in rows for told in row.reveals} == needed
