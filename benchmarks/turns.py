@@ -187,6 +187,11 @@ class TurnLink:
         self._turns.follow(self._sent.pop((sender, self.party, tag)))
         return tensor
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Waits without the token; takes nothing."""
+        with self._turns.waiting():
+            return self._link.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         """As the wrapped link."""
         self._link.expect(unread_bytes)

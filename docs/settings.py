@@ -6,7 +6,7 @@ Run it with ``make docs``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import getclosurevars
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
@@ -86,8 +86,24 @@ def _lines(model: type[BaseModel], prefix: str, without: frozenset[str]) -> Iter
         if inner is not None:
             groups.append((name, inner))
     for name, inner in groups:
-        listed = "[]" if get_origin(model.model_fields[name].annotation) is tuple else ""
-        yield from _lines(inner, f"{prefix and prefix + '.'}{name}{listed}", frozenset())
+        field = model.model_fields[name]
+        listed = "[]" if get_origin(field.annotation) is tuple else ""
+        group = f"{prefix and prefix + '.'}{name}{listed}"
+        if isinstance(field.discriminator, str):
+            yield from _kinds(get_args(field.annotation), field.discriminator, group)
+        else:
+            yield from _lines(inner, group, frozenset())
+
+
+def _kinds(kinds: Sequence[type[BaseModel]], named_by: str, group: str) -> Iterator[tuple[str, Line]]:
+    """Settings that are of one of several kinds: the name, then what each of them has."""
+    named = [kind.model_fields[named_by] for kind in kinds]
+    names = [str(field.default) for field in named]
+    meaning = next(field.description or "" for field in named if field.description)
+    yield group, (f"`{group}.{named_by}`", ", ".join(f"`{name}`" for name in names), _default(named[0]), meaning)
+    for name, kind in zip(names, kinds, strict=True):
+        for _, (key, values, default, said) in _lines(kind, group, frozenset({named_by})):
+            yield group, (key, values, default, f"{name}: {said}")
 
 
 def _group(field: FieldInfo) -> type[BaseModel] | None:

@@ -83,7 +83,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
-assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "toy"]
+assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "averaging", "toy"]
 assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
 job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")

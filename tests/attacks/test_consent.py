@@ -215,6 +215,9 @@ class KilledAt:
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         return self.link.receive(sender, tag)
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        return self.link.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         self.link.expect(unread_bytes)
 

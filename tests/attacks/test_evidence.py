@@ -637,6 +637,9 @@ class Other:
     def receive(self, sender: str, tag: Tag) -> Tensor:
         return self._receive(sender, tag)
 
+    def comes(self, sender: str, tag: Tag, timeout_s: float) -> bool:
+        return self._link.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         self._link.expect(unread_bytes)
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.datasets import load_parts
+from veilgraph.paradigms.averaging.settings import averaging
+from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.run.run_directory import RunDirectory
@@ -52,6 +54,27 @@ class TestHorizontal(ParadigmConformance):
         (own,) = (part for part in parts if part.graph.party == settings.data.label_party)
         ids = torch.unique(torch.cat([part.ids for part in parts]))
         return network.infer()[torch.searchsorted(ids, own.ids)].softmax(dim=1)
+
+
+class TestAveraging(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {
+        "paradigm": "averaging",
+        "data": {"dataset": "synthetic", "holders": 3},
+        "precision": "float64",
+        "model": {"dim": 4},
+        "averaging": {"rule": {"name": "fedprox", "mu": 0.1}, "local_epochs": 2},
+        "train": SHORT,
+    }
+    processes = False
+    tolerance = 1e-6
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        settings = averaging(run.settings)
+        parts = load_parts(settings.data, settings.seed)
+        network = PlainAveraging(settings, [part.graph for part in parts])
+        for epoch in range(1, settings.train.epochs + 1):
+            network.round(epoch)
+        return network.infer(settings.data.label_party).softmax(dim=1)
 
 
 class TestNodeDp(ParadigmConformance):

@@ -22,6 +22,7 @@ JOBS = {
     "citeseer-rounds": "citeseer",
     "citeseer-sealed": "citeseer",
     "cora": "cora",
+    "cora-averaging": "cora",
     "cora-horizontal": "cora",
     "cora-local": "cora",
     "cora-private": "cora",

@@ -15,7 +15,7 @@ from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.features import compact
-from veilgraph.graph.horizontal import split_by_label, split_horizontally
+from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
 from veilgraph.graph.parts import pool_parts, positions, without_duplicates
 
 NAMES = ("A", "B", "C", "D", "E")
@@ -185,6 +185,23 @@ def test_aligned_nodes_for_a_model_that_needs_them() -> None:
     for part in aligned:
         assert part.ids.tolist() == list(range(90))
         assert torch.equal(there(part.graph.labels), data.y)
+
+
+@settings(max_examples=20)
+@given(holders=st.integers(1, 5), seed=st.integers(0, 99))
+def test_nodes_are_dealt_once_and_edges_between_holders_are_lost(holders, seed) -> None:
+    data = synthetic_data(200)
+    parts = split_by_nodes(data, names=NAMES[:holders], seed=seed)
+    ids = torch.cat([part.ids for part in parts])
+    assert sorted(ids.tolist()) == list(range(200))
+    home = {node: part.graph.party for part in parts for node in part.ids.tolist()}
+    kept = [edge for edge in edges_of(data.edge_index) if home[edge[0]] == home[edge[1]]]
+    assert all_edges(parts) == kept
+    for part in parts:
+        assert torch.equal(there(part.graph.labels), data.y[part.ids])
+        for mask in MASKS:
+            assert torch.equal(there(getattr(part.graph, mask)), data[mask][part.ids])
+            assert abs(int(getattr(part.graph, mask).sum()) - int(data[mask].sum()) / holders) < 1
 
 
 def test_positions() -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from tests.errors import About, refused
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.collectives import Shape, broadcast, exchange, gather, receive_as, tensor_text, text_tensor
+from veilgraph.link.collectives import (
+    Shape,
+    broadcast,
+    exchange,
+    gather,
+    gather_present,
+    receive_as,
+    tensor_text,
+    text_tensor,
+)
 from veilgraph.link.memory import MemoryHub
 
 TAG = Tag(Kind.EMBEDDING, 2)
@@ -105,3 +114,16 @@ def test_nothing_at_all_is_finite() -> None:
     hub = MemoryHub(PARTIES, 1.0)
     hub.link("A").send("B", TAG, torch.ones(0, 3))
     assert receive_as(hub.link("B"), "A", TAG, (0, 3), torch.float32).shape == (0, 3)
+
+
+def test_who_is_there_in_time_is_gathered_and_who_is_gone_or_late_is_left_out() -> None:
+    hub = MemoryHub([*PARTIES, "D"], 20.0)
+    for name in "BC":
+        hub.link(name).send("A", TAG, text_tensor(name))
+    hub.link("C").close()
+    assert list(gather_present(hub.link("A"), ["B", "C", "D"], TAG, (1,), torch.uint8, 0.02)) == ["B", "C"]
+    hub.link("D").send("A", TAG, text_tensor("D"))
+    late = Tag(Kind.EMBEDDING, 3)
+    assert gather_present(hub.link("A"), ["C"], late, (1,), torch.uint8, 20.0) == {}
+    with refused(ProtocolError, code="shape", party="D"):
+        gather_present(hub.link("A"), ["D"], TAG, (2,), torch.uint8, 20.0)

@@ -183,6 +183,9 @@ class Post:
             raise LinkTimeout(f"{tag} did not come")
         return self.arriving[tag]
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        return tag in self.arriving
+
     def expect(self, unread_bytes: int) -> None: ...
 
     def close(self) -> None:

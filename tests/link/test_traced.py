@@ -29,7 +29,7 @@ class Asking:
 
     def __init__(self, link: Link, asked: threading.Event) -> None:
         self._link, self._asked, self.party, self.expect = link, asked, link.party, link.expect
-        self.send, self.close = link.send, link.close
+        self.send, self.close, self.comes = link.send, link.close, link.comes
 
     def receive(self, sender: PartyId, tag: Tag) -> torch.Tensor:
         self._asked.set()

@@ -82,7 +82,8 @@ class Cheat:
 
     def __init__(self, link: Link, change: Change) -> None:
         self._link, self._change = link, change
-        self.party, self.receive, self.expect, self.close = link.party, link.receive, link.expect, link.close
+        self.party, self.receive, self.comes = link.party, link.receive, link.comes
+        self.expect, self.close = link.expect, link.close
 
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         for sent in self._change(to, tag, tensor):

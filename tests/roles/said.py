@@ -192,5 +192,38 @@ SAID: dict[str, dict[Message, str]] = {
     "sealed, named probabilities": {
         ("B", "A", Kind.MASK_SHARE): "shares of the mask of the named nodes' probabilities",
     },
+    "averaging": {
+        ("A", SERVER, Kind.CONTROL): "best so far? stop?; a signature of who is in the sum",
+        ("A", "B", Kind.KEY): "a public key that the sender's signatures are checked with",
+        ("A", SERVER, Kind.KEY): "public keys of a sum, a commitment to the own mask, signed",
+        (SERVER, "A", Kind.KEY): "those of all holders",
+        ("A", SERVER, Kind.MASK_SHARE): "; ".join(
+            (
+                "sealed shares of the sender's key of masks and own mask",
+                "one share of every holder's key of masks or own mask",
+            )
+        ),
+        (SERVER, "A", Kind.MASK_SHARE): "what others sealed for the receiver",
+        (SERVER, "A", Kind.CONTROL): "who is in the sum, and the holders' signatures of that",
+        ("A", SERVER, Kind.MASKED): "; ".join(
+            (
+                "masked changes of weights, loss and number of training nodes",
+                "masked losses and class counts",
+            )
+        ),
+        (SERVER, "A", Kind.AVERAGED): "the weights that follow, and the mean loss; summed losses and class counts",
+        ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
+        ("A", "B", Kind.COLUMN_SUMS): "masked numbers of rows, and sums over columns and their squares",
+    },
+    "averaging of two": {
+        (SERVER, "A", Kind.AVERAGED): "; ".join(
+            (
+                "the weights that follow, and the mean loss",
+                "summed losses and class counts",
+                "that of two holders",
+            )
+        ),
+        ("A", "B", Kind.COLUMN_SUMS): "masked numbers of rows, and sums over columns and their squares",
+    },
 }
 """Job of ``test_disclosures`` → sender, receiver and kind → the words."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.errors import refused
+from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
@@ -201,6 +202,12 @@ SEALED: dict[str, JobSettings] = {
 }
 
 
+AVERAGING: dict[str, JobSettings] = {
+    "averaging": averaging_job(),
+    "averaging of two": averaging_job({"data": {"holders": 2}}),
+}
+
+
 def test_a_prediction_has_a_row_for_everything() -> None:
     settings = small_job(2)
     federation = federate(settings, small_parties(2), steps=0)
@@ -216,7 +223,7 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 
 def of_said(name: str) -> JobSettings:
     perturbed = {"perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}})}
-    known = PRIVATE | HORIZONTAL | LOCAL | SEALED | perturbed
+    known = PRIVATE | HORIZONTAL | LOCAL | SEALED | AVERAGING | perturbed
     return known[name] if name in known else job(MODELS[name][0], **MODELS[name][1])
 
 

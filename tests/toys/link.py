@@ -39,6 +39,9 @@ class BytesLink:
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         return self._boxes[self._party].take(sender, tag, self._timeout_s)
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        return self._boxes[self._party].comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         self._boxes[self._party].expect(unread_bytes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 import yaml
@@ -22,6 +22,8 @@ from veilgraph.cli.app import (
 )
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
+
+_OVERLAP: Final = 0.8
 
 
 @command("check", "veilgraph check jobs/digits.yaml")
@@ -124,30 +126,38 @@ def export_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
     holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
     overlap: Annotated[
-        float,
-        typer.Option(help="Share of the nodes that all of them know; horizontal: of the edges that a second one has."),
-    ] = 0.8,
+        float | None,
+        typer.Option(
+            help="Share of the nodes that all of them know; horizontal: of the edges that a second one has; 0.8 where "
+            "it is not given.",
+            show_default=False,
+        ),
+    ] = None,
     paradigm: Annotated[
-        Literal["vertical", "horizontal"],
-        typer.Option(help="vertical: columns of the same nodes; horizontal: nodes in the same columns."),
+        Literal["vertical", "horizontal", "averaging"],
+        typer.Option(
+            help="vertical: columns of the same nodes; horizontal: nodes in the same columns; averaging: no node in "
+            "common."
+        ),
     ] = "vertical",
     seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
     table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out."""
     from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
-    from veilgraph.samples.organisations import export_dataset, export_parts  # noqa: PLC0415
+    from veilgraph.samples.organisations import export_dataset, export_parts, job_of  # noqa: PLC0415
 
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
-    by_nodes = not JOBS[paradigm]().is_aligned
-    if by_nodes:
-        data["partition"] = {"overlap": overlap}
+    usual = JOBS[paradigm]()
+    by_nodes, shares_edges = not usual.is_aligned, usual.data.partition.by == "edges"
+    if by_nodes and (shares_edges or overlap is not None):
+        data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}
     settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
     with messages().status("writing tables"):
         if by_nodes:
-            files = export_parts(settings, out, seed, table_format)
+            files = export_parts(settings, out, seed, table_format, job=job_of(dataset, paradigm))
         else:
-            files = export_dataset(settings, out, overlap, seed, table_format)
+            files = export_dataset(settings, out, _OVERLAP if overlap is None else overlap, seed, table_format)
     for party, file in files.items():
         typer.echo(f"{party:24} {file}")
     typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")

@@ -26,7 +26,7 @@ class Kind(IntEnum):
     CONTROL = 2
     """Progress of the job: stop or go on, whether the epoch was the best so far."""
     KEY = 3
-    """An ephemeral X25519 public key."""
+    """An ephemeral public key, or several."""
     SEED = 4
     """32 bytes from which dealer and holder expand the same masks."""
     STATIC_DIFFERENCE = 5
@@ -91,6 +91,8 @@ class Kind(IntEnum):
     """A holder's share of the mask of what the receiver is to learn."""
     COMMITMENT = 35
     """What a dealer commits to before it deals: digests, whether they are opened, and the key that opens them."""
+    AVERAGED = 36
+    """What the server has made of sums over the holders: the weights that all have, or how well these do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,9 @@ class Link(Protocol):
             PeerFailed: the sender stopped.
             ProtocolError: the sender used the tag twice or sent something that cannot be decoded.
         """
+
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Whether, within ``timeout_s`` seconds, ``receive`` would return or fail at once; takes nothing."""
 
     def expect(self, unread_bytes: int) -> None:
         """Says how much of one sender's may wait for ``receive`` from now on; whoever sends more has failed."""

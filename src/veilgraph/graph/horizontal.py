@@ -80,6 +80,31 @@ def split_horizontally(
     return parts
 
 
+def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[HorizontalPart]:
+    """Deals the nodes to holders evenly and at random, also among those of each mask; no node is at two holders.
+
+    Only edges between two nodes of one holder remain, about one in as many as there are holders.
+
+    Args:
+        data: ``x`` [N, F] dense or sparse, ``edge_index``, optional weights, ``y`` and masks.
+        names: the holders, one or more.
+        seed: fixes the split.
+
+    Returns:
+        One valid part per holder, in the order of ``names``; every node is at one of them.
+
+    Raises:
+        DataError: some holder gets no training or no validation node, or data breaks a party's rule.
+    """
+    whole = PartyGraph.from_data(POOLED, data)
+    home = _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed))
+    source, target = home[whole.edge_index]
+    return [
+        _part(whole, name, home == index, (source == index) & (target == index), home == index)
+        for index, name in enumerate(names)
+    ]
+
+
 def split_by_label(
     data: Data,
     *,

@@ -41,10 +41,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PartitionSettings(Settings):
-    """How a data set is divided among holders with the same columns (paradigm horizontal)."""
+    """How a data set is divided among holders with the same columns (paradigms horizontal and averaging)."""
 
-    by: Literal["edges", "labels"] = Field(
-        "edges", description="edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder"
+    by: Literal["edges", "labels", "nodes"] = Field(
+        "edges",
+        description="edges: dealt at random; labels: nodes by class, and the edges between nodes of one holder; nodes: "
+        "nodes at random, and the edges between nodes of one holder",
     )
     overlap: float = Field(0.0, ge=0, le=1, description="by edges: share of them that a second holder has too")
     mixed: float = Field(
@@ -56,10 +58,14 @@ class PartitionSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.by == "labels" and self.overlap:
-            raise ValueError(f"overlap={self.overlap} is for by='edges', and nodes are dealt by='labels'; leave it out")
-        if self.by == "edges" and self.mixed != type(self).model_fields["mixed"].default:
-            raise ValueError(f"mixed={self.mixed} is for by='labels', and edges are dealt by='edges'; leave it out")
+        if self.by != "edges" and self.overlap:
+            raise ValueError(
+                f"overlap={self.overlap} is for by='edges', and nodes are dealt by={self.by!r}; leave it out"
+            )
+        if self.by != "labels" and self.mixed != type(self).model_fields["mixed"].default:
+            raise ValueError(f"mixed={self.mixed} is for by='labels', and this is by={self.by!r}; leave it out")
+        if self.by == "nodes" and self.knows != "own":
+            raise ValueError(f"knows={self.knows!r} is for by='edges' and by='labels'; with by='nodes' leave it out")
         return self
 
 
@@ -144,7 +150,7 @@ class DataSettings(Settings):
     feature_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the columns per holder")
     edge_proportions: tuple[Proportion, ...] | None = Field(None, description="share of the edges per holder")
     partition: PartitionSettings = Field(
-        PartitionSettings(), description="paradigm horizontal: how a data set is partitioned"
+        PartitionSettings(), description="paradigms horizontal and averaging: how a data set is partitioned"
     )
     feature_scaling: Literal["none", "row", "standard"] = Field(
         "none",

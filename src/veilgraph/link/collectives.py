@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import PeerFailed, ProtocolError
 from veilgraph.core.types import Link, PartyId, Tag
 
 Shape = Sequence[int | None]
@@ -66,6 +68,24 @@ def gather(link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype
         LinkError: as ``receive_as``.
     """
     return {sender: receive_as(link, sender, tag, shape, dtype) for sender in senders}
+
+
+def gather_present(
+    link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype, patience_s: float
+) -> dict[PartyId, Tensor]:
+    """As ``gather``, of those senders whose message comes within ``patience_s`` seconds in all.
+
+    Who is gone is left out like who is late; what comes late stays to be received.
+
+    Raises:
+        LinkError: as ``receive_as``, but for ``PeerFailed``.
+    """
+    deadline, present = time.monotonic() + patience_s, {}
+    for sender in senders:
+        if link.comes(sender, tag, max(0.0, deadline - time.monotonic())):
+            with suppress(PeerFailed):
+                present[sender] = receive_as(link, sender, tag, shape, dtype)
+    return present
 
 
 def exchange(

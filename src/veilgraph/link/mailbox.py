@@ -105,6 +105,18 @@ class Mailbox:
                 self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
             return self._remove(sender, tag)
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Whether, within ``timeout_s`` seconds, a message can be taken or will never come.
+
+        Raises:
+            ProtocolError: ``sender`` is not one of the mailbox's senders.
+        """
+        with self._changed:
+            unread = self._unread_from(sender)
+            return self._changed.wait_for(
+                lambda: tag in unread or self._closed or sender in self._failures, min(timeout_s, threading.TIMEOUT_MAX)
+            )
+
     def expect(self, unread_bytes: int) -> None:
         """Changes the limit of unread bytes of each sender; what waits already may stay."""
         with self._changed:

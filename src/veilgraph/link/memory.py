@@ -99,6 +99,10 @@ class MemoryHub(Network):
         """Takes a message from the mailbox of ``party``; see ``Link.receive``."""
         return self._mailboxes[party].take(sender, tag, timeout_s)
 
+    def comes(self, party: PartyId, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Waits for a message to the mailbox of ``party``; see ``Link.comes``."""
+        return self._mailboxes[party].comes(sender, tag, timeout_s)
+
     def expect(self, party: PartyId, unread_bytes: int) -> None:
         """Sets the limit of the mailbox of ``party``; see ``Link.expect``."""
         self._mailboxes[party].expect(unread_bytes)
@@ -139,6 +143,10 @@ class MemoryLink:
     def receive(self, sender: PartyId, tag: Tag) -> Tensor:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
         return self._hub.take(self._party, sender, tag, self._timeout_s)
+
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Waits for a message, and takes nothing; see ``Link.comes``."""
+        return self._hub.comes(self._party, sender, tag, timeout_s)
 
     def expect(self, unread_bytes: int) -> None:
         """Sets the limit of what one sender may have unread here; see ``Mailbox``."""

@@ -121,6 +121,11 @@ class SealedLink(Wrapper):
         except ProtocolError as error:
             raise error.told(f"{self.party} cannot open {tag} from {sender}: {error}", sender) from error
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """As the wrapped link, once there are keys. Errors as ``establish``."""
+        self.establish()
+        return self._link.comes(sender, tag, timeout_s)
+
     def _seal(self, channel: Channel, tag: Tag, tensor: Tensor) -> Tensor:
         message = Outgoing(channel, *encode(tag, tensor, self._max_message_bytes), SEGMENT_BYTES)
         frames = [_bytes_tensor(message.piece(index)) for index in range(message.count)]

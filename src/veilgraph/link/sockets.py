@@ -130,6 +130,10 @@ class SocketLink:
         """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
         return self._mailbox.take(sender, tag, self._timeout_s)
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Waits for a message, and takes nothing; see ``Link.comes``."""
+        return self._mailbox.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
         self._mailbox.expect(unread_bytes)

@@ -30,6 +30,10 @@ class Wrapper:
         """Receives over the wrapped link."""
         return self._link.receive(sender, tag)
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """As the wrapped link."""
+        return self._link.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         """As the wrapped link."""
         self._link.expect(unread_bytes)

@@ -226,6 +226,7 @@ PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
         "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
         "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
         "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
+        "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )

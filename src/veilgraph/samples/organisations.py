@@ -26,7 +26,7 @@ from veilgraph.protocol.limits import LimitSettings, revelations
 from veilgraph.samples.exported_tables import Export, Rows, TableFormat, export_party, write_yaml
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
-Paradigm = Literal["vertical", "horizontal"]
+Paradigm = Literal["vertical", "horizontal", "averaging"]
 
 
 def export_dataset(
@@ -79,7 +79,7 @@ def export_parts(
         out: folder, made here.
         seed: of the division and of the rows' orders.
         format: of the tables.
-        job: of paradigm horizontal, that trains on them; default: ``job_of`` the data set.
+        job: of paradigm horizontal or averaging, that trains on them; default: the horizontal ``job_of`` the data set.
 
     Returns:
         Holder → its party file.

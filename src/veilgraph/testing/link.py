@@ -175,6 +175,27 @@ class LinksConformance(ABC):
         network["A"].send("B", TAG, torch.ones(1))
         assert network["B"].receive("A", TAG).item() == 1
 
+    def test_whether_a_message_comes_is_known_without_taking_it(
+        self, connect: Connect, later: ThreadPoolExecutor
+    ) -> None:
+        network = connect()
+        assert not network["B"].comes("A", TAG, 0.01)
+        waiting = later.submit(network["B"].comes, "A", TAG, 30.0)
+        network["A"].send("B", Tag(Kind.SHARE, 4), torch.zeros(1))
+        network["A"].send("B", TAG, torch.ones(1))
+        assert waiting.result(timeout=30)
+        assert network["B"].comes("A", TAG, 0.0)
+        assert network["B"].receive("A", TAG).item() == 1
+        assert not network["B"].comes("A", TAG, 0.0)
+
+    def test_that_nothing_more_comes_is_known_at_once(self, connect: Connect, later: ThreadPoolExecutor) -> None:
+        network = connect()
+        waiting = later.submit(network["B"].comes, "A", TAG, 30.0)
+        network["A"].close()
+        assert waiting.result(timeout=20)
+        with pytest.raises(PeerFailed, match="A"):
+            network["B"].receive("A", TAG)
+
     def test_a_peer_that_leaves_wakes_who_waits_for_it(self, connect: Connect, later: ThreadPoolExecutor) -> None:
         network = connect()
         waiting: list[Future[Tensor]] = [later.submit(network[name].receive, "A", TAG) for name in ("B", "server")]
@@ -223,6 +244,8 @@ class LinksConformance(ABC):
             network["A"].send(stranger, TAG, torch.ones(1))
         with pytest.raises(ProtocolError, match=stranger):
             network["A"].receive(stranger, TAG)
+        with pytest.raises(ProtocolError, match=stranger):
+            network["A"].comes(stranger, TAG, 0.0)
 
     @pytest.mark.parametrize(
         ("tag", "tensor"),

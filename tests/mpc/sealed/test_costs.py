@@ -58,6 +58,9 @@ class ClockedLink:
         self._clock.receives(sender, self.party, tag)
         return tensor
 
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        return self._link.comes(sender, tag, timeout_s)
+
     def expect(self, unread_bytes: int) -> None:
         self._link.expect(unread_bytes)
 

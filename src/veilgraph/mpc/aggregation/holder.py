@@ -1,0 +1,215 @@
+"""A holder's part of one round of a sum that survives dropouts: what it says, given what it was told (Bonawitz 4.3).
+
+Each method is one message, in the order of the file, each at most once. Nothing here talks or keeps anything after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.randomness import SecretSource
+from veilgraph.core.types import PartyId
+from veilgraph.mpc import shamir
+from veilgraph.mpc.aggregation.keys import (
+    KEY_BYTES,
+    PAIR_BYTES,
+    SEALED_BYTES,
+    Round,
+    Sealing,
+    Secrets,
+    mask_private,
+    own_mask,
+    pairwise_mask,
+)
+from veilgraph.mpc.aggregation.signatures import Signatures
+
+_OFFERED: Final = "keys of "
+_SURVIVORS: Final = "survivors of "
+
+
+class HolderRound:
+    """One holder's.
+
+    Args:
+        round_: which one.
+        party: the holder.
+        signatures: of the session.
+        secrets: source of its keys and masks.
+    """
+
+    def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
+        self._round, self._party, self._signatures, self._source = round_, party, signatures, secrets
+        self._secrets = Secrets(secrets)
+        self._sealing = Sealing(round_, party, self._secrets.sealing)
+        self._done = 0
+        self._offers: dict[PartyId, bytes] = {}
+        self._shares: dict[PartyId, bytes] = {}
+        self._survivors: tuple[PartyId, ...] = ()
+
+    def offer(self) -> Tensor:
+        """Its public keys, signed: uint8 [OFFER_BYTES]."""
+        self._comes(1)
+        offer = self._secrets.offer()
+        return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
+
+    def share(self, offers: Tensor) -> Tensor:
+        """Shares of its secrets, sealed for each holder that offered keys.
+
+        Args:
+            offers: uint8 [P, OFFER_BYTES], a row for each holder in the job's order, zeros where one is not there.
+
+        Returns:
+            uint8 [P, SEALED_BYTES], zeros for who is not there.
+
+        Raises:
+            ProtocolError: too few offered, or an offer is not its holder's, not of this round, or not fresh.
+        """
+        self._comes(2)
+        for party in self._round.present(offers):
+            content = _bytes(offers[self._round.holders.index(party)])
+            offer, signature = content[: 3 * KEY_BYTES], content[3 * KEY_BYTES :]
+            self._signatures.check(party, _OFFERED + self._round.name, offer, signature)
+            self._offers[party] = offer
+        self._round.enough(list(self._offers), "offers of keys")
+        publics = [key for offer in self._offers.values() for key in (offer[:KEY_BYTES], _mask_public(offer))]
+        if self._offers.get(self._party) != self._secrets.offer() or len(set(publics)) < len(publics):
+            raise ProtocolError(
+                f"{self._party} got keys of {self._round.name} of which two are equal, or its own are not as it gave "
+                "them; ask who runs the server",
+                code="keys-again",
+            )
+        mask_keys, own_masks = (
+            shamir.split(secret, self._round.threshold, len(self._round.holders), self._source)
+            for secret in (self._secrets.mask_key, self._secrets.own_mask)
+        )
+        rows = torch.zeros(len(self._round.holders), SEALED_BYTES, dtype=torch.uint8)
+        for place, holder in enumerate(self._round.holders):
+            if holder in self._offers:
+                pair = shamir.to_bytes(mask_keys[place]) + shamir.to_bytes(own_masks[place])
+                rows[place] = _tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
+        return rows
+
+    def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
+        """Its values under the masks that it has with everyone who shared, and under its own.
+
+        Args:
+            sealed: uint8 [P, SEALED_BYTES], what each holder sealed for this one, zeros for who is not there.
+            encoded: int64 [size], its values in the ring.
+
+        Returns:
+            int64 [size], uniform.
+
+        Raises:
+            ProtocolError: too few shared, or one who offered no keys, or shares are not what a holder sealed.
+        """
+        self._comes(3)
+        for party in self._round.present(sealed):
+            if party not in self._offers:
+                raise _unknown(self._party, party, self._round)
+            row = _bytes(sealed[self._round.holders.index(party)])
+            self._shares[party] = self._sealing.open(party, self._offers[party][:KEY_BYTES], row)
+        self._round.enough(list(self._shares), "shares of keys")
+        self._must_have(self._shares)
+        size, private = encoded.numel(), mask_private(self._secrets.mask_key)
+        total = encoded + own_mask(self._round, self._secrets.own_mask, size)
+        for peer in self._shares:
+            if peer != self._party:
+                total += pairwise_mask(self._round, self._party, private, peer, _mask_public(self._offers[peer]), size)
+        return total
+
+    def confirm(self, survivors: Tensor) -> Tensor:
+        """Its signature to who is said to have sent values: it says so once, and all must have been told the same.
+
+        Args:
+            survivors: bool [P].
+
+        Returns:
+            uint8 [SIGNATURE_BYTES].
+
+        Raises:
+            ProtocolError: they are too few, or one of them did not share, or this holder is not among them.
+        """
+        self._comes(4)
+        chosen = tuple(holder for holder, one in zip(self._round.holders, survivors.tolist(), strict=True) if one)
+        for party in chosen:
+            if party not in self._shares:
+                raise _unknown(self._party, party, self._round)
+        self._round.enough(chosen, "masked values")
+        self._must_have(dict.fromkeys(chosen, b""))
+        self._survivors = chosen
+        return _tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._signed()))
+
+    def reveal(self, confirmations: Tensor) -> Tensor:
+        """One share of each holder that shared: of the own mask of a survivor, of the mask key of who dropped out.
+
+        Args:
+            confirmations: uint8 [P, SIGNATURE_BYTES], of survivors, zeros for who is not there.
+
+        Returns:
+            uint8 [P, ELEMENT_BYTES], zeros for who never shared.
+
+        Raises:
+            ProtocolError: too few confirmed, or one who did not survive, or one who was told of other survivors.
+        """
+        self._comes(5)
+        confirmed = self._round.present(confirmations)
+        for party in confirmed:
+            if party not in self._survivors:
+                raise _unknown(self._party, party, self._round)
+            signature = _bytes(confirmations[self._round.holders.index(party)])
+            self._signatures.check(party, _SURVIVORS + self._round.name, self._signed(), signature)
+        self._round.enough(confirmed, "confirmed survivors")
+        rows = torch.zeros(len(self._round.holders), shamir.ELEMENT_BYTES, dtype=torch.uint8)
+        for place, holder in enumerate(self._round.holders):
+            if holder in self._shares:
+                mask_key, mask = (self._shares[holder][: PAIR_BYTES // 2], self._shares[holder][PAIR_BYTES // 2 :])
+                rows[place] = _tensor(mask if holder in self._survivors else mask_key)
+        return rows
+
+    def _signed(self) -> bytes:
+        return "\n".join(self._survivors).encode()
+
+    def _must_have(self, present: Mapping[PartyId, bytes]) -> None:
+        if self._party not in present:
+            raise ProtocolError(
+                f"{self._party} is asked to go on with {self._round.name}, and the server has left it out",
+                code="left-out",
+                party=self._party,
+            )
+
+    def _comes(self, message: int) -> None:
+        """Every message once, in their order: a second answer could give away the other share of the same secret."""
+        if message != self._done + 1:
+            raise ProtocolError(
+                f"{self._party} is asked for message {message} of {self._round.name} after message {self._done}; each "
+                "is given once, in their order",
+                code="order",
+                value=message,
+            )
+        self._done = message
+
+
+def _unknown(party: PartyId, other: PartyId, round_: Round) -> ProtocolError:
+    return ProtocolError(
+        f"{party} is told that {other} goes on with {round_.name}, and has not heard of it before; ask who runs the "
+        "server",
+        code="who",
+        party=other,
+    )
+
+
+def _mask_public(offer: bytes) -> bytes:
+    return offer[KEY_BYTES : 2 * KEY_BYTES]
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.numpy().tobytes()

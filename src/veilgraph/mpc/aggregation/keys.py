@@ -1,0 +1,174 @@
+"""The secrets of one holder in one round, and what two holders of the round share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
+from veilgraph.core.types import PartyId
+from veilgraph.mpc import shamir
+from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES
+
+KEY_BYTES: Final = 32
+OFFER_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
+"""Two public keys, what the own mask is held to, and the signature of these."""
+PAIR_BYTES: Final = 2 * shamir.ELEMENT_BYTES
+"""A share of the mask key and one of the own mask."""
+SEALED_BYTES: Final = PAIR_BYTES + 16
+"""With AES-GCM's tag."""
+_NO_NONCE: Final = bytes(12)
+"""Every key seals one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Which round of which session: part of everything that is derived or signed in it.
+
+    Attributes:
+        session: the same at all parties of a session, and in no other.
+        number: of the round in it.
+        holders: of the job, in its order.
+        threshold: t, of whom as many must be there from beginning to end.
+
+    Raises:
+        ConfigError: t is not above half of the holders: two halves could then be told different things.
+    """
+
+    session: str
+    number: int
+    holders: tuple[PartyId, ...]
+    threshold: int
+
+    def __post_init__(self) -> None:
+        count = len(self.holders)
+        if not count < 2 * self.threshold <= 2 * count:
+            raise ConfigError(
+                f"threshold={self.threshold} must be more than half of the {count} holders and no more than all: else "
+                "two halves could be shown different survivors"
+            )
+
+    @property
+    def name(self) -> str:
+        """Of the round, for keys and signatures."""
+        return f"{self.session}/round {self.number}"
+
+    def present(self, rows: Tensor) -> list[PartyId]:
+        """The holders whose rows of a message are not all zeros, which say that a holder is not there."""
+        return [holder for holder, row in zip(self.holders, rows, strict=True) if bool(row.any())]
+
+    def enough(self, present: Sequence[PartyId], what: str) -> None:
+        """Holds those that are there to the threshold.
+
+        Raises:
+            ProtocolError: they are too few.
+        """
+        if len(present) < self.threshold:
+            raise ProtocolError(
+                f"{len(present)} of {len(self.holders)} holders are left in {self.name} ({what}), and the sum needs "
+                f"{self.threshold}; wait for the others, or lower the threshold",
+                code="too-few",
+                key="threshold",
+                value=len(present),
+            )
+
+
+class Secrets:
+    """New in every round. The server may come to know the mask key of a holder or its own mask's seed, never both."""
+
+    def __init__(self, source: SecretSource) -> None:
+        self.sealing = X25519PrivateKey.from_private_bytes(source(SEED_BYTES))
+        self.mask_key = shamir.draw(source)
+        self.own_mask = shamir.draw(source)
+
+    def offer(self) -> bytes:
+        """What all others get: public keys for sealing and for masks, and a commitment to the own mask."""
+        publics = (self.sealing.public_key(), mask_private(self.mask_key).public_key())
+        return b"".join(key.public_bytes_raw() for key in publics) + commitment(self.own_mask)
+
+
+def mask_private(mask_key: int) -> X25519PrivateKey:
+    """The X25519 key that pairwise masks are agreed on with, from the field element that is shared."""
+    return X25519PrivateKey.from_private_bytes(derive_key(shamir.to_bytes(mask_key), "mask key"))
+
+
+def commitment(own_mask: int) -> bytes:
+    """Of the seed of the own mask: says nothing of it, and fits no other."""
+    return derive_key(shamir.to_bytes(own_mask), "commitment")
+
+
+def _agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: PartyId) -> bytes:
+    try:
+        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise ProtocolError(
+            f"{party} offered an invalid X25519 public key: {error}", code="bad-public-key", party=party
+        ) from error
+    return derive_key(secret, purpose)
+
+
+class Sealing:
+    """What a holder encrypts for another one alone, and opens of it.
+
+    Args:
+        round_: of the sum.
+        own: the holder.
+        private: its key of the round.
+    """
+
+    def __init__(self, round_: Round, own: PartyId, private: X25519PrivateKey) -> None:
+        self._round, self._own, self._private = round_, own, private
+
+    def seal(self, to: PartyId, public: bytes, content: bytes) -> bytes:
+        """``content`` [PAIR_BYTES] for ``to``, whose key is ``public``: [SEALED_BYTES]."""
+        return self._cipher(self._own, to, public, to).encrypt(_NO_NONCE, content, None)
+
+    def open(self, sender: PartyId, public: bytes, sealed: bytes) -> bytes:
+        """What ``sender``, whose key is ``public``, sealed for this holder in this round.
+
+        Raises:
+            ProtocolError: it did not.
+        """
+        try:
+            return self._cipher(sender, self._own, public, sender).decrypt(_NO_NONCE, sealed, None)
+        except InvalidTag as error:
+            raise ProtocolError(
+                f"{self._own} cannot open what should be {sender}'s shares of {self._round.name}; ask who runs the "
+                "server what became of them",
+                code="bad-shares",
+                party=sender,
+            ) from error
+
+    def _cipher(self, sender: PartyId, receiver: PartyId, public: bytes, peer: PartyId) -> AESGCM:
+        purpose = f"shares/{self._round.name}/{sender} to {receiver}"
+        return AESGCM(_agreed(self._private, public, purpose, peer))
+
+
+def own_mask(round_: Round, seed: int, size: int) -> Tensor:
+    """The mask that a holder has by itself: uniform int64 [size]."""
+    return expand(shamir.to_bytes(seed), f"mask/{round_.name}", (size,))
+
+
+def pairwise_mask(
+    round_: Round, holder: PartyId, private: X25519PrivateKey, peer: PartyId, public: bytes, size: int
+) -> Tensor:
+    """What ``holder`` adds for ``peer``: uniform int64 [size]; zero with what ``peer`` adds for ``holder``.
+
+    Args:
+        round_: of the sum.
+        holder: whose mask it is.
+        private: mask key of one of the two.
+        peer: the other holder.
+        public: of the mask key of the one that ``private`` is not of.
+        size: of the sum.
+    """
+    names = "/".join(sorted([holder, peer]))
+    mask = expand(_agreed(private, public, f"pair/{round_.name}/{names}", peer), "mask", (size,))
+    return mask if holder < peer else mask.neg_()

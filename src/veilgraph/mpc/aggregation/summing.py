@@ -1,0 +1,217 @@
+"""Sums under masks over a link, round after round: who does not answer in time is left out, and may be back later.
+
+A round is five messages of every holder and four of the server to each. Kinds and rounds of their tags; the step is
+the number of the sum:
+
+    message            holder → server                       server → holder
+    1 keys             KEY 1         uint8 [160]             KEY 2         uint8 [P, 160]
+    2 shares           MASK_SHARE 0  uint8 [P, 80]           MASK_SHARE 1  uint8 [P, 80]
+    3 values           MASKED 0      int64 [size]            CONTROL 1     bool [P]
+    4 survivors        CONTROL 2     uint8 [64]              CONTROL 3     uint8 [P, 64]
+    5 unmasking        MASK_SHARE 2  uint8 [P, 32]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
+from veilgraph.core.randomness import SecretSource
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.collectives import Shape, gather_present, receive_as
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc import ring
+from veilgraph.mpc.aggregation.holder import HolderRound
+from veilgraph.mpc.aggregation.keys import OFFER_BYTES, SEALED_BYTES, Round
+from veilgraph.mpc.aggregation.server import Received, ServerRound
+from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES, Signatures
+from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.mpc.shamir import ELEMENT_BYTES
+
+GONE: Final = (PeerFailed, LinkTimeout)
+"""What sending to a holder that has dropped out raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Who adds up, in a session.
+
+    Attributes:
+        session: its name, the same at all parties and in no other session.
+        holders: of the job, in its order.
+        threshold: how many must be there in every round from beginning to end.
+    """
+
+    session: str
+    holders: tuple[PartyId, ...]
+    threshold: int
+
+    def round(self, number: int) -> Round:
+        """One of its rounds."""
+        return Round(self.session, number, self.holders, self.threshold)
+
+
+class SummingHolder:
+    """A holder's end of all sums of a session.
+
+    Args:
+        link: of the holder.
+        group: all of them.
+        signatures: of the session.
+        secrets: source of keys and masks.
+        rounding: of the holder's real numbers.
+    """
+
+    def __init__(
+        self, link: Link, group: Group, signatures: Signatures, secrets: SecretSource, rounding: SecretRounding
+    ) -> None:
+        self._link, self._group, self._signatures, self._secrets = link, group, signatures, secrets
+        self._rounding = rounding
+        self._own = group.holders.index(link.party)
+
+    def add(self, number: int, values: Tensor, bits: int, what: str, remedy: str) -> bool:
+        """Adds real numbers to a sum, which the server alone learns.
+
+        Args:
+            number: of the sum; never used twice in a session, and counted alike at all parties.
+            values: float32 or float64 [size]; the dtype says how many digits they have.
+            bits: fractional bits.
+            what: names them in an error.
+            remedy: the setting to change when they do not fit.
+
+        Returns:
+            Whether they are in the sum: not where the server has left this holder out.
+
+        Raises:
+            RangeOverflow: the values do not fit with room for the sum over the holders.
+            ProtocolError: too few holders are left, or somebody does not keep to the protocol.
+            LinkError: as ``receive_as``.
+        """
+        headroom = (len(self._group.holders) - 1).bit_length()
+        encoded = ring.encode(values, bits, f"{self._link.party}'s {what}", remedy, headroom)
+        self._rounding.move(encoded, values, bits)
+        return self._add(number, encoded)
+
+    def _add(self, number: int, encoded: Tensor) -> bool:
+        one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
+        self._send(Tag(Kind.KEY, number, 1), one.offer())
+        offers = self._rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
+        if not self._is_in(offers):
+            return False
+        self._send(Tag(Kind.MASK_SHARE, number, 0), one.share(offers))
+        sealed = self._rows(Tag(Kind.MASK_SHARE, number, 1), SEALED_BYTES)
+        if not self._is_in(sealed):
+            return False
+        tag = Tag(Kind.MASKED, number, 0)
+        if isinstance(self._link, RecordedLink):
+            self._link.note(tag, lambda: encoded)
+        self._send(tag, one.mask(sealed, encoded))
+        survivors = receive_as(
+            self._link, SERVER, Tag(Kind.CONTROL, number, 1), (len(self._group.holders),), torch.bool
+        )
+        if not self._is_in(survivors):
+            return False
+        self._send(Tag(Kind.CONTROL, number, 2), one.confirm(survivors))
+        confirmations = self._rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)
+        if self._is_in(confirmations):
+            self._send(Tag(Kind.MASK_SHARE, number, 2), one.reveal(confirmations))
+        return True
+
+    def _send(self, tag: Tag, tensor: Tensor) -> None:
+        self._link.send(SERVER, tag, tensor)
+
+    def _rows(self, tag: Tag, width: int) -> Tensor:
+        return receive_as(self._link, SERVER, tag, (len(self._group.holders), width), torch.uint8)
+
+    def _is_in(self, rows: Tensor) -> bool:
+        return bool(rows[self._own].any())
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What the server learns of a round.
+
+    Attributes:
+        total: int64 [size], of those who are counted.
+        counted: in the job's order.
+    """
+
+    total: Tensor
+    counted: tuple[PartyId, ...]
+
+
+class SummingServer:
+    """The server's end of all sums of a session.
+
+    Args:
+        link: of the server.
+        group: of the holders.
+        patience_s: how long it waits for each of the five messages, of all holders together, in seconds.
+    """
+
+    def __init__(self, link: Link, group: Group, patience_s: float) -> None:
+        self._link, self._group, self._patience_s = link, group, patience_s
+        self._late: list[tuple[PartyId, Tag]] = []
+
+    def add(self, number: int, size: int) -> Sum:
+        """One sum of ``size`` numbers. Args and errors as of ``SummingHolder.add``."""
+        self._forget_late()
+        one, holders = ServerRound(self._group.round(number)), self._group.holders
+        count = len(holders)
+        offered = self._gather(holders, Tag(Kind.KEY, number, 1), (OFFER_BYTES,))
+        offers = one.offers(offered)
+        self._tell(holders, Tag(Kind.KEY, number, 2), lambda _: offers)
+        shared = self._gather(list(offered), Tag(Kind.MASK_SHARE, number, 0), (count, SEALED_BYTES))
+        shares = one.shares(shared)
+        self._tell(list(offered), Tag(Kind.MASK_SHARE, number, 1), shares.__getitem__)
+        values = self._gather(list(shared), Tag(Kind.MASKED, number, 0), (size,), torch.int64)
+        survivors = one.survivors(values)
+        self._tell(list(shared), Tag(Kind.CONTROL, number, 1), lambda _: survivors)
+        confirmed = self._gather(list(values), Tag(Kind.CONTROL, number, 2), (SIGNATURE_BYTES,))
+        confirmations = one.confirmations(confirmed)
+        self._tell(list(values), Tag(Kind.CONTROL, number, 3), lambda _: confirmations)
+        revealed = self._gather(list(confirmed), Tag(Kind.MASK_SHARE, number, 2), (count, ELEMENT_BYTES))
+        return Sum(one.unmask(revealed), one.counted)
+
+    def _gather(self, holders: Sequence[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype = torch.uint8) -> Received:
+        present = gather_present(self._link, holders, tag, shape, dtype, self._patience_s)
+        self._late += [(holder, tag) for holder in holders if holder not in present]
+        return present
+
+    def _tell(self, holders: Sequence[PartyId], tag: Tag, message: Callable[[PartyId], Tensor]) -> None:
+        for holder in holders:
+            with suppress(*GONE):
+                self._link.send(holder, tag, message(holder))
+
+    def _forget_late(self) -> None:
+        """Drops what came after it was waited for, so that it does not fill the mailbox."""
+        missing = []
+        for holder, tag in self._late:
+            if not self._link.comes(holder, tag, 0.0):
+                missing.append((holder, tag))
+                continue
+            with suppress(LinkError):
+                self._link.receive(holder, tag)
+        self._late = missing
+
+
+def holder_bytes(holders: int, size: int) -> tuple[int, int]:
+    """What a holder that stays to the end sends and receives in a round, headers included.
+
+    Args:
+        holders: P, of the job.
+        size: of the sum.
+
+    Returns:
+        5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64), for headers of H bytes.
+    """
+    sent = OFFER_BYTES + holders * SEALED_BYTES + 8 * size + SIGNATURE_BYTES + holders * ELEMENT_BYTES
+    received = holders * (OFFER_BYTES + SEALED_BYTES + 1 + SIGNATURE_BYTES)
+    return 5 * HEADER_BYTES + sent, 4 * HEADER_BYTES + received

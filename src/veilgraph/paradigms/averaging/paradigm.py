@@ -1,0 +1,95 @@
+"""Averaging as a paradigm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.words import listed
+from veilgraph.graph.party import PartyGraph, check_names
+from veilgraph.paradigms.averaging import baselines, inputs, words
+from veilgraph.paradigms.averaging.holder import AveragingHolder
+from veilgraph.paradigms.averaging.rows import COLUMNS, ROWS
+from veilgraph.paradigms.averaging.server import AveragingServer
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
+from veilgraph.paradigms.horizontal.inputs import check_own
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.rows import Row
+from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+
+
+class Averaging(Paradigm[AveragingJob]):
+    """Every holder trains on a graph of its own; sums of their weights become one model."""
+
+    title: ClassVar[str] = "averaging: graphs of one's own, one model"
+    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    has_privacy: ClassVar[bool] = False
+
+    def told_by_tables(
+        self, job: AveragingJob, features: Sequence[NumericFeatures | CategoricalFeatures]
+    ) -> dict[str, str]:
+        filled = any(feature.missing == "mean" for feature in features)
+        return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
+
+    def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
+        return math.inf
+
+    def unbounded(self, job: AveragingJob) -> str:
+        return "paradigm=averaging has no differential privacy: take vertical"
+
+    def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party != SERVER:
+            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
+        return fields
+
+    def load(self, job: AveragingJob) -> Inputs:
+        return inputs.load(job)
+
+    def label_party(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        check_names(graphs)
+        check_own(graphs)
+        return job.data.label_holder or graphs[0].party
+
+    def accept(self, job: AveragingJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        return inputs.accept(job, graphs, ids)
+
+    def check_tables(self, job: AveragingJob) -> None:
+        check_columns_here(job)
+
+    def prepare(self, own: Preparation) -> Prepared:
+        return collect(own)
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
+
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
+        (graph,) = (graph for graph in inputs.graphs if graph.party == holder)
+        return baselines.alone(averaging(inputs.settings), graph, progress)
+
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
+
+    def describe(self, job: AveragingJob) -> list[str]:
+        return words.describe(job)
+
+    def part_of(self, job: AveragingJob, holder: PartyId) -> str:
+        return "evaluator" if holder == job.data.label_party else "holder"
+
+    def server_part(self, job: AveragingJob) -> str:
+        return "opens sums of weights; has no data"
+
+    def verdict(self, job: AveragingJob, what: str, nodes: str) -> str:
+        scored = job.data.label_party
+        names = listed(job.data.names)
+        return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
+
+
+AVERAGING: Final = Averaging()

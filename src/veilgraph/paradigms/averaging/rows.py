@@ -1,0 +1,105 @@
+"""What an averaging job sends, and reveals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from veilgraph.core.types import Kind
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.horizontal.rows import COLUMNS as OF_COLUMNS
+from veilgraph.protocol.revelations import Told
+from veilgraph.protocol.rows import (
+    COMMON_ROWS,
+    EXACTLY,
+    FROM_SERVER,
+    LABELLED_TO_SERVER,
+    MORE_HOLDERS,
+    OPENED,
+    TO_HOLDER,
+    TO_SERVER,
+    TWO_HOLDERS,
+    Fact,
+    Form,
+    Row,
+    judgement,
+)
+
+
+def _paradigm(_: AveragingJob) -> str:
+    return "paradigm=averaging"
+
+
+def _standardised(job: AveragingJob) -> str:
+    scaled = job.data.from_tables and job.data.feature_scaling == "standard"
+    return "data.feature_scaling=standard" if scaled else ""
+
+
+# fmt: off
+COLUMNS: Final = Told[AveragingJob](OF_COLUMNS.name, OF_COLUMNS.statement, _standardised, jobs=OF_COLUMNS.jobs)
+WEIGHTS: Final = Told[AveragingJob](
+    "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
+    "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
+    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has.",
+    _paradigm)
+SCORES: Final = Told[AveragingJob](
+    "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
+    "how many nodes of each class, in each split, are taken for which; where a holder is left out of one evaluation, "
+    "they follow of that holder alone.", _paradigm)
+TWO: Final = Told[AveragingJob](
+    "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
+    "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
+
+OF_TWO: Final = Fact[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
+OF_MORE: Final = OF_TWO.otherwise("t > 2")
+KEYS: Final = range(1, 2)
+SIGNED: Final = range(2, 3)
+_MASKED: Final = (
+    "Uniform by itself, under a mask of the sender's own and one with every other holder; they come off in the sum of "
+    "those who sent theirs, of t holders at least. Fewer than t holders that collude with the server learn no more."
+)
+_SHARES: Final = "Made of random numbers, and sealed for one holder each; t of n shares give a key or a mask back."
+_OPENED: Final = (
+    "Of every holder one of two: its own mask if it is in the sum, its key of masks if it is not. Holders compare by "
+    "signatures whom they were told of, so that the server never has both."
+)
+
+ROWS: Final[tuple[Row[AveragingJob], ...]] = (
+    *COMMON_ROWS,
+    judgement(LABELLED_TO_SERVER),
+    # Keys and shares of every sum
+    Row(Kind.KEY, TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
+        "No data went in.", forms=(Form("0, 2", "uint8 [32]", "set-up"),)),
+    Row(Kind.KEY, TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
+        "No data went in; keys are new in every sum.", forms=(Form("sum, 1", "uint8 [160]", "every sum"),)),
+    Row(Kind.KEY, FROM_SERVER, "those of all holders", "random", "No data went in.",
+        forms=(Form("sum, 2", "uint8 [P, 160]", "every sum"),)),
+    Row(Kind.MASK_SHARE, TO_SERVER, "sealed shares of the sender's key of masks and own mask", "random", _SHARES,
+        forms=(Form("sum, 0", "uint8 [P, 80]", "every sum"),)),
+    Row(Kind.MASK_SHARE, TO_SERVER, "one share of every holder's key of masks or own mask", "random", _OPENED,
+        forms=(Form("sum, 2", "uint8 [P, 32]", "every sum"),)),
+    Row(Kind.MASK_SHARE, FROM_SERVER, "what others sealed for the receiver", "random", _SHARES,
+        forms=(Form("sum, 1", "uint8 [P, 80]", "every sum"),)),
+    Row(Kind.CONTROL, FROM_SERVER, "who is in the sum, and the holders' signatures of that", "public",
+        "It tells who was there in time.",
+        forms=(Form("sum, 1", "bool [P]", "every sum"), Form("sum, 3", "uint8 [P, 64]", "every sum"))),
+    Row(Kind.CONTROL, TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
+        forms=(Form("sum, 2", "uint8 [64]", "every sum"),)),
+    # What is summed
+    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses and "
+        "class counts", "mask", _MASKED, (WEIGHTS, SCORES),
+        forms=(Form("sum, 0", "ring [W + 2]", "every round"), Form("sum, 0", "ring [3 + 3C²]", "every evaluation"))),
+    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and class counts",
+        "none", "The receiver needs them to go on, and to judge the model.", (WEIGHTS, SCORES),
+        forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
+               Form("sum, 0", "float64 [3 + 3C²]", "every evaluation"))),
+    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO,)),
+    # Columns
+    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
+        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "mask", OPENED,
+        (COLUMNS,), (MORE_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "none", EXACTLY,
+        (COLUMNS,), (TWO_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
+)
+# fmt: on

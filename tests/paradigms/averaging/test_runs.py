@@ -1,0 +1,241 @@
+"""Whole averaging runs: as the twin has them, whoever drops out when, resumed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.errors import About, refused
+from tests.mpc.aggregation.rounds import MOMENTS
+from tests.mpc.sessions import fixed_secrets
+from tests.paradigms.averaging.jobs import (
+    EPOCHS,
+    NAMES,
+    RULES,
+    Dropped,
+    absent,
+    close,
+    dropping_out,
+    graphs,
+    job,
+    sums_of,
+    twin_of,
+)
+from tests.paradigms.cutting import cut_run
+from tests.paradigms.exported import export, over
+from tests.roles.federation import Settings
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.memory import MemoryHub
+from veilgraph.mpc.aggregation.summing import holder_bytes
+from veilgraph.paradigms.averaging.holder import AveragingHolder
+from veilgraph.paradigms.averaging.server import AveragingServer
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.role import Role, Session
+from veilgraph.run.fitting import infer, train_step
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.organisations import node_ids
+
+OF_SUMS = ("key", "mask_share", "masked", "control")
+
+
+def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | None = None) -> None:
+    twin, losses, scores = twin_of(settings, dropped)
+    for record, loss, scored in zip(run.metrics, losses, scores, strict=True):
+        assert record.get("loss") == (None if loss is None else pytest.approx(loss, abs=1e-6))
+        for name, value in scored.record().items():
+            if name in record or not name.endswith("f1"):
+                assert record[name] == pytest.approx(value, abs=1e-6), name
+    if settings.train.select_by == "last":
+        directory = RunDirectory.open(run.path)
+        for party in (*settings.data.names, SERVER):
+            weights = load_tensors(directory.party(party).model_path)[0]
+            for name, weight in twin.network.state_dict().items():
+                assert close(weights[f"network.{name}"], weight), (party, name)
+        assert close(run.predictions.probabilities, twin.infer(settings.data.label_party).softmax(dim=1))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_run_is_its_twin(rule: Settings, tmp_path: Path) -> None:
+    settings = job(rule, {"train": {"select_by": "last"}})
+    same_as_twin(train(settings, tmp_path / "run"), settings)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_who_drops_out_of_weights_or_scores_at_any_moment_is_left_out_of_these_and_is_back(
+    moment: int, tmp_path: Path
+) -> None:
+    settings = job({"train": {"select_by": "last"}})
+    dropped = {"B": {sums_of(2)[0]: moment}, "D": {sums_of(3)[1]: moment, sums_of(4)[0]: moment}}
+    with dropping_out(dropped):
+        run = train(settings, tmp_path / "run")
+    same_as_twin(run, settings, dropped)
+
+
+def test_even_the_evaluator_may_drop_out(tmp_path: Path) -> None:
+    settings = job()
+    dropped = {"A": {sums_of(1)[1]: 1, sums_of(2)[0]: 3}}
+    with dropping_out(dropped):
+        run = train(settings, tmp_path / "run")
+    same_as_twin(run, settings, dropped)
+
+
+def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
+    """What runs a job ends it for all when a process dies; that is not for want of the roles."""
+    settings = job()
+    own, hub = {graph.party: graph for graph in graphs(settings)}, MemoryHub([*NAMES, SERVER], 20.0)
+
+    def play(party: str) -> Role | None:
+        session = Session(settings, hub.link(party), LearningStreams(settings.seed, party), fixed_secrets(party))
+        role = AveragingServer(session) if party == SERVER else AveragingHolder(session, own[party])
+        role.setup([])
+        for epoch in range(1, EPOCHS + 1):
+            if party == "B" and epoch == 3:
+                hub.leave(party)
+                return None
+            train_step(role, 2 * epoch, epoch)
+            infer(role, 2 * epoch + 1)
+        return role
+
+    with ThreadPoolExecutor(len(NAMES) + 1) as pool:
+        roles = dict(zip((*NAMES, SERVER), pool.map(play, (*NAMES, SERVER)), strict=True))
+    twin = PlainAveraging(settings, list(own.values()))
+    for epoch in range(1, EPOCHS + 1):
+        twin.round(epoch, ["B"] if epoch >= 3 else [])
+    for party, role in roles.items():
+        if role is not None:
+            found = nn.utils.parameters_to_vector(role.modules()["network"].parameters()).detach()
+            assert close(found, twin.network.vector()), party
+
+
+def test_too_few_end_the_job_and_say_so(tmp_path: Path) -> None:
+    lost = {"B": {3: 3}, "D": {3: 1}}
+    with dropping_out(lost), refused(ProtocolError, code="too-few", key="threshold", value=2):
+        train(job(), tmp_path / "run")
+
+
+def test_the_best_epoch_is_the_twins(tmp_path: Path) -> None:
+    settings = job({"train": {"epochs": 12, "patience": 4, "learning_rate": 0.05}})
+    run = train(settings, tmp_path / "run")
+    best = max(run.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"], -record["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"]
+    assert run.summary["test_accuracy"] == best["test_accuracy"]
+    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+
+
+def test_a_run_that_was_cut_off_has_the_servers_momentum_back(tmp_path: Path) -> None:
+    settings = job(RULES["fedadam"], {"train": {"select_by": "last"}})
+    path = cut_run(settings, tmp_path / "cut", 2)
+    resumed = resume(path)
+    assert resumed.summary["started_at"] > 0
+    same_as_twin(resumed, settings)
+
+
+def unlabelled(graph: PartyGraph) -> PartyGraph:
+    return replace(graph, labels=None, num_classes=None, train_mask=None, val_mask=None, test_mask=None)
+
+
+def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_nothing(tmp_path: Path) -> None:
+    settings = job({"train": {"select_by": "last"}, "averaging": {"local_epochs": 1}})
+    given = [graph if graph.party == "A" else unlabelled(graph) for graph in graphs(settings)]
+    twin = PlainAveraging(settings, given)
+    ids = {graph.party: [f"{graph.party}{row}" for row in range(graph.num_nodes)] for graph in given}
+    lost = {"A": {sums_of(2)[0]: 1}}
+    with dropping_out(lost):
+        run = train(settings, tmp_path / "run", parties=given, ids=ids)
+    losses = [twin.round(epoch, absent(lost, sums_of(epoch)[0])) for epoch in range(1, EPOCHS + 1)]
+    assert losses[1] is None
+    assert [each.get("loss") for each in run.metrics] == [each and pytest.approx(each, abs=1e-6) for each in losses]
+    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+
+
+def test_saved_graphs_are_trained_on(tmp_path: Path) -> None:
+    settings = job({"train": {"select_by": "last"}})
+    paths = {}
+    for graph in graphs(settings):
+        paths[graph.party] = tmp_path / f"{graph.party}.safetensors"
+        save_party(graph, paths[graph.party], ids=[f"{graph.party}{row}" for row in range(graph.num_nodes)])
+    saved = settings.model_copy(update={"data": settings.data.model_copy(update={"dataset": None, "graphs": paths})})
+    run = train(type(settings).model_validate(saved.model_dump()), tmp_path / "run")
+    twin, *_ = twin_of(settings)
+    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+
+
+# What is sent
+
+
+def test_what_a_holder_sends_and_gets_is_of_the_size_that_the_formula_says(tmp_path: Path) -> None:
+    settings = job({"train": {"select_by": "last"}})
+    run = train(settings, tmp_path / "run")
+    directory = RunDirectory.open(run.path)
+    weights = sum(tensor.numel() for tensor in load_tensors(directory.party("A").model_path)[0].values())
+    classes = run.predictions.probabilities.shape[1]
+    sizes = [weights + 2] * EPOCHS + [3 + 3 * classes**2] * (EPOCHS + 1)
+    for holder in NAMES:
+        rows = json.loads((directory.party(holder).path / "traffic.json").read_text())
+        of_sums = [row for row in rows if row["peer"] == SERVER and row["kind"] in OF_SUMS]
+        for index, direction in enumerate(("sent", "received")):
+            found = sum(row["bytes"] for row in of_sums if row["direction"] == direction)
+            assert found == sum(holder_bytes(len(NAMES), size)[index] for size in sizes)
+        told = sum(row["bytes"] for row in rows if row["kind"] == "averaged")
+        assert told == sum(HEADER_BYTES + 8 * size for size in (weights, *sizes))
+        kinds = {(row["peer"] == SERVER, row["kind"]) for row in rows if row["direction"] == "sent"}
+        assert kinds == {(True, kind) for kind in (*OF_SUMS, "hello")} | {(False, "hello"), (False, "key")}
+
+
+# What is refused
+
+REFUSED: dict[str, tuple[Settings, About]] = {
+    "edges": ({"data": {"partition": {"by": "edges"}}}, {"key": "data.partition.by", "value": "edges"}),
+    "all nodes": ({"data": {"partition": {"by": "labels", "knows": "all"}}}, {"key": "data.partition.by"}),
+    "half": ({"averaging": {"threshold": 2}}, {"key": "averaging.threshold", "value": 2}),
+    "more than all": ({"averaging": {"threshold": 5}}, {"key": "averaging.threshold", "value": 5}),
+    "impatient": ({"averaging": {"patience_s": 5.1}}, {"key": "timeout_s", "value": 30}),
+    "gradient of later weights": (
+        {"averaging": {"rule": {"name": "fedsgd"}}},
+        {"key": "averaging.local_epochs", "value": 2},
+    ),
+    "rule": ({"averaging": {"rule": {"name": "median"}}}, {"key": "averaging.rule"}),
+    "another rule's": ({"averaging": {"rule": {"name": "fedavg", "mu": 1.0}}}, {"key": "averaging.rule.fedavg.mu"}),
+    "fanout": ({"model": {"local": {"fanout": 3}}}, {"key": "local.fanout", "value": 3}),
+    "auc": ({"train": {"select_by": "auc"}}, {"key": "train.class_weights"}),
+    "class weights": ({"train": {"class_weights": "balanced"}}, {"key": "train.class_weights"}),
+    "privacy": ({"privacy": {"noise_multiplier": 1.0, "delta": 1e-5}}, {"code": "config"}),
+}
+
+
+@pytest.mark.parametrize(("change", "about"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_a_job_cannot_be(change: Settings, about: About) -> None:
+    with refused(ConfigError, **about):
+        job(change)
+
+
+def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
+    """As exported, and with columns standardised over all holders' rows: the twin has the same graphs."""
+    settings = job(
+        {
+            "train": {"select_by": "last"},
+            "data": {"feature_scaling": "standard"},
+            "model": {"dropout": 0.0},
+        }
+    )
+    run = train(over(export(tmp_path, settings), settings), tmp_path / "run")
+    twin, losses, _ = twin_of(settings)
+    assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-5)
+    (own, *_) = load_parts(settings.data, settings.seed)
+    expected = dict(zip(node_ids(own.ids.numpy()), twin.infer("A").softmax(dim=1), strict=True))
+    found = dict(zip(run.predictions.ids or (), run.predictions.probabilities, strict=True))
+    assert found.keys() == expected.keys()
+    assert all(float((found[name] - row).abs().max()) < 1e-5 for name, row in expected.items())
