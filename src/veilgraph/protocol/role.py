@@ -16,6 +16,7 @@ from veilgraph.core.randomness import LearningStreams, SecretSource
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
+from veilgraph.nn.adam import Adam
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import Leader
@@ -261,9 +262,7 @@ class IdleRole(Role, ABC):
         return {}
 
 
-def build_optimizer(
-    parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings
-) -> torch.optim.Adam:
+def build_optimizer(parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings) -> Adam:
     """Adam with L2 regularisation, as every party uses for its plain weights.
 
     Args:
@@ -275,7 +274,7 @@ def build_optimizer(
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(rates.get(parameter, rate), []).append(parameter)
-    return torch.optim.Adam(
+    return Adam(
         [{"params": group, "lr": own_rate} for own_rate, group in groups.items()],
         lr=rate,
         weight_decay=settings.train.weight_decay,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  (as the first optimizer does: once, in the nursery)
-
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.link.factory import LINKS
 from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores

@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
+from veilgraph.nn.adam import Adam
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed
@@ -88,7 +89,7 @@ class LayeredNetwork:
             if part.graph.labels is not None
         ]
         self._judge = Objective(pooled, train, dtype)
-        self.optimizer = torch.optim.Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
+        self.optimizer = Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
         self.embeddings: list[Tensor] = []
         self._dtype = dtype
         self._first: FixedInput | None = None

@@ -15,6 +15,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.adam import Adam
 from veilgraph.paradigms.node_dp.denoise import LabelDenoising
 from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
@@ -87,9 +88,7 @@ class LocalPrivateNetwork:
         self.network = KPropNetwork(
             settings, features, graph, self._objective.classes, streams=self._streams, dtype=dtype
         )
-        self._optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay
-        )
+        self._optimizer = Adam(self.network.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay)
 
     def train_step(self, epoch: int) -> float:
         """One forward and backward pass and one update; returns the training loss."""
