@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.local.additive import AnalyticGaussian, LocalLaplace
 from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.labels import LabelResponse

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import step
 from benchmarks.graphs import public
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.samples.shipped import with_overrides
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.graphs import public
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.compare import MaxServer, SecureMax

@@ -14,7 +14,7 @@ from research.horizontal import train_horizontal
 from research.local import train_local
 from research.sealed_twin import train_sealed
 from research.store import Finished, Store, identity, package_version, training_key
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.baselines import isolated, pooled

@@ -9,7 +9,8 @@ from typing import Final
 import torch
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph

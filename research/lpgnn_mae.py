@@ -20,7 +20,7 @@ from research.lpgnn_table import EPSILONS
 from research.store import package_version
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import private_folder, write_whole
-from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.datasets import load_whole
 from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.mpc.sessions import Embedded, embed_session, fixed_secrets
-from veilgraph.core.randomness import SEED_BYTES, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.mask import PairwiseMasks, add

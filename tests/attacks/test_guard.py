@@ -39,7 +39,7 @@ from veilgraph.deploy.guard.policy import NOTICE, OURS, RELAY_RULES, RULES, SITE
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.kit import TASK
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.link.flare import FROM_HEADER
+from veilgraph.link.topics import FROM_HEADER
 
 JOB, OTHER = "aaaaaaaa-1111-4111-8111-111111111111", "bbbbbbbb-2222-4222-8222-222222222222"
 ADMIN = f"_admin_{JOB}"

@@ -38,12 +38,12 @@ from veilgraph.link import flare, peer
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import HEAD_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind, Session
 from veilgraph.link.codec import encode
-from veilgraph.link.flare import FRAME, HELLO
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import Peer
 from veilgraph.link.pieces import PIECE_BYTES, Outgoing
 from veilgraph.link.refusals import MAX_SOURCES, Refusals
+from veilgraph.link.topics import CHANNEL, FRAME, HELLO
 from veilgraph.run import jobs
 from veilgraph.run.jobs import train
 
@@ -388,7 +388,7 @@ def lost_with_a_forged_receipt(net: Network, cell: CoreCell) -> Callable[[Messag
                 MessageHeaderKey.MSG_TYPE: MessageType.REPLY,
                 MessageHeaderKey.ORIGIN: message.get_header(MessageHeaderKey.DESTINATION),
                 MessageHeaderKey.DESTINATION: message.get_header(MessageHeaderKey.ORIGIN),
-                MessageHeaderKey.CHANNEL: flare.CHANNEL,
+                MessageHeaderKey.CHANNEL: CHANNEL,
                 MessageHeaderKey.TOPIC: FRAME,
                 MessageHeaderKey.REQ_ID: message.get_header(MessageHeaderKey.REQ_ID),
                 MessageHeaderKey.RETURN_CODE: ReturnCode.OK,

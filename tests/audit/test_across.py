@@ -27,7 +27,7 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
-from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings

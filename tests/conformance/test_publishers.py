@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tests.privacy.planned import job, planned
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher

@@ -12,16 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilgraph.core import randomness
-from veilgraph.core.randomness import (
-    PUBLIC_SEEDS,
-    SEED_BYTES,
-    LearningStreams,
-    derive_key,
-    expand,
-    private_seed,
-    seeded_global,
-    system_secrets,
-)
+from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, expand, private_seed, seeded_global
+from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
 
 SEED = bytes(range(32))
 purposes = st.text(max_size=20)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.errors import refused
 from tests.link.channels import BANK, SESSION, SHOP, pair
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.link import channel as channels
 from veilgraph.link.channel import (
     FRAME_BYTES,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import PeerFailed
-from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.message import Message

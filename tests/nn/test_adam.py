@@ -25,8 +25,10 @@ def trained(kind: type[torch.optim.Adam], steps: int) -> tuple[list[torch.Tensor
     return [weight.detach() for weight in weights], optimizer
 
 
-def made(kind: type[torch.optim.Adam], weights: list[nn.Parameter]) -> torch.optim.Adam:
-    return kind([{"params": weights[:1], "lr": 0.1}, {"params": weights[1:]}], lr=0.01, weight_decay=1e-3)
+def made(kind, weights: list[nn.Parameter]) -> torch.optim.Adam:
+    groups = [{"params": weights[:1], "lr": 0.1}, {"params": weights[1:]}]
+    optimizer: torch.optim.Adam = kind(groups, lr=0.01, weight_decay=1e-3)
+    return optimizer
 
 
 @pytest.mark.parametrize("steps", [1, 6])

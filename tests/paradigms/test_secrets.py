@@ -23,7 +23,8 @@ from tests.paradigms.exported import export, over
 from tests.privacy.jobs import make_graphs, private_job
 from tests.roles.federation import merge, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
-from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.channel import Session
 from veilgraph.link.memory import MemoryHub

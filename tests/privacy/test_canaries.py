@@ -16,7 +16,7 @@ from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_j
 from tests.privacy.planned import job, planned
 from veilgraph.audit.attacks.epsilon import OneRunBound, canary_scores, one_run_epsilon
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.mpc.mask import open_sum
 from veilgraph.paradigms.vertical.plan import plan

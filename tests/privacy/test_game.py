@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tests.privacy.chance import fixed
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips

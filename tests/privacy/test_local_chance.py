@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.privacy.chance import exp_between, fixed
-from veilgraph.core.randomness import SEED_BYTES
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.privacy.local.chance import GRID, least_cells, random_columns, uniform
 
 SEED = fixed("sets")(SEED_BYTES)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.errors import refused
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.accountant import per_step
 from veilgraph.privacy.event import GaussianEvent, LocalEvent
 from veilgraph.privacy.local import multi_bit

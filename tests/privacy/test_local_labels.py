@@ -14,7 +14,7 @@ from scipy import stats
 from tests.errors import refused
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.local import labels as module
 from veilgraph.privacy.local.chance import GRID, least_cells

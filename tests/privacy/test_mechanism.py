@@ -11,7 +11,7 @@ from scipy import stats
 from tests.errors import refused
 from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import noise
 from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent

@@ -10,7 +10,7 @@ from scipy import stats
 from tests.errors import refused
 from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy import noise
 from veilgraph.privacy.noise import gaussian, granularity, laplace
 

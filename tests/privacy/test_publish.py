@@ -16,7 +16,7 @@ from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
 from tests.privacy.planned import job, planned
 from veilgraph.core.errors import BudgetSpent, RunError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally

@@ -14,7 +14,8 @@ from torch import Tensor
 from tests import nightly
 from tests.paradigms.cutting import CutError, cut_at
 from tests.reference.horizontal import federate, job, parts_of
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.link.message import Message

@@ -34,7 +34,9 @@ for _name in ("is_available", "device_count", "_lazy_init"):
     setattr(torch.cuda, _name, partial(_asking, _name))
 
 import veilgraph.run.worker  # noqa: E402, F401  (what a party of a job has imported when it is born)
-from veilgraph.core.randomness import private_seed, system_secrets  # noqa: E402
+from veilgraph.core.randomness import private_seed  # noqa: E402
+from veilgraph.core.secrets import system_secrets  # noqa: E402
+from veilgraph.nn.adam import Adam  # noqa: E402
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "random": random.random,
@@ -62,7 +64,7 @@ def trains() -> list[str]:
     before = set(sys.modules)
     torch.set_num_threads(2)
     weight = torch.ones(1 << 20, requires_grad=True)
-    optimizer = torch.optim.Adam([weight])
+    optimizer = Adam([weight])
     (weight * weight).sum().backward()
     optimizer.step()
     return sorted(set(sys.modules) - before)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from veilgraph.core.randomness import LearningStreams, SecretSource, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically

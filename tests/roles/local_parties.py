@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from tests.roles.federation import NODES, Settings, fixed_secrets, merge, small_data
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_for_learner

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError, ProtocolError
-from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, system_secrets
+from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.parts import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph

@@ -21,7 +21,8 @@ from tests.roles.federation import (
     with_own_nodes,
 )
 from veilgraph.core.keeper import Keeper, MemoryKeeper
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message

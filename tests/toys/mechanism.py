@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import Event, sensitivity_in_clips
 from veilgraph.privacy.mechanism import Mechanism, add_clipped, check_noise

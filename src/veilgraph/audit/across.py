@@ -32,7 +32,7 @@ from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError, ProtocolError, RunError
-from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.features import to_scipy

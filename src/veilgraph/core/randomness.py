@@ -10,19 +10,17 @@ AES-256-CTR. It cancels in every result, so results do not depend on it.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
 import torch
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-SEED_BYTES = 32
+from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
+
 PUBLIC_SEEDS = 1 << 63
 """A job's seeds are below; private seeds are not."""
 
@@ -31,11 +29,6 @@ _AES_BLOCK = 16
 _PIECE = 1 << 20
 _ZEROS = bytes(_PIECE)
 _GLOBAL_GENERATOR = threading.Lock()
-
-SecretSource = Callable[[int], bytes]
-"""Returns that many secret bytes. ``os.urandom`` in every job; tests inject a fixed one."""
-
-system_secrets: SecretSource = os.urandom
 
 
 class LearningStreams:
@@ -126,11 +119,6 @@ def seeded_global(seed: int) -> Iterator[None]:
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
-
-
-def derive_key(secret: bytes, purpose: str) -> bytes:
-    """HKDF-SHA256 of ``secret`` for ``purpose``: 32 bytes."""
-    return HKDF(algorithm=hashes.SHA256(), length=SEED_BYTES, salt=None, info=purpose.encode()).derive(secret)
 
 
 class Keystream:

@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key, system_secrets
 from veilgraph.core.types import PartyId
 from veilgraph.link.identity import Identity
 

@@ -36,14 +36,7 @@ from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import LONGEST_REASON, OnExtra, Peer
 from veilgraph.link.pieces import Outgoing
 from veilgraph.link.refusals import Refusals
-
-CHANNEL: Final = "veilgraph"
-HELLO, FRAME = "hello", "frame"
-TOPICS: Final = (HELLO, FRAME)
-"""All that parties say to each other during a job comes on these topics of ``CHANNEL``."""
-FROM_HEADER: Final = "veilgraph-from"
-"""Header with the certified name of the connection that a message came through, where a guard writes one: for the log
-alone."""
+from veilgraph.link.topics import CHANNEL, FRAME, FROM_HEADER, HELLO
 
 _SIDE_BY_SIDE: Final = 4
 _PING_EVERY_S: Final = 1.0

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 

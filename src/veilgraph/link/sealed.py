@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
-from veilgraph.core.randomness import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.channel import FRAME_BYTES, MAX_HELLO_BYTES, Channel, FrameKind, Session, stated_total
 from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, encode

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
 from veilgraph.mpc.bits import (

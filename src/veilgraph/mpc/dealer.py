@@ -15,7 +15,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather
 from veilgraph.mpc import ring

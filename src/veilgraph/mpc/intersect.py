@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand, system_secrets
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 

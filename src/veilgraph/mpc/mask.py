@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError, RangeOverflow
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import exchange
 from veilgraph.link.recorded import RecordedLink

@@ -30,7 +30,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from veilgraph.core.randomness import SEED_BYTES, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.rows import rows_between

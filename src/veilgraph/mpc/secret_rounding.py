@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.randomness import derive_key
+from veilgraph.core.secrets import derive_key
 
 SLACK_BITS: Final = 4
 """Binary places above a value's last that are moved with it."""

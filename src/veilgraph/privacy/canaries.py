@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.settings import Neighbours
 

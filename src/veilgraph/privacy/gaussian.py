@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import calibrate, noise
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.mechanism import Mechanism, add_clipped, check_noise

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RangeOverflow
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER, least_multiplier
 from veilgraph.privacy.event import Event

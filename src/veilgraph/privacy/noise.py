@@ -42,7 +42,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 
 GRID_BITS = 20
 SMALLEST_SCALE, LARGEST_SCALE = 1e-100, 1e100

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.graph.features import compact
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper, MemoryKeeper
-from veilgraph.core.randomness import LearningStreams, SecretSource
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
 from veilgraph.link.identity import Identity

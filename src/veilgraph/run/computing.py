@@ -8,7 +8,8 @@ from contextlib import closing
 from typing import Final
 
 from veilgraph.core.files import write_whole
-from veilgraph.core.randomness import LearningStreams, system_secrets
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned

@@ -9,7 +9,7 @@ from typing import Final
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.randomness import system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, RangeOverflow
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.privacy.accountant import per_step, total
 from veilgraph.privacy.event import EVENTS, Event, from_json, sensitivity_in_clips, to_json
 from veilgraph.privacy.local.features import FeatureMechanism

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink

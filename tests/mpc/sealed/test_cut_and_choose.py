@@ -14,7 +14,7 @@ from typing_extensions import override
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, of
 from veilgraph.core.errors import PeerFailed, ProtocolError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink

@@ -15,7 +15,7 @@ from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.dealer import DealerMachine

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from veilgraph.link.topics import CHANNEL
+
 Who = Literal["server", "server job", "holder", "holder job", "administrator"]
 """Whose cell it is."""
 
-OURS: Final = "veilgraph"
+OURS: Final = CHANNEL
 """Channel of our own messages: opaque bytes, which FLARE does not decode."""
 
 STREAM: Final = "sm__STREAM"

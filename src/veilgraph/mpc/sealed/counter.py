@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.randomness import SEED_BYTES
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import PartyId
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.bits import words_for

@@ -23,7 +23,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, Keystream, SecretSource
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, exchange, receive_as
 from veilgraph.link.wrapper import Wrapper

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.randomness import SEED_BYTES, Keystream, SecretSource
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
 from veilgraph.mpc import bits as planes

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from veilgraph.core.randomness import SEED_BYTES, system_secrets
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.link.collectives import exchange

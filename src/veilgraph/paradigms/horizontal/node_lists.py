@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, LearningStreams, SecretSource
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 

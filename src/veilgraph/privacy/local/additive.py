@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.gaussian import Gaussian

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.rows import rows_between
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.local.settings import FEATURE_MECHANISMS, FeatureReleaseSettings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.local.chance import FEWEST_STEPS, GRID, least_cells, uniform
 from veilgraph.privacy.local.features import check_whole

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy.event import LocalEvent
 from veilgraph.privacy.local.chance import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
 from veilgraph.privacy.local.features import FeatureMechanism, check_whole, row_blocks
