@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from veilgraph.nn.combine.strategy import COMBINES
@@ -18,16 +20,64 @@ PARTS = frozenset((*LOCAL_MODELS.own, *COMBINES.own)) - {"mean", "concat", "gcn"
 """Names of local models and strategies, less those that name an aggregate or an update too."""
 
 
-def asks(path: Path, names: frozenset[str] = NAMES) -> Iterator[int]:
+@dataclass(frozen=True)
+class Facts:
+    """What is asked of a file here, for it is parsed once.
+
+    Attributes:
+        compared: line and value of every constant that something is compared with or looked up by.
+        imported: module and name of everything that it imports from a module.
+        replaced: names that a test replaces, by ``setattr`` or by assigning to what is another's.
+        matches: how many errors it knows by their words.
+    """
+
+    compared: tuple[tuple[int, object], ...]
+    imported: tuple[tuple[str, str], ...]
+    replaced: tuple[str, ...]
+    matches: int
+
+
+@cache
+def facts(path: Path) -> Facts:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return Facts(
+        tuple(each for node in nodes for each in compared(node)),
+        tuple(each for node in nodes for each in imports(node)),
+        tuple(each for node in nodes for each in replaced(node)),
+        sum(isinstance(node, ast.keyword) and node.arg == "match" for node in nodes),
+    )
+
+
+def asks(path: Path, names: frozenset[str] = NAMES) -> list[int]:
     """Lines of a file that compare something with one of some names, or look it up by one."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        if isinstance(node, ast.MatchValue):
-            parts = [node.value]
-        held = [each for part in parts for each in (part.elts if isinstance(part, ast.Tuple | ast.Set) else [part])]
-        yield from [each.lineno for each in held if isinstance(each, ast.Constant) and each.value in names]
+    return [line for line, value in facts(path).compared if value in names]
+
+
+def compared(node: ast.AST) -> Iterator[tuple[int, object]]:
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    if isinstance(node, ast.MatchValue):
+        parts = [node.value]
+    held = [each for part in parts for each in (part.elts if isinstance(part, ast.Tuple | ast.Set) else [part])]
+    yield from ((each.lineno, each.value) for each in held if isinstance(each, ast.Constant))
+
+
+def imports(node: ast.AST) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield from ((node.module, alias.name) for alias in node.names)
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, "") for alias in node.names)
+
+
+PATCHING = frozenset({"setattr", "delattr", "object", "patch"})
+
+
+def replaced(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHING:
+        yield from (str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant))
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
+        yield node.attr
 
 
 def test_nobody_outside_asks_which_paradigm_a_job_is_of() -> None:
@@ -46,20 +96,11 @@ def test_nobody_asks_which_local_model_or_strategy_a_job_has() -> None:
 def test_asking_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "room.py"
     path.write_text('if job.paradigm == "vertical" or name in ("horizontal", "x"):\n    pass\n', encoding="utf-8")
-    assert list(asks(path)) == [1, 1]
-    assert list(asks(path, frozenset({"x"}))) == [1]
+    assert asks(path) == [1, 1]
+    assert asks(path, frozenset({"x"})) == [1]
 
 
 TESTS = Path(__file__).parent
-
-
-def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Module and name of everything that a file imports from a module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield from ((node.module, alias.name) for alias in node.names)
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
 
 
 def test_no_test_module_is_imported() -> None:
@@ -67,7 +108,7 @@ def test_no_test_module_is_imported() -> None:
     found = {
         f"{path.relative_to(TESTS)}: {module}"
         for path in TESTS.rglob("*.py")
-        for module, name in imports(path)
+        for module, name in facts(path).imported
         if any(part.startswith("test_") for part in (*module.split(".")[1:], name)) and module.startswith("tests")
     }
     assert found == set()
@@ -84,23 +125,14 @@ def is_private(name: str) -> bool:
     return last.startswith("_") and not last.startswith("__") and last not in ENGINES
 
 
-def patched(path: Path) -> Iterator[str]:
-    """Names that a test replaces: by ``setattr``, or by assigning to what is another's."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHING:
-            yield from (str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
-            yield node.attr
-
-
-PATCHING = frozenset({"setattr", "delattr", "object", "patch"})
-
-
 def test_no_test_replaces_a_private_name_or_imports_one() -> None:
     found = {
         f"{path.relative_to(TESTS)}: {name}"
         for path in TESTS.rglob("*.py")
-        for name in (*patched(path), *(name for module, name in imports(path) if module.startswith("veilgraph")))
+        for name in (
+            *facts(path).replaced,
+            *(name for module, name in facts(path).imported if module.startswith("veilgraph")),
+        )
         if is_private(name)
     }
     assert found == set()
@@ -110,7 +142,7 @@ def test_no_private_name_is_imported_across_modules() -> None:
     found = {
         f"{path.relative_to(SOURCE)}: {module}.{name}"
         for path in SOURCE.rglob("*.py")
-        for module, name in imports(path)
+        for module, name in facts(path).imported
         if module.startswith("veilgraph") and is_private(name)
     }
     assert found == set()
@@ -123,11 +155,10 @@ def test_replacing_a_private_name_is_noticed(tmp_path: Path) -> None:
         "from veilgraph.room import _floor\n",
         encoding="utf-8",
     )
-    assert {name for name in patched(path) if is_private(name)} == {"_door", "veilgraph.room._wall", "_roof"}
-    assert [name for _, name in imports(path) if is_private(name)] == ["_floor"]
+    assert {name for name in facts(path).replaced if is_private(name)} == {"_door", "veilgraph.room._wall", "_roof"}
+    assert [name for _, name in facts(path).imported if is_private(name)] == ["_floor"]
 
 
 def test_few_errors_are_known_by_their_words() -> None:
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py"))
-    found = sum(isinstance(node, ast.keyword) and node.arg == "match" for tree in trees for node in ast.walk(tree))
+    found = sum(facts(path).matches for path in TESTS.rglob("*.py"))
     assert found <= MATCHED

@@ -243,3 +243,15 @@ def test_torch_keeps_the_twister_where_private_streams_fill_it():
     for index in range(1, 624):  # the published initialisation of MT19937
         words.append((1812433253 * (words[-1] ^ (words[-1] >> 30)) + index) & 0xFFFFFFFF)
     assert state[3 : 3 + 624].tolist() == words
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_seeds_go_to_a_gpu_that_is_in_use_alone(monkeypatch: pytest.MonkeyPatch, in_use: bool) -> None:
+    """For another torch would keep them all, each with a stack of calls."""
+    told: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", told.append)
+    with randomness.seeded_global(5):
+        drawn = torch.rand(3)
+    assert told == [5] * in_use
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
