@@ -117,7 +117,7 @@ def seeded_global(seed: int) -> Iterator[None]:
     One block at a time in a process; blocks may not be nested in one thread.
     """
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.manual_seed(seed)
         else:  # which would keep, for a GPU to come, a stack of calls with every seed
             torch.default_generator.manual_seed(seed)

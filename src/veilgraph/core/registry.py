@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from veilgraph.core.errors import ConfigError
@@ -39,11 +42,13 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         """Whether there is one of that name; nothing is loaded."""
-        return isinstance(name, str) and (name in self._own or bool(entry_points(group=self.group, name=name)))
+        return isinstance(name, str) and (
+            name in self._own or any(each.name == name for each in _installed(self.group))
+        )
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
-        yield from sorted(each.name for each in entry_points(group=self.group) if each.name not in self._own)
+        yield from sorted(each.name for each in _installed(self.group) if each.name not in self._own)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -70,7 +75,9 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._own:
             part: T = _found_at(self._own[name])
             return part
-        for each in entry_points(group=self.group, name=name):
+        for each in _installed(self.group):
+            if each.name != name:
+                continue
             try:
                 found: T = each.load()
             except Exception as error:
@@ -86,6 +93,25 @@ class Registry(Mapping[str, T], Generic[T]):
                 )
             return found
         raise KeyError(name)
+
+
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group in the packages that are installed now."""
+    return _read(group, tuple((each, _changed_at(Path(each))) for each in sys.path))
+
+
+@lru_cache(64)
+def _read(group: str, path: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Those on the path as it was then: to find them a file of every package is opened, which takes milliseconds."""
+    return tuple(entry_points(group=group))
+
+
+def _changed_at(folder: Path) -> int:
+    """When something was put into a folder or taken from it, in ns; 0 where there is none."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _found_at(place: str) -> Any:  # noqa: ANN401 - whatever is there
