@@ -24,6 +24,14 @@ def _files_of_tests_are_private() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_waits_for_the_disk() -> Iterator[None]:
+    """Nobody pulls the plug here. Tests of what is on the disk, and when, watch ``os.fsync`` themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which fails for the same descriptors
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     before = torch.get_num_threads()
