@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 
 FIELD: Final = 2**255 - 19
 ELEMENT_BYTES: Final = 32

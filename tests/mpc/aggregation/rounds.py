@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import LinkTimeout, PeerFailed
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink

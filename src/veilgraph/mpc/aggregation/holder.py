@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import PartyId
 from veilgraph.mpc import shamir
 from veilgraph.mpc.aggregation.keys import (

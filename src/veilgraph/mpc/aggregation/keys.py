@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.randomness import SEED_BYTES, SecretSource, derive_key, expand
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, derive_key
 from veilgraph.core.types import PartyId
 from veilgraph.mpc import shamir
 from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
-from veilgraph.core.randomness import SecretSource
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import Shape, gather_present, receive_as
