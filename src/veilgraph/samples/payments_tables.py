@@ -41,7 +41,8 @@ def export_payments(
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
     ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``vertical.yaml`` and
     ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with ``customers``, ``patterns``
-    and the ``transfers`` that are part of one. Party files accept what these three jobs reveal.
+    and the ``transfers`` that are part of one. Party files accept what these three jobs reveal, and the probabilities
+    of a sealed one.
 
     Args:
         settings: size and shape of the world.
@@ -62,6 +63,7 @@ def export_payments(
         files = {name: out / name / "party.yaml" for name in names}
         contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
         jobs = [parse_job(content, paradigm) for paradigm, content in contents.items()]
+        jobs.append(parse_job(contents["sealed"] | {"output": "probabilities"}))
         ids = pa.array(node_ids(np.arange(len(world.customers))))
         orders = np.random.default_rng(seed)
         for name, file in files.items():
@@ -82,7 +84,7 @@ def _job(paradigm: str, world: PaymentsWorld, files: Mapping[PartyId, Path]) -> 
         "name": "payments",
         "paradigm": paradigm,
         "seed": world.seed,
-        "data": {"parties": brought, "label_holder": world.banks[0]},
+        "data": {"parties": brought, "label_holder": world.banks[0], "feature_scaling": "standard"},
         "train": _TRAIN,
     }
 
@@ -98,9 +100,7 @@ def _write_view(
     rows = orders.permutation(len(seen.nodes))
     columns: dict[str, Any] = {"id": ids.take(pa.array(seen.nodes[rows]))}
     columns.update((name, pa.array(values[rows], from_pandas=True)) for name, values in seen.columns.items())
-    features = [
-        {"columns": name, "missing": "zero", "scale": {"low": 0, "high": high}} for name, high in seen.ranges.items()
-    ]
+    features = [{"columns": list(seen.columns), "missing": "mean" if seen.labels is not None else "error"}]
     nodes: dict[str, Any] = {"file": f"nodes.{suffix}", "id": "id", "features": features}
     if seen.labels is not None and seen.splits is not None:
         columns["laundering"] = _named(seen.labels[rows], _CLASSES)

@@ -23,21 +23,14 @@ TELECOM: Final = "telecom"
 
 UNKNOWN: Final = -1
 """A label or a part of the split that a customer has not, or that is another's to know."""
-BANK_COLUMNS: Final[dict[str, float]] = {
-    "company": 1,
-    "age": 100,
-    "log_income": 10,
-    **dict.fromkeys(BANK_FACTS, 1.0),
-    "log_received": 16,
-    "log_sent": 16,
-    "log_euros_in": 10,
-    "log_euros_out": 10,
-    "passed_on": 1,
-    "other_banks": 1,
-}
-"""A bank's columns, and the number that becomes 1 where 0 becomes 0; the last six are from the bank's own transfers."""
-SHOP_COLUMNS: Final[dict[str, float]] = {**dict.fromkeys(SHOP_FACTS, 1.0), "orders": 20}
-TELECOM_COLUMNS: Final[dict[str, float]] = {**dict.fromkeys(TELECOM_FACTS, 1.0), "calls": 40}
+BANK_COLUMNS: Final = (
+    *("company", "age", "log_income"),
+    *BANK_FACTS,
+    *("log_received", "log_sent", "log_euros_in", "log_euros_out", "passed_on", "other_banks"),
+)
+"""A bank's columns, the last six from the transfers over its own accounts."""
+SHOP_COLUMNS: Final = (*SHOP_FACTS, "orders")
+TELECOM_COLUMNS: Final = (*TELECOM_FACTS, "calls")
 _TIES: Final = 0.3
 """Share of all pairs that pay each other, lawful or not, that the telecom joins too; likewise the shop."""
 
@@ -52,7 +45,6 @@ class View:
         name: of the organisation.
         nodes: int64 [n], ascending: customers that it knows, be it as another's counterparty.
         columns: column → float32 [n], NaN where a customer is not its own.
-        ranges: column → the value that becomes 1.
         ends: int64 [2, E], customers, the lower first: pairs that it sees joined, each once.
         labels: int8 [n], 1 launders, 0 does not; ``UNKNOWN`` but for those whose first bank it is. None: not a bank.
         splits: int8 [n], place in ``SPLITS`` where there is a label. None: not a bank.
@@ -61,7 +53,6 @@ class View:
     name: str
     nodes: Whole
     columns: Columns
-    ranges: dict[str, float]
     ends: Whole
     labels: Whole | None = None
     splits: Whole | None = None
@@ -72,9 +63,9 @@ class View:
         return np.searchsorted(self.nodes, self.ends)
 
     def features(self) -> NDArray[np.float32]:
-        """The columns from 0 to 1, 0 where there is no value: [n, columns]."""
-        found = np.stack([self.columns[name] / high for name, high in self.ranges.items()], axis=1)
-        return np.asarray(np.clip(np.nan_to_num(found), 0, 1), np.float32)
+        """The columns as they are, the mean of a column where there is no value: [n, columns]."""
+        found = [np.where(np.isnan(each), np.nanmean(each), each) for each in self.columns.values()]
+        return np.stack(found, axis=1).astype(np.float32)
 
     def data(self) -> Data:
         """All that as one graph, the pairs in both directions.
@@ -117,7 +108,6 @@ def all_banks(world: PaymentsWorld) -> View:
         name="all",
         nodes=np.arange(len(world.customers)),
         columns=_bank_columns(world, None),
-        ranges=BANK_COLUMNS,
         ends=pairs_of(world.transfers.payer, world.transfers.payee, len(world.customers)),
         labels=world.launders.astype(np.int8),
         splits=world.split,
@@ -148,7 +138,6 @@ def _bank(world: PaymentsWorld, bank: int) -> View:
             name: np.where(mine, values[nodes], np.float32(np.nan))
             for name, values in _bank_columns(world, bank).items()
         },
-        ranges=BANK_COLUMNS,
         ends=ends,
         labels=np.where(told, world.launders[nodes], UNKNOWN).astype(np.int8),
         splits=np.where(told, world.split[nodes], UNKNOWN).astype(np.int8),
@@ -192,7 +181,7 @@ def _activity(transfers: Transfers, customers: int, bank: int | None) -> dict[st
 
 
 def _partner(
-    world: PaymentsWorld, name: str, known: NDArray[np.bool_], facts: Columns, ranges: dict[str, float], place: int
+    world: PaymentsWorld, name: str, known: NDArray[np.bool_], facts: Columns, columns: tuple[str, ...], place: int
 ) -> View:
     """The shop or the telecom: so many of the pairs that pay each other, and as many random pairs as customers."""
     count, nodes = len(world.customers), np.flatnonzero(known)
@@ -203,4 +192,4 @@ def _partner(
     other = (one + generator.integers(1, count, size=count)) % count
     ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
     ends = ends[:, known[ends].all(axis=0)]
-    return View(name, nodes, {each: facts[each][nodes] for each in ranges}, ranges, ends)
+    return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)

@@ -30,7 +30,7 @@ from veilgraph.graph.payments_settings import PATTERN_KINDS, PatternKind, Paymen
 SPLITS: Final = ("train", "val", "test")
 _CASES: Final = (0.5, 0.2)
 """Shares of the members that are for training and for validation."""
-_LAWFUL_PER_CASE: Final = 2
+_LAWFUL_PER_CASE: Final = 1
 _LAWFUL_VALIDATION: Final = 0.4
 
 Whole = NDArray[np.signedinteger[Any]]
@@ -126,7 +126,7 @@ def payments_world(settings: PaymentsSettings, seed: int) -> PaymentsWorld:
 
 
 def _split(launders: NDArray[np.bool_], customers: Customers, banks: int, generator: np.random.Generator) -> Whole:
-    """At every bank for training half of the cases, and twice as many of the lawful customers; [N]."""
+    """At every bank for training half of the cases, and as many of the lawful customers; [N]."""
     split = np.full(len(customers), SPLITS.index("test"), np.int8)
     for bank in range(banks):
         cases, lawful = (
