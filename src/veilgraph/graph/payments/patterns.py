@@ -118,8 +118,8 @@ def _draw_banks(
         if not wrong.any():
             return payer, payee
     raise DataError(
-        f"payments.banks: {int(wrong.sum())} patterns are seen whole by one bank, as one has nearly all customers; "
-        "take fewer banks, or more customers"
+        f"payments.banks: {int(wrong.sum())} patterns could not be divided among {banks} banks in {_DRAWS} draws; take "
+        "another seed"
     )
 
 
@@ -132,8 +132,11 @@ def _seen_whole(shapes: Shapes, payer: Whole, payee: Whole, banks: int) -> NDArr
 
 
 def crossing_share(banks: int) -> float:
-    """The least share of a pattern's transfers that are between accounts at different banks; more cannot be of two."""
-    return 2 / 3 if banks > 2 else 1 / 2
+    """The least share of a pattern's transfers that are between accounts at different banks.
+
+    Of two banks more cannot be, as neither sees all: a cycle of five then has two such transfers.
+    """
+    return 2 / 3 if banks > 2 else 2 / 5
 
 
 def _often_inside(shapes: Shapes, payer: Whole, payee: Whole, least: float) -> NDArray[np.bool_]:
