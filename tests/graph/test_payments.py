@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from scipy.sparse import coo_array
 from scipy.stats import norm
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -20,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import veilgraph as vg
+from research.payments import WHO, findings, with_neighbours
 from tests.errors import refused
 from tests.graph.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from veilgraph.core.errors import ConfigError, DataError
@@ -212,31 +212,19 @@ def auc(train: np.ndarray, test: np.ndarray, x: np.ndarray, y: np.ndarray) -> fl
     return max(roc_auc_score(y[test], model.fit(x[train], y[train]).predict_proba(x[test])[:, 1]) for model in models)
 
 
-def with_neighbours(seen):
-    """A node's columns, the mean of its neighbours', and of theirs."""
-    x, rows = seen.features(), seen.rows
-    ends = np.concatenate([rows, rows[::-1]], axis=1)
-    adjacency = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(len(x), len(x))).tocsr()
-    degree = np.maximum(adjacency.sum(axis=1), 1)[:, None]
-    once = adjacency @ x / degree
-    return np.hstack([x, once, adjacency @ once / degree])
-
-
 def test_an_account_alone_tells_less_than_the_pooled_neighbourhood():
     world = small_world(1, customers=12_000, transfers=100_000, laundering=0.05, overlap=0.2, lookalikes=5)
+    own, graph, pooled = (findings(world)[who] for who in WHO)
+    assert pooled.auc > 0.83
+    assert own.auc < pooled.auc - 0.06
+    assert graph.auc < pooled.auc - 0.03
     together = world.together()
-    train, test, y = world.split == 0, world.split == 2, world.launders
-    pooled = auc(train, test, with_neighbours(together), y)
-    alone = []
-    for bank, name in enumerate(world.banks):
-        seen = world.view(name)
-        mine = world.customers.first[seen.nodes] == bank
-        alone.append(auc(train[seen.nodes] & mine, test[seen.nodes] & mine, seen.features(), y[seen.nodes]))
-    assert pooled > 0.85
-    assert max(alone) < pooled - 0.05
-    assert np.mean(alone) < pooled - 0.08
-    who = np.column_stack([np.arange(len(y)), together.features()[:, :3], world.customers.second != UNKNOWN])
-    assert auc(train, test, who, y) < 0.6, "who one is tells nothing"
+    x, y, rows = together.features(), world.launders, [world.split == place for place in (0, 2)]
+    assert max(abs(roc_auc_score(y, column) - 0.5) for column in x.T) < 0.22, "no column alone"
+    boosted = auc(*rows, x, y)
+    assert boosted < auc(*rows, with_neighbours(together), y) - 0.05, "nor all of them"
+    who = np.column_stack([np.arange(len(y)), x[:, :3], world.customers.second != UNKNOWN])
+    assert auc(*rows, who, y) < 0.6, "who one is tells nothing"
 
 
 def test_without_a_signal_the_facts_tell_nothing():
