@@ -101,7 +101,7 @@ def check_money(transfers: Transfers, fee: float, kind: str) -> None:
             latest[payee] = time
     for customer, amount in went.items():
         kept = came[customer] - amount
-        assert fee / 5 * came[customer] - 1 <= kept <= fee * came[customer]
+        assert max(0, fee / 5 * came[customer] - 1) <= kept <= fee * came[customer]
     passing = {"cycle": len(transfers) - 1, "scatter-gather": len(transfers) // 2, "stack": None}.get(kind, 0)
     assert passing is None or len(went) == passing
     assert transfers.amount.min() >= 1
