@@ -23,7 +23,7 @@ from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.run.jobs import train
-from veilgraph.samples.payments_tables import export_payments
+from veilgraph.samples import payments_tables
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
 
@@ -34,7 +34,9 @@ SEED = 9
 @pytest.fixture(scope="module", params=["csv", "parquet"])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("payments") / "world"
-    files = export_payments(PaymentsSettings(**SMALL), folder, SEED, request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payments_tables, "ROWS_AT_ONCE", 1000)
+        files = payments_tables.export_payments(PaymentsSettings(**SMALL), folder, SEED, request.param)
     assert list(files) == ["A", "B", "C", "shop", "telecom"]
     assert all(file == folder / name / "party.yaml" for name, file in files.items())
     return folder
@@ -120,6 +122,9 @@ def test_jobs_differ_in_paradigm_and_data_alone_and_all_accept_them(out: Path) -
         for party, path in brought.items():
             assert refusal(read_party_settings(Path(path)).limits, job, party, 100) is None
     assert contents["horizontal"] == contents["vertical"] == contents["sealed"]
+    told = with_overrides(read_job(out / "sealed.yaml"), {"output": "probabilities"})
+    for party, path in (told.data.parties or {}).items():
+        assert refusal(read_party_settings(path).limits, told, party, 100) is None
 
 
 @nightly
@@ -132,4 +137,4 @@ def test_a_job_of_every_paradigm_trains(out: Path, tmp_path: Path, name: str) ->
 def test_a_folder_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("", encoding="utf-8")
     with refused(RunError, key=tmp_path):
-        export_payments(PaymentsSettings(), tmp_path, 0)
+        payments_tables.export_payments(PaymentsSettings(), tmp_path, 0)

@@ -22,7 +22,8 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.samples.exported_tables import Rows, TableFormat, write_table, write_yaml, writing
 from veilgraph.samples.organisations import accepting, node_ids
 
-_ROWS_AT_ONCE: Final = 1 << 20
+ROWS_AT_ONCE: Final = 1 << 20
+"""Of a ledger, in memory as text."""
 _BEGIN: Final = np.datetime64("2025-01-01T00:00:00", "s")
 _CLASSES: Final = ("no", "yes")
 _TRAIN: Final = {"epochs": 100, "select_by": "last", "patience": None}
@@ -125,7 +126,7 @@ def _write_ledger(world: PaymentsWorld, bank: int, ids: pa.StringArray, path: Pa
     """A bank's transfers, as they came, some at a time."""
     seen = np.flatnonzero(world.transfers.seen_by(bank))
     banks = pa.array(world.banks)
-    parts = (seen[start : start + _ROWS_AT_ONCE] for start in range(0, max(len(seen), 1), _ROWS_AT_ONCE))
+    parts = (seen[start : start + ROWS_AT_ONCE] for start in range(0, max(len(seen), 1), ROWS_AT_ONCE))
     _write_parts((_ledger(world.transfers.take(rows), rows, ids, banks) for rows in parts), path)
 
 
