@@ -30,7 +30,7 @@ from veilgraph.graph.payments.patterns import crossing_share, draw_patterns
 from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY
 from veilgraph.graph.payments.views import BANK_COLUMNS, UNKNOWN
 from veilgraph.graph.payments_settings import LARGEST_PATTERN, PATTERN_KINDS, PaymentsSettings
-from veilgraph.graph.settings import DataSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.protocol.job_file import parse_job
 
 
@@ -269,6 +269,18 @@ def test_banks_are_the_holders_of_a_horizontal_job():
     shares = settings.model_copy(update={"split": (0.2, 0.2, 0.6)})
     masks = [np.asarray(part.graph.train_mask).sum() for part in load_parts(shares, 7)]
     assert int(sum(masks)) == pytest.approx(120, abs=4)
+
+
+def test_banks_have_graphs_of_their_own_without_a_node_in_common():
+    partition = PartitionSettings(by="nodes")
+    settings = DataSettings(dataset="payments", payments=PaymentsSettings(**SMALL), holders=3, partition=partition)
+    world = small_world(7)
+    for place, part in enumerate(load_parts(settings, 7)):
+        own = np.flatnonzero(world.customers.first == place)
+        assert part.ids.tolist() == own.tolist()
+        ends = world.view(world.banks[place]).ends
+        assert part.graph.num_edges == 2 * np.isin(ends, own).all(axis=0).sum() > 0
+        assert np.array_equal(np.asarray(part.graph.labels) == 1, world.launders[own])
 
 
 def test_a_bank_a_shop_and_a_telecom_are_the_holders_of_a_vertical_one():

@@ -27,7 +27,7 @@ ROWS_AT_ONCE: Final = 1 << 20
 _BEGIN: Final = np.datetime64("2025-01-01T00:00:00", "s")
 _CLASSES: Final = ("no", "yes")
 _TRAIN: Final = {"epochs": 100, "select_by": "last", "patience": None}
-_JOBS: Final = {"horizontal": False, "vertical": True, "sealed": True}
+_JOBS: Final = {"horizontal": False, "averaging": False, "vertical": True, "sealed": True}
 """Paradigm → whether its holders have the same customers: the first bank, the shop and the telecom; else all banks."""
 
 
@@ -40,9 +40,9 @@ def export_payments(
     """Makes a world and writes what each of its organisations would export, and the truth beside them.
 
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
-    ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``vertical.yaml`` and
-    ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with ``customers``, ``patterns``
-    and the ``transfers`` that are part of one. Party files accept what these three jobs reveal, and the probabilities
+    ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``averaging.yaml``,
+    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with ``customers``, ``patterns``
+    and the ``transfers`` that are part of one. Party files accept what these jobs reveal, and the probabilities
     of a sealed one.
 
     Args:

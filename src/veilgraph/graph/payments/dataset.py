@@ -41,6 +41,8 @@ class Payments(DataSet):
     def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
         """A bank for each holder: its customers and their counterparties, of whom it knows nothing else.
 
+        With ``partition.by`` nodes, those alone whose first bank it is: no node is at two holders.
+
         Raises:
             DataError: there are not as many banks as holders, or ``partition`` is given.
         """
@@ -50,14 +52,16 @@ class Payments(DataSet):
                 f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
                 "the same"
             )
-        if settings.partition != PartitionSettings():
+        apart = settings.partition == PartitionSettings(by="nodes")
+        if not apart and settings.partition != PartitionSettings():
             raise DataError("data.partition: payments are divided by banks, and in no other way; leave it out")
         world = _world(settings, seed)
         found = []
         for name, bank in zip(settings.names, world.banks, strict=True):
             seen = world.view(bank).data()
-            nodes = seen.n_id
-            told = seen.y != UNKNOWN
+            if apart:
+                seen = _among(seen, seen.n_id[seen.y != UNKNOWN].numpy())
+            nodes, told = seen.n_id, seen.y != UNKNOWN
             seen.update({mask: data[mask][nodes] & told for mask in MASKS})
             found.append(HorizontalPart(PartyGraph.from_data(name, seen, _CLASSES), nodes))
         return found
