@@ -42,8 +42,8 @@ def export_payments(
     In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
     ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``averaging.yaml``,
     ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with
-    ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files accept what these jobs reveal, and the probabilities
-    of a sealed one.
+    ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files
+    accept what these jobs reveal, and the probabilities of a sealed one.
 
     Args:
         settings: size and shape of the world.
