@@ -80,17 +80,18 @@ def _load(folder: Path, suffix: str) -> None:
             "edges": [{"file": f"edges.{suffix}", "source": "payer", "target": "payee", "weight": "amount"}],
         }
     )
-    base = _peak_gib()
+    base = peak_gib()
     start = time.perf_counter()
     table = read_table(settings, folder, None, "none")
     graph = build_graph(settings, folder, table, fit_encoding(table, "none")).graph
     seconds = time.perf_counter() - start
     tensors = (graph.features, graph.edge_index, graph.edge_weight)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
-    print(base, _peak_gib(), size / 2**30, seconds)
+    print(base, peak_gib(), size / 2**30, seconds)
 
 
-def _peak_gib() -> float:
+def peak_gib() -> float:
+    """Peak resident memory of this process so far."""
     # Not getrusage: its peak starts at the parent's.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 2**20

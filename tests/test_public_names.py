@@ -34,7 +34,7 @@ FORMER = {
     "train": "fit",
 }
 MODULES = {
-    "datasets": ["load", "names", "split"],
+    "datasets": ["load", "names", "payments", "split"],
     "nn": ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"],
     "simulate": ["horizontally", "vertically"],
 }

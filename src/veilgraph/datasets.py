@@ -2,6 +2,7 @@
 
 data = vg.datasets.load("digits")
 data = vg.datasets.split(data, train=0.5, val=0.25, test=0.25, seed=1)
+world = vg.datasets.payments(customers=5_000, transfers=50_000, seed=1)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import unsettled
+from veilgraph.graph.payments_settings import PaymentsSettings
 from veilgraph.graph.random_split import masks_by_fractions
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
@@ -21,7 +23,9 @@ from veilgraph.tables.settings import SplitFractions
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
 
-__all__ = ["load", "names", "split"]
+    from veilgraph.graph.payments.world import PaymentsWorld
+
+__all__ = ["load", "names", "payments", "split"]
 
 
 def names() -> tuple[str, ...]:
@@ -50,6 +54,32 @@ def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings
     except ValidationError as error:
         raise unsettled(error, "load") from error
     return DATASETS[name].whole(asked, seed)
+
+
+def payments(*, seed: int = 0, **settings: object) -> PaymentsWorld:
+    """A world of transfers between customers of several banks, some of whom launder in patterns that cross banks.
+
+    ``load("payments", payments=settings, seed=seed)`` is its graph; a job's ``data.payments`` has the same settings.
+
+    Args:
+        seed: fixes everything.
+        settings: of ``PaymentsSettings``, as ``customers=2_000, transfers=20_000``; others have their defaults.
+
+    Returns:
+        Customers, transfers and the truth as arrays; ``view("A")`` and ``view("shop")`` are what an organisation sees
+        of it, ``view("A").data()`` is that as a graph, and ``together()`` what all banks see.
+
+    Raises:
+        ConfigError: a setting is none, or sizes do not fit each other.
+        DataError: a bank has too few customers for the patterns.
+    """
+    from veilgraph.graph.payments.world import payments_world  # noqa: PLC0415
+
+    try:
+        asked = PaymentsSettings.model_validate(settings)
+    except ValidationError as error:
+        raise unsettled(error, "payments") from error
+    return payments_world(asked, seed)
 
 
 def split(

@@ -102,3 +102,18 @@ def test_export_refuses_what_it_cannot_do(tables: Path, tmp_path: Path) -> None:
     )
     assert "data.dataset='karate'" in one_error(veilgraph("data", "export", "karate", "--out", tmp_path / "b"))
     assert not (tmp_path / "a").exists()
+
+
+def test_export_of_payments(tmp_path: Path) -> None:
+    sizes = {"customers": 600, "transfers": 6_000, "laundering": 0.15, "overlap": 0.3}
+    changes = [part for key, value in sizes.items() for part in ("--set", f"data.payments.{key}={value}")]
+    result = veilgraph("data", "export", "payments", "--out", tmp_path / "world", "--format", "parquet", *changes)
+    assert result.exit_code == 0, result.output
+    assert f"veilgraph train {tmp_path / 'world' / 'sealed.yaml'}" in result.stdout
+    checked = veilgraph("data", "check", tmp_path / "world" / "shop" / "party.yaml")
+    assert "is a valid party file" in checked.stdout
+    export = ("data", "export", "payments", "--out", tmp_path / "other")
+    for given in (("--holders", "2"), ("--overlap", "0.8"), ("--paradigm", "vertical")):
+        assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))
+    assert "Invalid value for --set" in usage_error(veilgraph(*export, "--set", "train.epochs=3"))
+    assert "payments.banks=99" in one_error(veilgraph(*export, "--set", "data.payments.banks=99"))

@@ -19,3 +19,10 @@ class TestSynthetic(DataSetConformance):
 class TestBlockModel(DataSetConformance):
     name = "block-model"
     said: ClassVar[Mapping[str, Any]] = {"block_model": {"nodes": 300, "classes": 3, "features": 12}}
+
+
+class TestPayments(DataSetConformance):
+    name = "payments"
+    said: ClassVar[Mapping[str, Any]] = {
+        "payments": {"customers": 600, "transfers": 6_000, "banks": 2, "overlap": 0.3, "laundering": 0.15}
+    }

@@ -12,7 +12,7 @@ from veilgraph.core.files import fresh_path
 from veilgraph.core.types import PartyId
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+from veilgraph.graph.settings import DESCRIBED, PARTY_FILE_SUFFIXES
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
@@ -114,7 +114,7 @@ def _brought(
     if paths and len(paths) == len(parties):
         kinds = {"parties" if Path(each).suffix in PARTY_FILE_SUFFIXES else "graphs" for each in paths.values()}
         content = job.model_dump(mode="json")
-        content["data"].update(dict.fromkeys(("dataset", "block_model", "graphs", "parties")))
+        content["data"].update(dict.fromkeys(("dataset", *DESCRIBED.values(), "graphs", "parties")))
         content["data"].update(dict.fromkeys(kinds, paths), holders=len(paths))
         return parse_job(content, "parties"), None, ids
     from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import

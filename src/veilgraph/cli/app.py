@@ -153,9 +153,14 @@ def _veilgraph(
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
     """A job file with the settings that ``--set`` replaces."""
     from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+
+    return overridden(read_job(job), overrides)
+
+
+def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:
+    """A job with the settings that ``--set`` replaces."""
     from veilgraph.samples.shipped import with_overrides  # noqa: PLC0415
 
-    settings = read_job(job)
     return with_overrides(settings, dict(map(_override, overrides))) if overrides else settings
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 import yaml
@@ -16,12 +16,16 @@ from veilgraph.cli.app import (
     command,
     data,
     messages,
+    overridden,
     read_settings,
     results,
     say,
 )
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
+
+if TYPE_CHECKING:  # seconds to import
+    from veilgraph.graph.payments_settings import PaymentsSettings
 
 _OVERLAP: Final = 0.8
 
@@ -122,6 +126,7 @@ def align_command(
 
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)
 def export_command(
+    context: typer.Context,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
     holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
@@ -142,8 +147,17 @@ def export_command(
     ] = "vertical",
     seed: Annotated[int, typer.Option(min=0, help="Of the division.")] = 0,
     table_format: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Of the tables.")] = "csv",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Replace a setting of a job's data, as data.payments.customers=2000."
+        ),
+    ] = None,
 ) -> None:
-    """Write a public data set as if organisations had exported their own tables: to try everything out."""
+    """Write a public data set as if organisations had exported their own tables: to try everything out.
+
+    Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
+    """
     from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
     from veilgraph.samples.organisations import export_dataset, export_parts, job_of  # noqa: PLC0415
 
@@ -152,16 +166,48 @@ def export_command(
     by_nodes, shares_edges = not usual.is_aligned, usual.data.partition.by == "edges"
     if by_nodes and (shares_edges or overlap is not None):
         data["partition"] = {"overlap": _OVERLAP if overlap is None else overlap}
-    settings = parse_job({"paradigm": paradigm, "data": data}, source="export").data
+    if other := next((each for each in overrides or () if not each.startswith("data.")), None):
+        raise typer.BadParameter(
+            f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
+        )
+    settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
+    if settings.payments is not None:
+        _refuse_given(context, "holders", "overlap", "paradigm")
+        _export_world(settings.payments, out, seed, table_format)
+        return
     with messages().status("writing tables"):
         if by_nodes:
             files = export_parts(settings, out, seed, table_format, job=job_of(dataset, paradigm))
         else:
             files = export_dataset(settings, out, _OVERLAP if overlap is None else overlap, seed, table_format)
-    for party, file in files.items():
-        typer.echo(f"{party:24} {file}")
-    typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+    _show_exported(files)
     typer.echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
     typer.echo(
         f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}"
     )
+
+
+def _export_world(settings: PaymentsSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]) -> None:
+    from veilgraph.samples.payments_tables import export_payments  # noqa: PLC0415
+
+    with messages().status("writing tables"):
+        files = export_payments(settings, out, seed, table_format)
+    _show_exported(files)
+    for job in sorted(out.glob("*.yaml")):
+        typer.echo(f"train on this machine with: veilgraph train {job}")
+
+
+def _show_exported(files: Mapping[str, Path]) -> None:
+    for party, file in files.items():
+        typer.echo(f"{party:24} {file}")
+    typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+
+
+def _refuse_given(context: typer.Context, *names: str) -> None:
+    """Refuses options that have no meaning here, where they are given."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise typer.BadParameter(
+                "payments come divided; sizes are settings, as --set data.payments.banks=3", param_hint=f"--{name}"
+            )

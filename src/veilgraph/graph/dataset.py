@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
 from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DATASETS, DataSettings
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:  # seconds to import
 
 
 class DataSet:
-    """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says ``parties``."""
+    """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how."""
 
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.
@@ -53,6 +55,24 @@ class DataSet:
             seed=seed,
             num_classes=self.classes(settings),
         )
+
+    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
+        """The holders' parts of the undivided graph in the settings' order, in the same columns, not yet scaled.
+
+        Args:
+            data: ``whole`` of the same settings and seed, with the split that the job asks for.
+            settings: ``data`` of the job; ``partition`` says how it is divided.
+            seed: of the division.
+
+        Raises:
+            DataError: the settings ask for what it does not have.
+        """
+        partition, names = settings.partition, settings.names
+        if partition.by == "edges":
+            return split_horizontally(data, names=names, seed=seed, overlap=partition.overlap, knows=partition.knows)
+        if partition.by == "nodes":
+            return split_by_nodes(data, names=names, seed=seed)
+        return split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
 
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""

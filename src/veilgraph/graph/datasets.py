@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import scale_features, scale_together
-from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.parts import HorizontalPart
@@ -35,13 +34,7 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
         ConfigError: the data set is not one graph.
         DataError: a file is missing or damaged, or the data break a rule.
     """
-    data, partition, names = _whole(settings, seed), settings.partition, settings.names
-    if partition.by == "edges":
-        found = split_horizontally(data, names=names, seed=seed, overlap=partition.overlap, knows=partition.knows)
-    elif partition.by == "nodes":
-        found = split_by_nodes(data, names=names, seed=seed)
-    else:
-        found = split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
+    found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
 

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import NAME_PATTERN, PartyName, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.payments_settings import PaymentsSettings
 
 if TYPE_CHECKING:
     from veilgraph.graph.dataset import DataSet
@@ -23,6 +24,7 @@ DATASETS: Final[Registry[DataSet]] = Registry(
         "digits": "veilgraph.graph.embedded:DIGITS",
         "synthetic": "veilgraph.graph.embedded:SYNTHETIC",
         "block-model": "veilgraph.graph.block_model:BLOCK_MODEL",
+        "payments": "veilgraph.graph.payments.dataset:PAYMENTS",
         "cora": "veilgraph.graph.public.planetoid:CORA",
         "citeseer": "veilgraph.graph.public.planetoid:CITESEER",
         "pubmed": "veilgraph.graph.public.planetoid:PUBMED",
@@ -35,6 +37,8 @@ DATASETS: Final[Registry[DataSet]] = Registry(
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""
+DESCRIBED: Final = {"block-model": "block_model", "payments": "payments"}
+"""Data sets that are made, and the key of ``data`` that says how."""
 PARTY_FILE_SUFFIXES: Final = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -138,6 +142,9 @@ class DataSettings(Settings):
     block_model: BlockModelSettings | None = Field(
         None, description="dataset block-model: the graph's size and shape; null: its defaults, and null for the others"
     )
+    payments: PaymentsSettings | None = Field(
+        None, description="dataset payments: the world's size and shape; null: its defaults, and null for the others"
+    )
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = Field(
         2, description="how many data holders, then named A, B, …; across organisations their names: [bank, shop]"
@@ -181,8 +188,9 @@ class DataSettings(Settings):
                 found["holders"] = max(2, len(brought))
         elif isinstance(found.get("holders", 2), int) and found.get("dataset") is None:
             found["dataset"] = DEFAULT_DATASET
-        if found.get("dataset") == "block-model" and found.get("block_model") is None:
-            found["block_model"] = {}
+        for dataset, described in DESCRIBED.items():
+            if found.get("dataset") == dataset and found.get(described) is None:
+                found[described] = {}
         return found
 
     @model_validator(mode="after")
@@ -198,11 +206,12 @@ class DataSettings(Settings):
             )
         if not self.stratify and self.split is None:
             raise ValueError("stratify=false is about split, and split is null; give shares, or leave stratify out")
-        if self.block_model is not None and self.dataset != "block-model":
-            raise ValueError(
-                f"block_model describes the graph of dataset='block-model', and dataset is {self.dataset!r}; leave "
-                "block_model out"
-            )
+        for dataset, described in DESCRIBED.items():
+            if getattr(self, described) is not None and self.dataset != dataset:
+                raise ValueError(
+                    f"{described} describes the graph of dataset={dataset!r}, and dataset is {self.dataset!r}; leave "
+                    f"{described} out"
+                )
         self._check_brought()
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")

@@ -227,6 +227,8 @@ class JobSettings(Settings):
         content = self.formerly(self.model_dump(mode="json"))
         data, names = content["data"], list(self.data.names)
         del data["root"], data["graphs"]
+        if data["payments"] is None:  # version 0.1 had none
+            del data["payments"]
         data.update(parties=names, holders=len(names), dataset=data["dataset"] or DEFAULT_DATASET)
         content["paradigm"] = self.former_name or self.paradigm
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -14,6 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -112,7 +113,8 @@ def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], label_pa
     """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
     paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
     content = settings.model_dump(mode="json")
-    content["data"].update(dataset=None, block_model=None, graphs=paths, holders=len(parties), label_holder=label_party)
+    content["data"].update(dict.fromkeys(DESCRIBED.values()))
+    content["data"].update(dataset=None, graphs=paths, holders=len(parties), label_holder=label_party)
     return parse_job(content)
 
 

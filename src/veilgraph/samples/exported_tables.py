@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,6 +15,7 @@ import pyarrow.parquet
 import yaml
 from numpy.typing import NDArray
 
+from veilgraph.core.errors import RunError
 from veilgraph.core.files import whole_file, write_whole
 from veilgraph.graph.party import PartyGraph
 
@@ -30,6 +32,21 @@ class Export:
     graph: PartyGraph
     ids: list[str]
     rows: Rows
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """A block that writes into a new folder.
+
+    Raises:
+        RunError: it is in use or cannot be written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
 
 
 def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mapping[str, Any]) -> None:
@@ -51,10 +68,10 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
         columns.update(_label_columns(graph, rows))
         nodes["label"] = {"column": "label", "classes": [str(index) for index in range(graph.num_classes or 0)]}
         nodes["split"] = {"column": "split", "train": "train", "val": "val", "test": "test"}
-    _write_table(columns, folder / nodes["file"])
+    write_table(columns, folder / nodes["file"])
 
     ends, directed = _edge_columns(export)
-    _write_table(ends, folder / f"edges.{suffix}")
+    write_table(ends, folder / f"edges.{suffix}")
     edges = {"file": f"edges.{suffix}", **{name: name for name in ends}, "directed": directed}
     write_yaml({"party": graph.party, "nodes": nodes, "edges": [edges], **limits}, file)
 
@@ -100,7 +117,8 @@ def _is_symmetric(source: Rows, target: Rows, weight: NDArray[np.floating[Any]] 
     return all(np.array_equal(there, back) for there, back in pairs)
 
 
-def _write_table(columns: Mapping[str, Any], path: Path) -> None:
+def write_table(columns: Mapping[str, Any], path: Path) -> None:
+    """Writes a table of columns in the order given, as its suffix says."""
     table = pa.table(dict(columns))
     with whole_file(path) as file:
         if path.suffix == ".parquet":

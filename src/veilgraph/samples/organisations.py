@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import private_folder
 from veilgraph.core.types import PartyId
 from veilgraph.graph.datasets import load_parties, load_parts
@@ -23,7 +23,7 @@ from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, revelations
-from veilgraph.samples.exported_tables import Export, Rows, TableFormat, export_party, write_yaml
+from veilgraph.samples.exported_tables import Export, Rows, TableFormat, export_party, write_yaml, writing
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 Paradigm = Literal["vertical", "horizontal", "averaging"]
@@ -161,18 +161,14 @@ def _write(exports: Sequence[Export], out: Path, suffix: TableFormat, job: JobSe
     files = {export.graph.party: out / export.graph.party / "party.yaml" for export in exports}
     labelled = next((export.graph.party for export in exports if export.graph.labels is not None), None)
     jobs = _jobs(job, files, labelled)
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
+    with writing(out):
         for export in exports:
             file = files[export.graph.party]
             private_folder(file.parent)
-            export_party(export, file, suffix, _limits(jobs["job.yaml"]))
+            export_party(export, file, suffix, accepting(jobs["job.yaml"]))
         for name, each in jobs.items():
             write_job(each, out / name)
         write_yaml(_project(job.name, files), out / "project.yaml")
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return files
 
 
@@ -201,13 +197,13 @@ def node_ids(rows: Rows) -> list[str]:
     return [f"C{row:06d}" for row in rows]
 
 
-def _limits(job: JobSettings) -> dict[str, Any]:
-    """What a party file accepts in place of the default: what the job reveals, where that is more."""
-    revealed = revelations(job)
-    if job.is_aligned and set(revealed) <= set(LimitSettings().leakage):
+def accepting(*jobs: JobSettings) -> dict[str, Any]:
+    """What a party file accepts in place of the default: what some jobs reveal, where that is more."""
+    revealed = dict.fromkeys(name for job in jobs for name in revelations(job))
+    if all(job.is_aligned for job in jobs) and set(revealed) <= set(LimitSettings().leakage):
         return {}
-    rounds = {} if job.exchanges is None else {"max_rounds": job.exchanges[1]}
-    return {"limits": {"leakage": list(revealed), **rounds}}
+    rounds = [job.exchanges[1] for job in jobs if job.exchanges is not None]
+    return {"limits": {"leakage": list(revealed), **({"max_rounds": max(rounds)} if rounds else {})}}
 
 
 def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | None) -> dict[str, JobSettings]:

@@ -1,0 +1,1 @@
+"""A made-up world of payments between customers of several banks, of which some are laundering across banks."""

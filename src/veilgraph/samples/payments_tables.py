@@ -1,0 +1,190 @@
+"""A world of payments as the tables of its organisations, with jobs of several paradigms over them, and the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from veilgraph.core.files import private_folder, whole_file
+from veilgraph.core.types import PartyId
+from veilgraph.graph.payments.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
+from veilgraph.graph.payments.views import SHOP, TELECOM, UNKNOWN, View
+from veilgraph.graph.payments.world import SPLITS, PaymentsWorld, payments_world
+from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.samples.exported_tables import Rows, TableFormat, write_table, write_yaml, writing
+from veilgraph.samples.organisations import accepting, node_ids
+
+ROWS_AT_ONCE: Final = 1 << 20
+"""Of a ledger, in memory as text."""
+_BEGIN: Final = np.datetime64("2025-01-01T00:00:00", "s")
+_CLASSES: Final = ("no", "yes")
+_TRAIN: Final = {"epochs": 100, "select_by": "last", "patience": None}
+_JOBS: Final = {"horizontal": False, "averaging": False, "vertical": True, "sealed": True}
+"""Paradigm → whether its holders have the same customers: the first bank, the shop and the telecom; else all banks."""
+
+
+def export_payments(
+    settings: PaymentsSettings,
+    out: Path,
+    seed: int,
+    format: TableFormat = "csv",  # noqa: A002 - the option's name
+) -> dict[PartyId, Path]:
+    """Makes a world and writes what each of its organisations would export, and the truth beside them.
+
+    In a folder for each bank, ``shop`` and ``telecom``: ``nodes``, ``edges`` and ``party.yaml``; at banks also
+    ``transfers``, their ledger, which no job reads. Beside these ``horizontal.yaml``, ``averaging.yaml``,
+    ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with
+    ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files
+    accept what these jobs reveal, and the probabilities of a sealed one.
+
+    Args:
+        settings: size and shape of the world.
+        out: folder, made here.
+        seed: of the world and of the rows' orders.
+        format: of the tables.
+
+    Returns:
+        Organisation → its party file.
+
+    Raises:
+        DataError: a bank has too few customers for the patterns.
+        RunError: ``out`` is in use or cannot be written.
+    """
+    with writing(out):
+        world = payments_world(settings, seed)
+        names = (*world.banks, SHOP, TELECOM)
+        files = {name: out / name / "party.yaml" for name in names}
+        contents = {paradigm: _job(paradigm, world, files) for paradigm in _JOBS}
+        jobs = [parse_job(content, paradigm) for paradigm, content in contents.items()]
+        jobs.append(parse_job(contents["sealed"] | {"output": "probabilities"}))
+        ids = pa.array(node_ids(np.arange(len(world.customers))))
+        orders = np.random.default_rng(seed)
+        for name, file in files.items():
+            private_folder(file.parent)
+            _write_view(world.view(name), ids, file, format, orders, jobs)
+            if name in world.banks:
+                _write_ledger(world, world.banks.index(name), ids, file.with_name(f"transfers.{format}"))
+        for paradigm, content in contents.items():
+            write_yaml(content, out / f"{paradigm}.yaml")
+        _write_truth(world, ids, private_folder(out / "truth"), format)
+    return files
+
+
+def _job(paradigm: str, world: PaymentsWorld, files: Mapping[PartyId, Path]) -> dict[str, Any]:
+    holders = (world.banks[0], SHOP, TELECOM) if _JOBS[paradigm] else world.banks
+    brought = {name: str(files[name].absolute()) for name in holders}
+    return {
+        "name": "payments",
+        "paradigm": paradigm,
+        "seed": world.seed,
+        "data": {"parties": brought, "label_holder": world.banks[0], "feature_scaling": "standard"},
+        "train": _TRAIN,
+    }
+
+
+def _write_view(
+    seen: View,
+    ids: pa.StringArray,
+    file: Path,
+    suffix: TableFormat,
+    orders: np.random.Generator,
+    jobs: list[JobSettings],
+) -> None:
+    rows = orders.permutation(len(seen.nodes))
+    columns: dict[str, Any] = {"id": ids.take(pa.array(seen.nodes[rows]))}
+    columns.update((name, pa.array(values[rows], from_pandas=True)) for name, values in seen.columns.items())
+    features = [{"columns": list(seen.columns), "missing": "mean" if seen.labels is not None else "error"}]
+    nodes: dict[str, Any] = {"file": f"nodes.{suffix}", "id": "id", "features": features}
+    if seen.labels is not None and seen.splits is not None:
+        columns["laundering"] = _named(seen.labels[rows], _CLASSES)
+        columns["split"] = _named(seen.splits[rows], SPLITS)
+        nodes["label"] = {"column": "laundering", "classes": list(_CLASSES)}
+        nodes["split"] = {"column": "split", **{name: name for name in SPLITS}}
+    write_table(columns, file.with_name(nodes["file"]))
+    pairs = seen.ends[:, orders.permutation(seen.ends.shape[1])]
+    ends = dict(zip(("source", "target"), (ids.take(pa.array(each)) for each in pairs), strict=True))
+    write_table(ends, file.with_name(f"edges.{suffix}"))
+    edges = {"file": f"edges.{suffix}", "source": "source", "target": "target", "directed": False}
+    mine = [job for job in jobs if seen.name in job.data.names]
+    write_yaml({"party": seen.name, "nodes": nodes, "edges": [edges], **accepting(*mine)}, file)
+
+
+def _named(places: Rows, names: tuple[str, ...]) -> pa.StringArray:
+    """The names at some places; nothing at ``UNKNOWN``."""
+    return pa.array(names).take(pa.array(np.where(places == UNKNOWN, 0, places), mask=places == UNKNOWN))
+
+
+def _write_ledger(world: PaymentsWorld, bank: int, ids: pa.StringArray, path: Path) -> None:
+    """A bank's transfers, as they came, some at a time."""
+    seen = np.flatnonzero(world.transfers.seen_by(bank))
+    banks = pa.array(world.banks)
+    parts = (seen[start : start + ROWS_AT_ONCE] for start in range(0, max(len(seen), 1), ROWS_AT_ONCE))
+    _write_parts((_ledger(world.transfers.take(rows), rows, ids, banks) for rows in parts), path)
+
+
+def _ledger(transfers: Transfers, numbers: Rows, ids: pa.StringArray, banks: pa.StringArray) -> pa.Table:
+    def said(names: pa.StringArray, places: Rows) -> pa.StringArray:
+        return names.take(pa.array(places))
+
+    return pa.table(
+        {
+            "transfer": numbers,
+            "time": pa.array(_BEGIN + transfers.time.astype("timedelta64[s]")),
+            "payer": said(ids, transfers.payer),
+            "payer_bank": said(banks, transfers.payer_bank),
+            "payee": said(ids, transfers.payee),
+            "payee_bank": said(banks, transfers.payee_bank),
+            "amount": transfers.amount / 100,
+            "currency": said(pa.array(CURRENCIES), transfers.currency),
+            "method": said(pa.array(METHODS), transfers.method),
+        }
+    )
+
+
+def _write_parts(parts: Iterator[pa.Table], path: Path) -> None:
+    """One table of several that follow each other, the first of which tells the columns."""
+    first = next(parts)
+    with whole_file(path) as file:
+        writer = (pa.parquet.ParquetWriter if path.suffix == ".parquet" else pa.csv.CSVWriter)(file, first.schema)
+        with writer:
+            writer.write_table(first)
+            for part in parts:
+                writer.write_table(part)
+
+
+def _write_truth(world: PaymentsWorld, ids: pa.StringArray, folder: Path, suffix: TableFormat) -> None:
+    banks, customers, transfers = pa.array(world.banks), world.customers, world.transfers
+    own = world.pattern != LAWFUL
+    kinds = np.where(own, world.kind[np.where(own, world.pattern, 0)], UNKNOWN)
+    write_table(
+        {
+            "id": ids,
+            "bank": banks.take(pa.array(customers.first)),
+            "second_bank": _named(customers.second, world.banks),
+            "laundering": _named(own.astype(np.int8), _CLASSES),
+            "pattern": pa.array(world.pattern, mask=~own),
+            "kind": _named(kinds, PATTERN_KINDS),
+        },
+        folder / f"customers.{suffix}",
+    )
+    numbers = np.flatnonzero(transfers.pattern != LAWFUL)
+    unlawful = transfers.take(numbers)
+    counts = np.bincount(unlawful.pattern, minlength=len(world.kind))
+    write_table(
+        {
+            "pattern": np.arange(len(world.kind)),
+            "kind": _named(world.kind, PATTERN_KINDS),
+            "customers": np.bincount(world.pattern[own], minlength=len(world.kind)),
+            "transfers": counts,
+        },
+        folder / f"patterns.{suffix}",
+    )
+    write_table({"transfer": numbers, "pattern": unlawful.pattern}, folder / f"transfers.{suffix}")
