@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-WEIGHT_TOLERANCE, CLASS_TOLERANCE = 2.0**-6, 0.02
+WEIGHT_TOLERANCE, CLASS_TOLERANCE = 2.0**-5, 0.02
 
 
 @dataclass(frozen=True)
