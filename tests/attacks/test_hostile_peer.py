@@ -33,8 +33,10 @@ from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.averaging.holder import AveragingHolder
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -144,12 +146,21 @@ def collection() -> Mapping[PartyId, Program]:
     return dict.fromkeys("AB", program)
 
 
-def sealed() -> Mapping[PartyId, Program]:
+def sealed(*, checked: bool) -> Mapping[PartyId, Program]:
+    """With checks the first dealing is opened and the second one used."""
     holders = ["A", "B"]
 
-    def program(link: Link) -> None:
-        serves, has = link.party == SERVER, link.party == "A"
-        machine = DealerMachine(link, holders, fixed_secrets(SERVER)) if serves else HolderMachine(link, holders)
+    def machine_of(link: Link) -> Machine:
+        if link.party == SERVER:
+            secrets = fixed_secrets(SERVER)
+            return dealer_of(link, holders, secrets, work) if checked else DealerMachine(link, holders, secrets)
+        if checked:
+            draws = iter([bytes(8), b"\xff" * 8])
+            link = checked_link(link, holders, SERVER, work, 0.5, lambda _: next(draws))
+        return HolderMachine(link, holders)
+
+    def work(machine: Machine) -> None:
+        has = machine.party == "A"
         wire = machine.put("A", torch.ones(3, 2) if has else None, (3, 2), 16)
         graph = machine.hidden_graph("A", torch.tensor([[0], [1]]) if has else None, 3, 2)
         wire = machine.open(machine.hop([graph], machine.open(machine.split(wire), ring=32)))
@@ -157,7 +168,7 @@ def sealed() -> Mapping[PartyId, Program]:
         wire = machine.open(machine.pick("A", torch.tensor([2, 0]) if has else None, 2, wire))
         machine.reveal(wire, "A")
 
-    return dict.fromkeys([*holders, SERVER], program)
+    return dict.fromkeys([*holders, SERVER], lambda link: work(machine_of(link)))
 
 
 def averages(settings: AveragingJob) -> Mapping[PartyId, Program]:
@@ -181,7 +192,8 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sampled releases": partial(releases, local_job(3)),
     "alignment": alignment,
     "collection": collection,
-    "sealed": sealed,
+    "sealed": partial(sealed, checked=False),
+    "sealed, checked": partial(sealed, checked=True),
     "averaging": partial(averages, averaging_job()),
 }
 
