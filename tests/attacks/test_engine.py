@@ -71,9 +71,9 @@ def refusals(site: Attacked, party: str) -> list[str]:
     return [line for line in site.log(party).splitlines() if "refused" in line]
 
 
-def await_refusal(site: Attacked, party: str, *words: str) -> None:
+def await_refusal(site: Attacked, party: str, *words: str, within_s: float = 60) -> None:
     """The log of an attacked site tells of an attempt, within seconds; on a machine that does much else, a minute."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + within_s
     while not any(all(word in line for word in words) for line in refusals(site, party)):
         assert time.monotonic() < deadline, (words, refusals(site, party))
         time.sleep(0.05)
@@ -365,9 +365,15 @@ def test_headers_that_make_the_engine_do_more_are_refused(site: Attacked, thief:
     with socket.create_server(("127.0.0.1", 0)) as trap:
         trap.settimeout(1)
         url = f"tcp://127.0.0.1:{trap.getsockname()[1]}"
-        for target in ("A", SERVER):
-            thief("task", "register", target, headers=site.token("C") | {header: url}, payload="00")
-        await_refusal(site, SERVER, "task/register from C,")
+        for attempt in range(6):  # a connection that an attack before this one has ended may not be back yet
+            for target in ("A", SERVER):
+                thief("task", "register", target, headers=site.token("C") | {header: url}, payload="00")
+            try:
+                await_refusal(site, SERVER, "task/register from C,", within_s=10)
+                break
+            except AssertionError:
+                if attempt == 5:
+                    raise
         with pytest.raises(TimeoutError):
             trap.accept()
 
