@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SPU_VENV := .venv-spu
 SPU_INSTALLED := $(SPU_VENV)/.installed
+FLOWER_VENV := .venv-flower
+FLOWER_INSTALLED := $(FLOWER_VENV)/.installed
 CRYPTEN_VENV := .venv-crypten
 CRYPTEN_INSTALLED := $(CRYPTEN_VENV)/.installed
 LOCKED_VENV := .venv-locked
@@ -32,7 +34,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale spu reproduce clean
+.PHONY: docs help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +105,9 @@ bench-peers: $(INSTALLED) $(SPU_INSTALLED) $(CRYPTEN_INSTALLED) ## the secure pr
 bench-scale: $(INSTALLED) ## an epoch on graphs from ten thousand to five million nodes (docs/scale.md); about ten minutes, 24 GiB
 	@$(BIN)/python -m benchmarks.scale
 
+bench-averaging: $(INSTALLED) $(FLOWER_INSTALLED) ## averaging under masks beside Flower's FedAvg, which is installed apart (docs/averaging.md)
+	@$(BIN)/python -m benchmarks.averaging
+
 bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, and up to half a million nodes (docs/sealed-benchmarks.md); about an hour, 24 GiB
 	@$(BIN)/python -m benchmarks.sealed
 	@$(BIN)/python -m benchmarks.sealed_peers
@@ -112,7 +117,7 @@ reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a par
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(LOCKED_VENV) $(TOOLS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,folder,candidates,test,Python that is needed,how to name one)
@@ -132,6 +137,14 @@ endef
 $(INSTALLED): pyproject.toml constraints.txt
 	$(call make-venv,$(VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Flower's own libraries first, then those that veilgraph has.
+$(FLOWER_INSTALLED): benchmarks/flower/requirements.txt $(INSTALLED)
+	@$(BIN)/python -m venv $(FLOWER_VENV)
+	@$(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	  { $(BIN)/python -c "$$site"; echo "$(CURDIR)/src"; } > "$$($(FLOWER_VENV)/bin/python -c "$$site")/veilgraph.pth"
 	@touch $@
 
 $(SPU_INSTALLED): research/spu/requirements.txt

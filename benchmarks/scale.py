@@ -6,83 +6,41 @@ with all parties in threads of one fresh process, and writes ``scale.json`` and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from veilgraph.graph.datasets import load_parties
-from veilgraph.graph.party import save_party
+from benchmarks.sizes import Figures, Sizes
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
 
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 5_000_000)
-BATCH, FANOUT, MEAN_DEGREE, FEATURES = 16_384, 5, 20, 64
-_ONE = "--one"
+BATCH, FANOUT = 16_384, 5
 
 
-def job(nodes: int, data: Path | None = None) -> JobSettings:
+def job(_: int) -> dict[str, Any]:
     """One epoch in batches: collaborative, masked mean, K = 2 hops of sage-mean, d = 64."""
-    where: dict[str, Any] = {
-        "dataset": "block-model",
-        "block_model": {"nodes": nodes, "features": FEATURES, "mean_degree": MEAN_DEGREE},
+    return {
+        "model": {"dim": 64, "local": {"model": "sage-mean", "hops": 2, "fanout": FANOUT}},
+        "train": {"epochs": 1, "patience": None, "batch_size": BATCH},
     }
-    if data is not None:
-        where = {"graphs": {name: str(data / f"{name}.safetensors") for name in "AB"}, "label_holder": "A"}
-    return parse_job(
-        {
-            "name": "scale",
-            "timeout_s": 3600,
-            "data": where,
-            "model": {"dim": 64, "local": {"model": "sage-mean", "hops": 2, "fanout": FANOUT}},
-            "train": {"epochs": 1, "patience": None, "batch_size": BATCH},
-        }
-    )
 
 
-def measure(nodes: int) -> dict[str, Any]:
-    """The graph is made in one process and trained on in another, whose peak is then that of the parties."""
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        _run("--make", nodes, folder)
-        made = time.perf_counter() - started
-        output = _run(_ONE, nodes, folder)
-    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return {"nodes": nodes, "edges": nodes * MEAN_DEGREE // 2, "seconds_to_make": made, **figures}
-
-
-def _run(what: str, nodes: int, folder: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scale", what, str(nodes), folder]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _make(nodes: int, folder: Path) -> None:
-    for graph in load_parties(job(nodes).data, 0):
-        save_party(graph, folder / f"{graph.party}.safetensors")
-
-
-def _one(nodes: int, folder: Path) -> None:
+def trained(settings: JobSettings, nodes: int, out: Path) -> Figures:
+    """With all parties in threads of this process, whose peak is then that of the parties."""
     started = time.perf_counter()
-    result = train(job(nodes, folder), folder / "run")
+    result = train(settings, out)
     total = time.perf_counter() - started
     (record,) = result.metrics
-    steps = -(-nodes // BATCH)
-    figures = {
-        "epoch_seconds": record["step_seconds"] * steps,
+    return {
+        "epoch_seconds": record["step_seconds"] * -(-nodes // BATCH),
         "total_seconds": total,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "test_accuracy": result.summary["test_accuracy"],
     }
-    print(json.dumps(figures))
 
 
-def draw(figures: list[dict[str, Any]], path: Path) -> None:
+def draw(figures: list[Figures], path: Path) -> None:
     """Seconds of an epoch and peak memory over the number of nodes, with the line of linear growth."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - seconds to import
 
@@ -102,7 +60,7 @@ def draw(figures: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
-def section(figures: list[dict[str, Any]]) -> list[str]:
+def section(figures: list[Figures]) -> list[str]:
     """The table, in Markdown."""
     lines = [
         "| nodes | edges | epoch, s | µs a node | making the graph, s | all, s | peak, GiB | test accuracy |",
@@ -117,24 +75,17 @@ def section(figures: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Measures every size, printing as it goes."""
-    if sys.argv[1:2] in ([_ONE], ["--make"]):
-        work = _one if sys.argv[1] == _ONE else _make
-        work(int(sys.argv[2]), Path(sys.argv[3]))
-        return
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
-    parser.add_argument("--out", type=Path, default=Path("docs"))
-    asked = parser.parse_args()
-    figures = []
-    for nodes in asked.nodes:
-        figures.append(measure(nodes))
-        print(json.dumps(figures[-1]), flush=True)
-        (asked.out / "scale.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    draw(figures, asked.out / "scale.svg")
-    print("\n".join(section(figures)))
-
+SIZES = Sizes(
+    module="benchmarks.scale",
+    file="scale",
+    nodes=(10_000, 30_000, 100_000, 300_000, 1_000_000, 5_000_000),
+    features=64,
+    mean_degree=20,
+    job=job,
+    train=trained,
+    draw=draw,
+    section=section,
+)
 
 if __name__ == "__main__":
-    main()
+    SIZES.main()

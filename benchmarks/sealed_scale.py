@@ -7,86 +7,46 @@ Two holders, the dealer and the launcher are processes on this machine, every me
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sizes import Figures, Sizes
 from benchmarks.wires import LINK, installed
-from veilgraph.graph.datasets import load_parties
-from veilgraph.graph.party import save_party
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
 
-SIZES = (10_000, 30_000, 100_000, 169_343, 500_000)
-FEATURES, MEAN_DEGREE, BATCH, STEPS, HOPS = 128, 13.8, 2048, 300, 2
-_ONE, _MAKE = "--one", "--make"
+BATCH, STEPS, HOPS = 2048, 300, 2
 
 
-def job(nodes: int, data: Path | None = None) -> JobSettings:
+def job(nodes: int) -> dict[str, Any]:
     """A whole training in batches of hidden rows, on rows propagated once."""
-    where: dict[str, Any] = {
-        "dataset": "block-model",
-        "block_model": {"nodes": nodes, "features": FEATURES, "mean_degree": MEAN_DEGREE},
+    return {
+        "paradigm": "sealed",
+        "model": {"hops": HOPS},
+        "train": {"epochs": STEPS, "batch_size": min(BATCH, nodes // 4), "checkpoint_every": STEPS},
     }
-    if data is not None:
-        where = {"graphs": {name: str(data / f"{name}.safetensors") for name in "AB"}, "label_holder": "A"}
-    return parse_job(
-        {
-            "name": "sealed-scale",
-            "paradigm": "sealed",
-            "timeout_s": 3600,
-            "data": where,
-            "model": {"hops": HOPS},
-            "train": {"epochs": STEPS, "batch_size": min(BATCH, nodes // 4), "checkpoint_every": STEPS},
-        }
-    )
 
 
-def measure(nodes: int) -> dict[str, Any]:
-    """The graph is made in one process and trained on in others, the largest of which has the peak."""
-    with tempfile.TemporaryDirectory() as folder:
-        _run(_MAKE, nodes, folder)
-        output = _run(_ONE, nodes, folder)
-    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return {"nodes": nodes, "edges": round(nodes * MEAN_DEGREE / 2), **figures}
-
-
-def _run(what: str, nodes: int, folder: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sealed_scale", what, str(nodes), folder]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _make(nodes: int, folder: Path) -> None:
-    for graph in load_parties(job(nodes).data, 0):
-        save_party(graph, folder / f"{graph.party}.safetensors")
-
-
-def _one(nodes: int, folder: Path) -> None:
-    asked = job(nodes, folder)
-    with installed(asked.data.names):
+def trained(settings: JobSettings, _: int, out: Path) -> Figures:
+    """With every party in a process of its own, the largest of which has the peak."""
+    with installed(settings.data.names):
         started = time.perf_counter()
-        result = train(asked, folder / "run", processes=True, link=LINK)
+        result = train(settings, out, processes=True, link=LINK)
         total = time.perf_counter() - started
     steps = len(result.metrics) * statistics.median(record["step_seconds"] for record in result.metrics)
-    figures = {
+    return {
         "total_seconds": total,
         "steps_seconds": steps,
         "peak_gib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20,
         "sent": result.summary["sent_bytes"],
         "test_accuracy": result.summary["test_accuracy"],
     }
-    print(json.dumps(figures))
 
 
-def draw(figures: list[dict[str, Any]], path: Path) -> None:
+def draw(figures: list[Figures], path: Path) -> None:
     """Seconds and peak memory over the number of nodes, with lines of linear growth."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - seconds to import
 
@@ -107,7 +67,7 @@ def draw(figures: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
-def section(figures: list[dict[str, Any]]) -> list[str]:
+def section(figures: list[Figures]) -> list[str]:
     """The table, in Markdown."""
     lines = [
         "| nodes | edges | whole, s | without the steps, s | µs a node | peak of a party, GiB | a holder sends | "
@@ -124,24 +84,17 @@ def section(figures: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Measures every size, printing as it goes."""
-    if sys.argv[1:2] in ([_ONE], [_MAKE]):
-        work = _one if sys.argv[1] == _ONE else _make
-        work(int(sys.argv[2]), Path(sys.argv[3]))
-        return
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sealed_scale", description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
-    parser.add_argument("--out", type=Path, default=Path("docs"))
-    asked = parser.parse_args()
-    figures = []
-    for nodes in asked.nodes:
-        figures.append(measure(nodes))
-        print(json.dumps(figures[-1]), flush=True)
-    (asked.out / "sealed-scale.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    draw(figures, asked.out / "sealed-scale.svg")
-    print("\n".join(section(figures)))
-
+SIZES = Sizes(
+    module="benchmarks.sealed_scale",
+    file="sealed-scale",
+    nodes=(10_000, 30_000, 100_000, 169_343, 500_000),
+    features=128,
+    mean_degree=13.8,
+    job=job,
+    train=trained,
+    draw=draw,
+    section=section,
+)
 
 if __name__ == "__main__":
-    main()
+    SIZES.main()

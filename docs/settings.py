@@ -16,6 +16,8 @@ from pydantic.fields import FieldInfo
 
 from veilgraph.core.registry import Registry
 from veilgraph.deploy.project import ProjectSettings
+from veilgraph.embedding.method import METHODS, MethodSettings
+from veilgraph.embedding.settings import EmbedJob
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -44,6 +46,12 @@ def page() -> str:
         own = {key for key in kind.model_fields if key not in JobSettings.model_fields}
         parts += [f"## A job of paradigm `{name}`\n", f"{PARADIGMS[name].title.partition(': ')[2].capitalize()}."]
         parts += _tables(kind, frozenset(kind.model_fields) - own)
+    parts += ["## An embedding job\n", "For `veilgraph embed` ([embeddings.md](embeddings.md)).", *_tables(EmbedJob)]
+    for name in METHODS.own:
+        settings = METHODS[name].settings
+        if not issubclass(type(EmbedJob.model_fields["method"].default), settings):
+            head = f"### `method`, where its name is `{name}`\n"
+            parts += [head, *_tables(settings, frozenset(MethodSettings.model_fields))]
     parts += ["## A party file\n", "One organisation's own; [tables.md](tables.md) explains it."]
     parts += _tables(PartySettings)
     parts += ["## A project file\n", "Who takes part across organisations ([deployment.md](deployment.md))."]
@@ -93,6 +101,18 @@ def _lines(model: type[BaseModel], prefix: str, without: frozenset[str]) -> Iter
             yield from _kinds(get_args(field.annotation), field.discriminator, group)
         else:
             yield from _lines(inner, group, frozenset())
+            yield from _of_parts(inner, group)
+
+
+def _of_parts(model: type[BaseModel], group: str) -> Iterator[tuple[str, Line]]:
+    """What parts that a setting names have of settings beside those of all."""
+    for field in model.model_fields.values():
+        parts = _parts(field)
+        for name in () if parts is None else parts.own:
+            own = getattr(parts and parts[name], "settings", None)
+            if isinstance(own, type) and issubclass(own, BaseModel):
+                for _, (key, values, default, said) in _lines(own, group, frozenset(model.model_fields)):
+                    yield group, (key, values, default, f"{name}: {said}")
 
 
 def _kinds(kinds: Sequence[type[BaseModel]], named_by: str, group: str) -> Iterator[tuple[str, Line]]:
@@ -126,12 +146,18 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo, said: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    parts = _parts(field)
+    return _words(said, schema) if parts is None else _choices(parts)
+
+
+def _parts(field: FieldInfo) -> Registry[Any] | None:
+    """The registry of which a setting names a part."""
     for each in field.metadata:
         if isinstance(each, AfterValidator):
             parts = getclosurevars(each.func).nonlocals.get("parts")
             if isinstance(parts, Registry):
-                return _choices(parts)
-    return _words(said, schema)
+                return parts
+    return None
 
 
 def _choices(parts: Registry[Any]) -> str:

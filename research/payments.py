@@ -24,9 +24,13 @@ from veilgraph.graph.payments.world import PaymentsWorld, payments_world
 from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
 
 WHO: Final = ("its own columns", "its own graph", "all banks' graph")
-_ALARMS: Final = 0.05
+ALARMS: Final = 0.05
 """Share of a bank's customers that it looks into: those with the highest scores."""
-_TRAIN, _TEST = 0, 2
+ALL: Final = "all"
+"""Key of the recall of all patterns together."""
+TRAIN: Final = 0
+TEST: Final = 2
+"""Of a world's splits."""
 
 Rows = NDArray[np.float64]
 
@@ -63,14 +67,14 @@ def score(train: NDArray[np.bool_], x: Rows, y: NDArray[np.bool_]) -> Rows:
 def findings(world: PaymentsWorld) -> dict[str, Found]:
     """What every bank finds among its own customers, by what it goes by, a key of ``WHO``."""
     customers, y = world.customers, world.launders
-    together = score(world.split == _TRAIN, with_neighbours(world.together()), y)
+    together = score(world.split == TRAIN, with_neighbours(world.together()), y)
     aucs: dict[str, list[float]] = {who: [] for who in WHO}
     alarms = {who: np.zeros(len(y), np.bool_) for who in WHO}
     for bank, name in enumerate(world.banks):
         seen = world.view(name)
         mine = customers.first[seen.nodes] == bank
-        train = mine & (world.split[seen.nodes] == _TRAIN)
-        test = np.flatnonzero(mine & (world.split[seen.nodes] == _TEST))
+        train = mine & (world.split[seen.nodes] == TRAIN)
+        test = np.flatnonzero(mine & (world.split[seen.nodes] == TEST))
         columns = seen.features().astype(np.float64)
         nodes = seen.nodes[test]
         scores = (
@@ -80,18 +84,28 @@ def findings(world: PaymentsWorld) -> dict[str, Found]:
         )
         for who, each in zip(WHO, scores, strict=True):
             aucs[who].append(float(roc_auc_score(y[nodes], each)))
-            alarms[who][nodes[np.argsort(-each)[: round(_ALARMS * len(nodes))]]] = True
-    return {who: Found(float(np.mean(aucs[who])), _recall(world, alarms[who])) for who in WHO}
+            alarms[who][nodes[np.argsort(-each)[: round(ALARMS * len(nodes))]]] = True
+    return {who: Found(float(np.mean(aucs[who])), recall_of(world, alarms[who])) for who in WHO}
 
 
-def _recall(world: PaymentsWorld, alarms: NDArray[np.bool_]) -> dict[str, float]:
-    own = world.launders & (world.split == _TEST)
+def recall_of(
+    world: PaymentsWorld, alarms: NDArray[np.bool_], among: NDArray[np.bool_] | None = None
+) -> dict[str, float]:
+    """Kind of pattern, and ``ALL`` → share of its test members that are among the alarms.
+
+    Args:
+        world: with the truth.
+        alarms: bool [customers].
+        among: bool [customers], whom anybody looks at; None: all.
+    """
+    own = world.launders & (world.split == TEST) & (True if among is None else among)
     kinds = world.kind[world.pattern[own]]
-    return {
+    found = {
         kind: float(alarms[own][kinds == place].mean())
         for place, kind in enumerate(PATTERN_KINDS)
         if (kinds == place).any()
     }
+    return found | {ALL: float(alarms[own].mean())}
 
 
 def table(found: Sequence[dict[str, Found]]) -> str:

@@ -10,6 +10,7 @@ import pytest
 import veilgraph
 
 PUBLIC = [
+    "Embeddings",
     "Job",
     "JobSettings",
     "PartyGraph",
@@ -18,11 +19,13 @@ PUBLIC = [
     "VeilgraphError",
     "__version__",
     "datasets",
+    "embed",
     "fit",
     "load_run",
     "nn",
     "read_job",
     "simulate",
+    "tune",
 ]
 FORMER = {
     "TrainResult": "Run",
@@ -34,7 +37,7 @@ FORMER = {
     "train": "fit",
 }
 MODULES = {
-    "datasets": ["load", "names", "payments", "split"],
+    "datasets": ["load", "names", "payments", "split", "trajectories"],
     "nn": ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"],
     "simulate": ["horizontally", "vertically"],
 }

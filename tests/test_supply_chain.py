@@ -308,7 +308,7 @@ def rows():
 
 def test_every_direct_dependency_has_a_row_that_says_where_it_is_imported():
     optional = PROJECT["project"]["optional-dependencies"]
-    extra = [Requirement(text) for text in optional["arxiv"] + optional["pandas"]]
+    extra = [Requirement(text) for text in optional["arxiv"] + optional["pandas"] + optional["tune"]]
     names = {canonicalize_name(requirement.name) for requirement in DIRECT + extra}
     found = importers()
     module = {name: MODULES.get(name, name.replace("-", "_")) for name in names}

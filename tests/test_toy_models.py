@@ -1,4 +1,4 @@
-"""A local model and a combine strategy of another package: trained, audited and reported by entry points alone."""
+"""A local model, a combine strategy and a task of another package: trained and reported by entry points alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from tests.toys.installed import install, run_with
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
 
-POINTS = {"veilgraph.local_models": {"smooth": "Smooth"}, "veilgraph.combines": {"sum": "Sum"}}
+POINTS = {
+    "veilgraph.local_models": {"smooth": "Smooth"},
+    "veilgraph.combines": {"sum": "Sum"},
+    "veilgraph.tasks": {"smoothed": "Smoothed"},
+}
 JOB: dict[str, Any] = {
     "data": {"dataset": "synthetic"},
     "model": {"dim": 4, "local": {"model": "smooth", "step": 0.25}, "combine": {"strategy": "sum", "times": 2}},
@@ -24,9 +28,16 @@ ONCE = {
     "model": {**JOB["model"], "initial": {"method": "individual"}, "combine": {"strategy": "sum"}},
     "privacy": {"schedule": "once", "epsilon_total": 8, "unit": "edge", "degree_bound": 5},
 }
+TASK = {
+    "paradigm": "averaging",
+    "data": {"dataset": "synthetic", "holders": 3},
+    "averaging": {"task": {"name": "smoothed", "smoothing": 0.2}},
+    "train": {"epochs": 2, "patience": None},
+}
 SUITE = """
 from veilgraph.testing.combine import CombineConformance
 from veilgraph.testing.local_model import LocalModelConformance
+from veilgraph.testing.task import TaskConformance
 
 
 class TestSmooth(LocalModelConformance):
@@ -39,6 +50,10 @@ class TestSum(CombineConformance):
 
 class TestSumOfHalves(CombineConformance):
     name, said = "sum", {"times": 0.5}
+
+
+class TestSmoothed(TaskConformance):
+    name, said = "smoothed", {"smoothing": 0.3}
 """
 SCRIPT = """
 import pytest
@@ -57,6 +72,8 @@ for command in (
     ["audit", "run", "--attack", "link-similarity", "--attack", "uniformity", "--adversary", "server"],
     ["report", "run"],
     ["train", "once.yaml", "--out", "once"],
+    ["train", "task.yaml", "--out", "task"],
+    ["report", "task"],
 ):
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -68,7 +85,7 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(tmp_path: Path) -> None:
     install(tmp_path / "site", "models", POINTS)
     (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
-    for name, job in {"job": JOB, "once": ONCE}.items():
+    for name, job in {"job": JOB, "once": ONCE, "task": TASK}.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
     run_with(tmp_path / "site", SCRIPT, tmp_path)
     kept = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text(encoding="utf-8"))["model"]
@@ -78,6 +95,7 @@ def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(t
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "joins what a node has with a share of its neighbours&#39; mean (toy), 2 hops far" in page
     assert "The server adds up what the holders publish (toy). That is masked" in page
+    assert "of which it is never sure (toy)" in (tmp_path / "task" / "report.html").read_text(encoding="utf-8")
 
 
 def losses(run: Path) -> list[float]:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from veilgraph import datasets as datasets
     from veilgraph import nn as nn
     from veilgraph import simulate as simulate
+    from veilgraph.api.embed import Embeddings, embed
     from veilgraph.api.fit import fit
     from veilgraph.api.runs import Run, load_run
+    from veilgraph.api.tuning import tune
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically as split_vertically
     from veilgraph.graph.party import PartyGraph
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Embeddings",
     "Job",
     "JobSettings",
     "PartyGraph",
@@ -44,23 +47,28 @@ __all__ = [
     "VeilgraphError",
     "__version__",
     "datasets",
+    "embed",
     "fit",
     "load_run",
     "nn",
     "read_job",
     "simulate",
+    "tune",
 ]
 
 _HOMES: Final = {
+    "Embeddings": "veilgraph.api.embed",
     "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
     "Predictions": "veilgraph.run.predictions",
     "Run": "veilgraph.api.runs",
     "VeilgraphError": "veilgraph.core.errors",
+    "embed": "veilgraph.api.embed",
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
     "read_job": "veilgraph.protocol.job_file",
+    "tune": "veilgraph.api.tuning",
 }
 
 _FORMER: Final = {

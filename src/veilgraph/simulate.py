@@ -7,12 +7,12 @@ run = vg.fit(vg.Job(data={"feature_scaling": "row"}), parties)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.horizontal import Knows, split_by_label, split_horizontally
+from veilgraph.graph.names import MAX_HOLDERS, holder_names
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
@@ -104,6 +104,6 @@ def horizontally(
 def _names(holders: Holders) -> Sequence[PartyId]:
     if not isinstance(holders, int):
         return holders
-    if not 1 <= holders <= len(ascii_uppercase):
-        raise ConfigError(f"holders={holders}: a number from 1 to {len(ascii_uppercase)}, or names; give one of these")
-    return ascii_uppercase[:holders]
+    if not 1 <= holders <= MAX_HOLDERS:
+        raise ConfigError(f"holders={holders}: a number from 1 to {MAX_HOLDERS}, or names; give one of these")
+    return holder_names(holders)

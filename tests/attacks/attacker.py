@@ -3,7 +3,7 @@
 Takes one attempt per line of standard input and answers each with a line. An attempt is a JSON object: channel,
 topic, target; ``headers``, by FLARE's own names, that replace or (null) take away those that an honest sender
 would have, the origin among them; ``admin`` for a command of FLARE's, or ``payload``, hexadecimal; ``timeout_s`` for
-an answer, none without.
+an answer, none without; ``past_the_cell``: with headers that the attacker's own cell would act upon before it sends.
 
 ``tracer`` lets ``serve`` do the same in the process of a job, as whoever runs that process could.
 """
@@ -143,19 +143,25 @@ def connection_of(cell: CoreCell) -> Any:
         time.sleep(0.02)
 
 
+def request_headers(cell: CoreCell, target: str, channel: str, topic: str) -> dict[str, Any]:
+    """Those of a request, as its sender's cell would write them."""
+    return {
+        "cn__msg_type": "req",
+        "cn__origin": cell.get_fqcn(),
+        "cn__destination": target,
+        "cn__channel": channel,
+        "cn__topic": topic,
+        "cn__route": [[cell.get_fqcn(), 0.0]],
+    }
+
+
 def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
     """Sends so many hostile messages of one kind, past what an honest sender's cell would check."""
     random = Random(attempt["seed"])
     endpoint = cell.agents["server"].endpoint
     for _ in range(attempt["cases"]):
-        said: dict[str, Any] = attempt["headers"] | {
-            "cn__msg_type": "req",
-            "cn__origin": cell.get_fqcn(),
-            "cn__destination": random.choice(NAMES[:4] + NAMES[-4:]),
-            "cn__channel": random.choice(CHANNELS),
-            "cn__topic": random.choice(TOPICS),
-            "cn__route": [[cell.get_fqcn(), 0.0]],
-        }
+        addressed = (random.choice(NAMES[:4] + NAMES[-4:]), random.choice(CHANNELS), random.choice(TOPICS))
+        said = attempt["headers"] | request_headers(cell, *addressed)
         payload = random.randbytes(random.choice([0, 1, 20, 60, 1000]))
         match attempt["fuzz"]:
             case "headers":
@@ -191,8 +197,13 @@ def fuzz(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
 def attack(cell: CoreCell, attempt: dict[str, Any]) -> dict[str, Any]:
     if "fuzz" in attempt:
         return fuzz(cell, attempt)
-    cell.replaced.headers = attempt.get("headers", {})
     channel, topic, target = attempt["channel"], attempt["topic"], attempt["target"]
+    if attempt.get("past_the_cell"):
+        headers = request_headers(cell, target, channel, topic) | attempt["headers"]
+        endpoint = cell.agents["server"].endpoint
+        cell.communicator.send(endpoint, CoreCell.APP_ID, Message(headers, bytes.fromhex(attempt["payload"])))
+        return {"sent": True}
+    cell.replaced.headers = attempt.get("headers", {})
     timeout = attempt.get("timeout_s")
     if timeout is None:
         return {"sent": cell.fire_and_forget(channel, topic, target, message_of(attempt), optional=True)}

@@ -14,7 +14,7 @@ from veilgraph.samples.demo import demo_settings
 
 GROUPS = {
     "": (
-        "train", "resume", "predict", "compare", "audit", "report", "check", "plan",
+        "train", "resume", "predict", "compare", "tune", "audit", "report", "embed", "check", "plan",
         "budget", "demo", "reproduce", "data",
         "net", "cert",
     ),

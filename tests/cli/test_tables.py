@@ -117,3 +117,15 @@ def test_export_of_payments(tmp_path: Path) -> None:
         assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))
     assert "Invalid value for --set" in usage_error(veilgraph(*export, "--set", "train.epochs=3"))
     assert "payments.banks=99" in one_error(veilgraph(*export, "--set", "data.payments.banks=99"))
+
+
+def test_export_of_trajectories(tmp_path: Path) -> None:
+    sizes = {"cameras": 2, "recordings": 1, "frames": 12, "objects": 3}
+    changes = [part for key, value in sizes.items() for part in ("--set", f"data.trajectories.{key}={value}")]
+    result = veilgraph("data", "export", "trajectories", "--out", tmp_path / "world", *changes)
+    assert result.exit_code == 0, result.output
+    assert f"veilgraph train {tmp_path / 'world' / 'averaging.yaml'}" in result.stdout
+    assert "is a valid party file" in veilgraph("data", "check", tmp_path / "world" / "B" / "party.yaml").stdout
+    export = ("data", "export", "trajectories", "--out", tmp_path / "other")
+    for given in (("--holders", "2"), ("--overlap", "0.8"), ("--paradigm", "averaging")):
+        assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))

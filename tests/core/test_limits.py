@@ -225,7 +225,7 @@ SEALED_ALONE = {
     "released-weights",
     "sealed-scores",
 }
-ELSEWHERE = SEALED_ALONE | {"averaged-weights", "score-tallies", "single-updates"}
+ELSEWHERE = SEALED_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies", "target-sums"}
 """Of sealed and averaging jobs alone."""
 HORIZONTAL_ALONE = {
     "node-lists",

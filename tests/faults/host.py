@@ -124,6 +124,9 @@ class Host:
         return content
 
 
+MOST_BYTES = 1 << 24
+
+
 class Forked:
     """Stands in for ``subprocess.Popen``: runs the nursery's main in a fork of this process."""
 
@@ -137,7 +140,7 @@ class Forked:
         assert list(command[1:3]) == ["-m", "veilgraph.run.nursery"]
         assert stdin == subprocess.PIPE
         assert stdout == subprocess.DEVNULL
-        self._parties = tuple(json.loads(command[3])["births"])
+        self._parties = tuple(json.loads(os.pread(int(command[3]), MOST_BYTES, 0))["births"])
         self._stdin, (told, telling) = os.pipe(), os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()

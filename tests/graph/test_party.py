@@ -224,7 +224,7 @@ class TestFromData:
             ({"x": None}, "data.x"),
             ({"edge_index": None}, "data.edge_index"),
             ({"edge_attr": torch.ones(3, 4)}, "data.edge_attr"),
-            ({"y": torch.ones(5)}, "data.y"),
+            ({"y": torch.ones(5, 2)}, "data.y"),
         ],
     )
     def test_what_is_refused(self, changes, argument):

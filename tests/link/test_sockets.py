@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -7,10 +8,10 @@ import pytest
 import torch
 
 from tests.errors import refused
-from veilgraph.core.errors import LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.codec import encode
-from veilgraph.link.sockets import SocketLink, socket_mesh
+from veilgraph.link.sockets import SOCKETS, SocketLink, socket_mesh
 
 TAG = Tag(Kind.SHARE)
 
@@ -91,3 +92,24 @@ def test_an_endless_timeout_is_allowed() -> None:
 
 def test_a_mesh_of_one_party_is_empty() -> None:
     assert socket_mesh(["A"]) == {"A": {}}
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(100, 2000), (100, resource.RLIM_INFINITY)])
+def test_as_many_files_may_be_open_as_the_parties_need(soft: int, hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 parties: 380 ends of sockets."""
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    invited = SOCKETS.invitations([str(number) for number in range(20)])
+    for each in invited.values():
+        for end in each.inherited:
+            end.close()
+    ((now, still),) = asked
+    assert 380 < now <= 2000
+    assert still == hard
+
+
+def test_more_parties_than_files_may_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 1100))
+    with refused(ConfigError, key="processes", value=20):
+        SOCKETS.invitations([str(number) for number in range(20)])

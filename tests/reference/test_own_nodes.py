@@ -354,6 +354,7 @@ def test_scores_are_of_the_common_nodes() -> None:
     labels, test_mask = graphs[0].labels, graphs[0].test_mask
     assert labels is not None
     assert test_mask is not None
-    scores: Scores = federation.label_holder.scores()
+    scores = federation.label_holder.scores()
+    assert isinstance(scores, Scores)
     correct = federation.label_holder.logits.argmax(dim=1) == labels[:NODES]
     assert scores.test_accuracy == float(correct[test_mask[:NODES]].double().mean())

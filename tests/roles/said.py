@@ -215,6 +215,26 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
         ("A", "B", Kind.COLUMN_SUMS): "masked numbers of rows, and sums over columns and their squares",
     },
+    "averaging, values": {
+        ("A", SERVER, Kind.MASKED): "; ".join(
+            (
+                "masked changes of weights, loss and number of training examples",
+                "masked losses and what the task counts",
+                "masked sums of training targets",
+            )
+        ),
+        (SERVER, "A", Kind.AVERAGED): "; ".join(
+            (
+                "the weights that follow, and the mean loss",
+                "summed losses and what the task counts",
+                "sums of training targets",
+            )
+        ),
+    },
+    "averaging, links": {
+        (SERVER, "A", Kind.AVERAGED): "the weights that follow, and the mean loss; summed losses and what the task "
+        "counts",
+    },
     "averaging of two": {
         (SERVER, "A", Kind.AVERAGED): "; ".join(
             (

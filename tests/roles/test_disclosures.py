@@ -204,6 +204,8 @@ SEALED: dict[str, JobSettings] = {
 
 AVERAGING: dict[str, JobSettings] = {
     "averaging": averaging_job(),
+    "averaging, values": averaging_job({"averaging": {"task": {"name": "values"}}}),
+    "averaging, links": averaging_job({"averaging": {"task": {"name": "links"}}}),
     "averaging of two": averaging_job({"data": {"holders": 2}}),
 }
 

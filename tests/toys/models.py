@@ -1,4 +1,4 @@
-"""A local model and a combine strategy, as another package has them: docs/architecture.md says how."""
+"""A local model, a combine strategy and a task, as another package has them: docs/architecture.md says how."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 from typing_extensions import override
 
 from veilgraph.nn.combine.parts import Scale
 from veilgraph.nn.combine.strategy import Combine, CombineSettings
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
+from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.tasks.classes import Classes
+from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.tasks.task import TaskSettings
 
 
 class SmoothSettings(LocalSettings):
@@ -62,3 +67,24 @@ class Sum(Combine[SumSettings]):
     @override
     def divisor(self, holders: int) -> int | None:
         return 1 if self.given.times == 1 else None
+
+
+class SmoothedSettings(TaskSettings):
+    """How much of a label is spread over all classes."""
+
+    smoothing: float = Field(0.1, ge=0, lt=1, description="share of a label that is spread")
+
+
+class Smoothed(Classes):
+    """Node classification with smoothed labels."""
+
+    settings: ClassVar[type[TaskSettings]] = SmoothedSettings
+    words: ClassVar[str] = "the class of a node, of which it is never sure (toy)"
+
+    @override
+    def loss(self, network: Averaged, own: Own, generator: torch.Generator) -> Tensor:
+        graph, given = own.graph, self.given
+        assert isinstance(given, SmoothedSettings)
+        assert graph.labels is not None
+        logits = self.logits(network, own, generator)[graph.train_mask]
+        return functional.cross_entropy(logits, graph.labels[graph.train_mask], label_smoothing=given.smoothing)

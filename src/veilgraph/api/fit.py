@@ -47,6 +47,7 @@ def fit(
     view_passes: int | None = None,
     profile: bool = False,
     machines: Mapping[PartyId, int] = ONE_MACHINE,
+    begin_with: Run | str | Path | None = None,
     progress: Progress = lambda records: None,
 ) -> Run:
     """Trains a job with all parties on this machine.
@@ -70,12 +71,14 @@ def fit(
             noise.
         profile: write ``trace.json``: when each party computes, sends and waits.
         machines: holder → how many processes share its local part, as machines of its own would.
+        begin_with: averaging: a complete run, whose weights this one begins with, whoever its holders were.
         progress: called now and then with the records of all epochs so far.
 
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    settings, given, found = _brought(_settings(job), parties, ids)
+    settings, given, found = _brought(settings_of(job), parties, ids)
+    earlier = begin_with.path if isinstance(begin_with, Run) else begin_with
     path = fresh_path(settings.name) if out is None else Path(out)
     jobs.train(
         settings,
@@ -90,12 +93,14 @@ def fit(
         view_passes=view_passes,
         profile=profile,
         machines=machines,
+        begin_with=None if earlier is None else Path(earlier),
         progress=progress,
     )
     return Run(path, custom=custom)
 
 
-def _settings(job: Job) -> JobSettings:
+def settings_of(job: Job) -> JobSettings:
+    """Those of a job, however it is given."""
     if isinstance(job, JobSettings):
         return job
     return read_job(Path(job)) if isinstance(job, str | Path) else parse_job(dict(job))

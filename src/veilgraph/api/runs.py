@@ -49,10 +49,11 @@ class Run:
 
     def __repr__(self) -> str:
         summary = self._directory.summary
-        accuracy = None if summary is None else summary["test_accuracy"]
+        main = self.job.measures.main
+        value = None if summary is None else summary[f"test_{main.name}"]
         state = "not complete" if summary is None else "complete"
-        if accuracy is not None:
-            state = f"test accuracy {accuracy:.3f}"
+        if value is not None:
+            state = f"test {main.title} {value:.3f}"
         return f"Run({str(self.path)!r}): {self.job.name}, {state}"
 
     @property
@@ -67,7 +68,9 @@ class Run:
 
     @property
     def metrics(self) -> Record:
-        """Best epoch, accuracy, AUC and macro F1 in [0, 1], seconds per step, and the bytes that each party sent.
+        """Best epoch, accuracy, AUC and macro F1 in [0, 1] or the other figures of ``job.measures``, and what it took.
+
+        That is seconds per step, and the bytes that each party sent.
 
         Raises:
             RunError: the run is not complete.

@@ -10,8 +10,10 @@ import os
 from veilgraph.cli import train as train  # isort: skip - the order in which help lists the commands
 from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import compare as compare  # isort: skip
+from veilgraph.cli import tune as tune  # isort: skip
 from veilgraph.cli import audit as audit  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
+from veilgraph.cli import embed as embed  # isort: skip
 from veilgraph.cli import data as data  # isort: skip
 from veilgraph.cli import plan as plan  # isort: skip
 from veilgraph.cli import privacy as privacy  # isort: skip

@@ -161,10 +161,10 @@ def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSet
     """A job with the settings that ``--set`` replaces."""
     from veilgraph.samples.shipped import with_overrides  # noqa: PLC0415
 
-    return with_overrides(settings, dict(map(_override, overrides))) if overrides else settings
+    return with_overrides(settings, dict(map(override, overrides))) if overrides else settings
 
 
-def _override(text: str) -> tuple[str, object]:
+def override(text: str) -> tuple[str, object]:
     """``a.b=value`` → key and value; the value is YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key:

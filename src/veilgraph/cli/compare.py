@@ -24,7 +24,8 @@ def compare_command(
     from veilgraph.run.jobs import load_result  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
-    with TrainingBars(messages()) as bars:
-        compared = compare(RunDirectory.open(run), bars.stage)
+    directory = RunDirectory.open(run)
+    with TrainingBars(messages(), directory.settings.measures) as bars:
+        compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
     typer.echo(f"curves  {run / 'curves.png'}")

@@ -26,8 +26,11 @@ from veilgraph.core.files import fresh_path
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
+    from veilgraph.graph.trajectories_settings import TrajectoriesSettings
 
 _OVERLAP: Final = 0.8
+_SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
+"""Data sets that come divided, and a setting of how."""
 
 
 @command("check", "veilgraph check jobs/digits.yaml")
@@ -129,7 +132,7 @@ def export_command(
     context: typer.Context,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="One of the data sets a job can name.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")] = Path("organisations"),
-    holders: Annotated[int, typer.Option(min=2, max=26, help="Organisations to divide it among.")] = 2,
+    holders: Annotated[int, typer.Option(min=2, max=256, help="Organisations to divide it among.")] = 2,
     overlap: Annotated[
         float | None,
         typer.Option(
@@ -156,7 +159,8 @@ def export_command(
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out.
 
-    Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
+    Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm; trajectories too:
+    each camera, with an averaging job.
     """
     from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
     from veilgraph.samples.organisations import export_dataset, export_parts, job_of  # noqa: PLC0415
@@ -171,9 +175,9 @@ def export_command(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
     settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
-    if settings.payments is not None:
-        _refuse_given(context, "holders", "overlap", "paradigm")
-        _export_world(settings.payments, out, seed, table_format)
+    if world := settings.payments or settings.trajectories:
+        _refuse_given(context, dataset, "holders", "overlap", "paradigm")
+        _export_world(world, out, seed, table_format)
         return
     with messages().status("writing tables"):
         if by_nodes:
@@ -187,11 +191,18 @@ def export_command(
     )
 
 
-def _export_world(settings: PaymentsSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]) -> None:
+def _export_world(
+    settings: PaymentsSettings | TrajectoriesSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
+) -> None:
+    from veilgraph.graph.payments_settings import PaymentsSettings  # noqa: PLC0415
     from veilgraph.samples.payments_tables import export_payments  # noqa: PLC0415
+    from veilgraph.samples.trajectories_tables import export_trajectories  # noqa: PLC0415
 
     with messages().status("writing tables"):
-        files = export_payments(settings, out, seed, table_format)
+        if isinstance(settings, PaymentsSettings):
+            files = export_payments(settings, out, seed, table_format)
+        else:
+            files = export_trajectories(settings, out, seed, table_format)
     _show_exported(files)
     for job in sorted(out.glob("*.yaml")):
         typer.echo(f"train on this machine with: veilgraph train {job}")
@@ -203,11 +214,11 @@ def _show_exported(files: Mapping[str, Path]) -> None:
     typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
 
 
-def _refuse_given(context: typer.Context, *names: str) -> None:
+def _refuse_given(context: typer.Context, dataset: str, *names: str) -> None:
     """Refuses options that have no meaning here, where they are given."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             raise typer.BadParameter(
-                "payments come divided; sizes are settings, as --set data.payments.banks=3", param_hint=f"--{name}"
+                f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}", param_hint=f"--{name}"
             )

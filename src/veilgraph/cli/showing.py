@@ -21,9 +21,9 @@ def show_result(result: TrainResult) -> None:
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     draw(result, {})
-    results().print(run_table(result.summary))
+    settings = RunDirectory.open(result.path).settings
+    results().print(run_table(result.summary, settings.measures))
     if "privacy" in result.summary:
-        settings = RunDirectory.open(result.path).settings
         results().print(spent_table(result.summary["privacy"], settings))
         if said := worth(result.summary, settings):
             typer.echo(said)
@@ -35,23 +35,26 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     from veilgraph.report.tables import comparison_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
-    draw(result, compared.references())
     settings = RunDirectory.open(result.path).settings
+    draw(result, compared.references(settings.measures.main.name))
     lent = f"Alone without labels: lent {settings.data.label_party}'s. " if settings.is_aligned else ""
-    results().print(comparison_table(compared.summaries(), f"{lent}Pooled: all data in one place."))
+    said = f"{lent}Pooled: all data in one place."
+    results().print(comparison_table(compared.summaries(), said, settings.measures))
 
 
 def draw(result: TrainResult, references: dict[str, float]) -> None:
-    """Writes the curves of a run, with lines for the test accuracy of what it is compared with."""
+    """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
     from veilgraph.report.curves import draw_curves  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
+    settings = RunDirectory.open(result.path).settings
     draw_curves(
         result.metrics,
         result.path / "curves.png",
         references,
-        title=RunDirectory.open(result.path).settings.name,
+        title=settings.name,
         best_epoch=result.summary["best_epoch"],
+        measures=settings.measures,
     )
 
 

@@ -77,6 +77,10 @@ def train_command(
         ),
     ] = False,
     machines: MachinesOption = None,
+    begin_with: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Averaging: begin with that run's weights, whoever its holders were."),
+    ] = None,
 ) -> None:
     """Train a job with all parties on this machine."""
     if view_passes is not None and not record_views:
@@ -96,6 +100,7 @@ def train_command(
             view_passes=view_passes,
             profile=profile,
             machines=counts,
+            begin_with=begin_with,
             progress=progress,
         )
     show_result(result)
@@ -142,7 +147,8 @@ def _progress(settings: JobSettings) -> Iterator[Progress]:
     """Shows a training's epochs."""
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
-    with TrainingBars(messages()) as bars, bars.stage(settings.name, settings.train.epochs) as progress:
+    shown = TrainingBars(messages(), settings.measures)
+    with shown as bars, bars.stage(settings.name, settings.train.epochs) as progress:
         yield progress
 
 

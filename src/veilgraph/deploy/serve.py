@@ -79,17 +79,14 @@ class Inference:
         """Predictions in the order asked for, and the ids that are not among the common nodes."""
         some = self.predictions.of([self.rows[text] for text in ids if text in self.rows])
         labels = some.class_labels()
-        columns = some.names(), some.classes.tolist(), some.probabilities.tolist()
-        found = [
-            {
-                "id": name,
-                "class": labels[predicted],
-                "probabilities": {
-                    label: round(chance, _DECIMALS) for label, chance in zip(labels, chances, strict=True)
-                },
-            }
-            for name, predicted, chances in zip(*columns, strict=True)
-        ]
+        found: list[dict[str, Any]] = [{"id": name} for name in some.names()]
+        for each, predicted, chances in zip(found, some.classes.tolist(), some.probabilities.tolist(), strict=True):
+            if labels:
+                rounded = (round(chance, _DECIMALS) for chance in chances)
+                each |= {"class": labels[predicted], "probabilities": dict(zip(labels, rounded, strict=True))}
+        for name, values in some.columns.items():
+            for each, value in zip(found, values.tolist(), strict=True):
+                each[name] = value
         return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
 
 
@@ -248,7 +245,8 @@ def _load(store: PartyStore) -> Inference:
     if made_at.tzinfo is None or not finite or predictions.probabilities.shape != (len(ids), classes):
         raise RunError(f"{path}: not a joint inference (ids, time or probabilities); let the parties predict anew")
     # what was read is mapped from the file; a copy of it outlives whatever is written over the file later
-    predictions = replace(predictions, probabilities=predictions.probabilities.clone())
+    copied = {name: values.clone() for name, values in predictions.columns.items()}
+    predictions = replace(predictions, probabilities=predictions.probabilities.clone(), columns=copied)
     return Inference(predictions, {text: row for row, text in enumerate(ids)}, made_at)
 
 

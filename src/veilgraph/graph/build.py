@@ -99,6 +99,8 @@ def build_graph(
         labels=None if table.labels is None else torch.from_numpy(table.labels.astype(np.int64)),
         num_classes=None if label is None else len(label.classes),
         num_common=num_common,
+        targets=None if table.targets is None else torch.from_numpy(table.targets),
+        membership=None if table.graphs is None else torch.from_numpy(table.graphs),
         **_masks(table),
     )
     graph.validate()

@@ -148,6 +148,7 @@ def split_by_label(
         nodes = _shuffled((first == index).nonzero().reshape(-1), generator)
         leaving = nodes[: round(mixed * len(nodes))]
         home[leaving] = (index + 1 + torch.arange(len(leaving)) % max(len(names) - 1, 1)) % len(names)
+    home = home[first_nodes(whole)]
     source, target = home[whole.edge_index]
     in_mask = home != UNKNOWN
     return [
@@ -175,12 +176,23 @@ def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float
 
 
 def _deal_nodes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
-    """The holder of every node, Tensor[N]: even, also among the nodes of each mask."""
+    """The holder of every node, Tensor[N]: even, also among the nodes of each mask; of graphs where it has several."""
     home = torch.empty(whole.num_nodes, dtype=torch.int64)
+    first = first_nodes(whole)
+    heads = first == torch.arange(whole.num_nodes)
     for group in [*_masks(whole).values(), ~_in_mask(whole)]:
-        nodes = _shuffled(group.nonzero().reshape(-1), generator)
+        nodes = _shuffled((group & heads).nonzero().reshape(-1), generator)
         home[nodes] = torch.arange(len(nodes)) % holders
-    return home
+    return home[first]
+
+
+def first_nodes(graph: PartyGraph) -> Tensor:
+    """Of every node the first of the same graph, Tensor[N]: itself where there is one graph alone to be divided."""
+    nodes = torch.arange(graph.num_nodes)
+    if graph.membership is None:
+        return nodes
+    _, place = torch.unique(graph.membership, return_inverse=True)
+    return torch.full((int(place.max()) + 1,), graph.num_nodes).scatter_reduce(0, place, nodes, "amin")[place]
 
 
 def _deal_classes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
@@ -205,7 +217,7 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
     ids = known.nonzero().reshape(-1)
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
-    mine, labels = labelled[ids], whole.labels
+    mine, labels, targets = labelled[ids], whole.labels, whole.targets
     graph = PartyGraph(
         party=name,
         features=choose_rows(whole.features, ids),
@@ -213,6 +225,8 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
         edge_weight=None if whole.edge_weight is None else whole.edge_weight[edges],
         labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
         num_classes=whole.num_classes,
+        targets=None if targets is None else torch.where(mine, targets[ids], torch.nan),
+        membership=None if whole.membership is None else whole.membership[ids],
         **{mask: values[ids] & mine for mask, values in _masks(whole).items()},  # type: ignore[arg-type]
     )
     check_name(name)

@@ -20,16 +20,26 @@ from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
-from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of
+from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of, membership_of, of_nodes, targets_of
 from veilgraph.graph.rows import rows_between, sparse_rows
-from veilgraph.graph.rules import MASKS, check_common, check_edges, check_features, check_labels, check_name, refuse
+from veilgraph.graph.rules import (
+    MASKS,
+    check_common,
+    check_edges,
+    check_features,
+    check_labels,
+    check_membership,
+    check_name,
+    check_targets,
+    refuse,
+)
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
 
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
-_TENSORS = ("edge_index", "edge_weight", "labels", *MASKS)
+_TENSORS = ("edge_index", "edge_weight", "labels", *MASKS, "targets", "membership")
 _NUMBERS = ("num_classes", "num_common")
 
 
@@ -48,6 +58,9 @@ class PartyGraph:
         test_mask: Tensor[N] bool, with labels only; may be absent.
         num_classes: number of classes, with labels only.
         num_common: C, which all holders know, unlike N; None where all nodes are common.
+        targets: Tensor[N] float, NaN where unknown: numbers to predict, in place of labels; masks are of them then.
+        membership: Tensor[N] int64 of at least 0: which of a holder's graphs a node is of; None: all are one graph.
+            Labels and masks are then of graphs, the same at all nodes of one.
     """
 
     party: PartyId
@@ -60,6 +73,8 @@ class PartyGraph:
     test_mask: Tensor | None = None
     num_classes: int | None = None
     num_common: int | None = None
+    targets: Tensor | None = None
+    membership: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -92,7 +107,8 @@ class PartyGraph:
         if count == self.num_nodes:
             return self
         inside = (self.edge_index < count).all(dim=0)
-        given = {name: getattr(self, name) for name in ("labels", *MASKS) if getattr(self, name) is not None}
+        names = ("labels", *MASKS, "targets", "membership")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
             self,
             features=rows_between(self.features, 0, count),
@@ -124,7 +140,21 @@ class PartyGraph:
             DataError: as ``validate``.
         """
         masks = {name: getattr(self, name) for name in MASKS}
-        check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
+        if self.targets is None:
+            check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
+        else:
+            if self.labels is not None:
+                refuse(self.party, "targets", "there are labels too, and a node has one of both", "leave one out")
+            check_targets(self.party, self.targets, masks, self.num_nodes)
+        if self.membership is not None:
+            if len(self.membership) != self.num_nodes:
+                refuse(
+                    self.party,
+                    "membership",
+                    f"{len(self.membership)} for {self.num_nodes} nodes",
+                    "say of every node which graph it is of",
+                )
+            check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
 
     @classmethod
     def from_data(
@@ -135,7 +165,8 @@ class PartyGraph:
         Args:
             party: the holder's name.
             data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight`` or ``edge_attr`` of one number
-                per edge; optional ``y`` and masks.
+                per edge; optional ``y`` (whole numbers: classes; floating point: targets) and masks; with ``batch``,
+                the graph that each node is of, ``y`` and masks may be of graphs.
             num_classes: default: the largest label plus one.
             num_common: C; default: all nodes.
 
@@ -145,7 +176,10 @@ class PartyGraph:
         features = features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
-        labels = labels_of(party, data)
+        membership = membership_of(party, data)
+        data = of_nodes(party, data, membership)
+        targets = targets_of(party, data)
+        labels = None if targets is not None else labels_of(party, data)
         if labels is not None and num_classes is None and labels.numel():
             num_classes = int(labels.max()) + 1
         masks = {name: data.get(name) for name in MASKS}
@@ -157,6 +191,8 @@ class PartyGraph:
             labels=labels,
             num_classes=None if labels is None else num_classes,
             num_common=num_common,
+            targets=targets,
+            membership=membership,
             **masks,
         )
         graph.validate()
@@ -217,7 +253,10 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
         raise DataError(f"label_holder={label_holder!r} is not one of the holders {names}; name one of them")
     if found.labels is None:
         refuse(
-            label_holder, "labels", "there are none, and the label holder needs them", "choose the holder that has them"
+            label_holder,
+            "labels",
+            "there are none, and the label holder needs them" + (", not numbers" if found.targets is not None else ""),
+            "choose the holder that has them" if found.targets is None else "encode the classes as whole numbers",
         )
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from string import ascii_uppercase
 from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from veilgraph.core.settings import Settings
+from veilgraph.graph.names import MAX_HOLDERS
 
 PatternKind = Literal["fan-in", "fan-out", "cycle", "scatter-gather", "bipartite", "stack"]
 PATTERN_KINDS: Final[tuple[PatternKind, ...]] = get_args(PatternKind)
@@ -23,7 +23,7 @@ class PaymentsSettings(Settings):
 
     customers: int = Field(10_000, ge=200, le=10**8, description="N, over all banks")
     transfers: int = Field(100_000, ge=1, le=10**9, description="T, exactly, those of patterns among them")
-    banks: int = Field(3, ge=2, le=len(ascii_uppercase), description="named A, B, …; the first is the largest")
+    banks: int = Field(3, ge=2, le=MAX_HOLDERS, description="named A, B, …; the first is the largest")
     overlap: float = Field(0.2, ge=0, le=1, description="share of the customers that have accounts at two banks")
     laundering: float = Field(0.04, gt=0, le=0.2, description="share of the customers that belong to a pattern")
     patterns: Annotated[tuple[PatternKind, ...], Field(min_length=1)] = Field(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
-from veilgraph.graph.rules import FEATURE_DTYPES, refuse
+from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -42,6 +42,60 @@ def labels_of(party: PartyId, data: Data) -> Tensor | None:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
     return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
+
+
+def targets_of(party: PartyId, data: Data) -> Tensor | None:
+    """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there.
+
+    Raises:
+        DataError: there is more than one number per node.
+    """
+    targets = data.y
+    if not isinstance(targets, Tensor) or not targets.is_floating_point():
+        return None
+    if targets.dim() == 2 and targets.shape[1] == 1:
+        targets = targets.reshape(-1)
+    if targets.dim() != 1:
+        refuse(party, "data.y", f"shape {list(targets.shape)} must be one number per node", "choose one of them")
+    return targets.detach()
+
+
+def membership_of(party: PartyId, data: Data) -> Tensor | None:
+    """``batch``, the graph that each node is of, Tensor[N] int64; None where there is none.
+
+    Raises:
+        DataError: it is no tensor of whole numbers, one per node.
+    """
+    batch = data.get("batch")
+    if batch is None:
+        return None
+    nodes = data.num_nodes
+    if not isinstance(batch, Tensor) or batch.is_floating_point() or tuple(batch.shape) != (nodes,):
+        found = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+        refuse(party, "data.batch", f"{found} must be whole numbers [{nodes}]", "number the graph of every node")
+    return batch.long()
+
+
+def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
+    """``data`` with ``y`` and masks of nodes, where they are of graphs; itself where they are not.
+
+    Raises:
+        DataError: the numbers of graphs, in ``batch``, are not 0, 1, 2, … as ``y`` has them.
+    """
+    if membership is None:
+        return data
+    names = [name for name in ("y", *MASKS) if isinstance(data.get(name), Tensor)]
+    each = {name: data[name] for name in names if len(data[name]) != len(membership)}
+    count = int(membership.max()) + 1 if len(membership) else 0
+    for name, values in each.items():
+        if len(values) != count:
+            refuse(
+                party,
+                f"data.{name}",
+                f"{len(values)} for {len(membership)} nodes of {count} graphs, as data.batch numbers them",
+                "give one of each node, or of each graph",
+            )
+    return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
 
 
 def edge_weight_of(party: PartyId, data: Data) -> Tensor | None:

@@ -176,18 +176,85 @@ def check_labels(
             f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}",
             "mend it or raise num_classes",
         )
-    _check_masks(party, labels, masks, num_common)
+    _check_masks(party, labels >= 0, masks, num_common)
 
 
-def _check_masks(party: str, labels: Tensor, masks: Mapping[str, Tensor | None], num_common: int) -> None:
-    nodes = len(labels)
+def check_targets(party: str, targets: Tensor, masks: Mapping[str, Tensor | None], num_nodes: int) -> None:
+    """Finite numbers, or NaN where unknown; masks over known ones, as of labels.
+
+    Args:
+        party: whose.
+        targets: Tensor[N] float.
+        masks: as for ``check_labels``.
+        num_nodes: N.
+    """
+    if not targets.is_floating_point() or tuple(targets.shape) != (num_nodes,):
+        refuse(
+            party,
+            "targets",
+            f"{targets.dtype} {list(targets.shape)} must be floating point [{num_nodes}]",
+            "give one number per node, NaN where unknown",
+        )
+    infinite = targets.isinf()
+    if bool(infinite.any()):
+        node = int(infinite.nonzero()[0])
+        refuse(party, "targets", f"value {float(targets[node])} of node {node} is not finite", "mend it, or give NaN")
+    _check_masks(party, ~targets.isnan(), masks, num_nodes)
+
+
+def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor | None], edge_index: Tensor) -> None:
+    """A whole number of every node; edges within graphs; nodes of one graph agree on what is of the graph.
+
+    Args:
+        party: whose.
+        membership: Tensor[N] int64, the graph that each node is of.
+        values: name → Tensor[N], of what must be the same at all nodes of a graph; None where there is none.
+        edge_index: Tensor[2, E] int64.
+    """
+    nodes = int(membership.numel())
+    if membership.dtype != torch.int64 or membership.dim() != 1 or bool((membership < 0).any()):
+        refuse(
+            party,
+            "membership",
+            f"{membership.dtype} {list(membership.shape)} must be int64 [{nodes}] of at least 0",
+            "number the graphs",
+        )
+    between = membership[edge_index[0]] != membership[edge_index[1]]
+    if bool(between.any()):
+        edge = int(between.nonzero()[0])
+        source, target = (int(end) for end in edge_index[:, edge])
+        refuse(
+            party,
+            "membership",
+            f"edge {edge} joins node {source} of graph {int(membership[source])} with node {target} of graph "
+            f"{int(membership[target])}, and graphs have no edges between them",
+            "drop it or mend the nodes' graphs",
+        )
+    _, place = torch.unique(membership, return_inverse=True)
+    first = torch.full((int(place.max()) + 1,), nodes).scatter_reduce(0, place, torch.arange(nodes), "amin")[place]
+    for name, value in values.items():
+        if value is None:
+            continue
+        differs = ~torch.isclose(value.double(), value.double()[first], rtol=0, atol=0, equal_nan=True)
+        if bool(differs.any()):
+            node = int(differs.nonzero()[0])
+            refuse(
+                party,
+                name,
+                f"nodes {int(first[node])} and {node} of graph {int(membership[node])} differ, and it is of the graph",
+                "give all nodes of a graph the same",
+            )
+
+
+def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], num_common: int) -> None:
+    nodes = len(known)
     seen = torch.zeros(nodes, dtype=torch.int64)
     for name, mask in masks.items():
         if mask is None:
             continue
         if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
             refuse(party, name, f"{mask.dtype} {list(mask.shape)} must be bool [{nodes}]", "give one value per node")
-        unlabelled = mask & (labels < 0)
+        unlabelled = mask & ~known
         if bool(unlabelled.any()):
             refuse(
                 party,

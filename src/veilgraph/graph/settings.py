@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sized
 from pathlib import Path
-from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,7 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import NAME_PATTERN, PartyName, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.names import MAX_HOLDERS, holder_names
 from veilgraph.graph.payments_settings import PaymentsSettings
+from veilgraph.graph.trajectories_settings import TrajectoriesSettings
 
 if TYPE_CHECKING:
     from veilgraph.graph.dataset import DataSet
@@ -25,6 +26,7 @@ DATASETS: Final[Registry[DataSet]] = Registry(
         "synthetic": "veilgraph.graph.embedded:SYNTHETIC",
         "block-model": "veilgraph.graph.block_model:BLOCK_MODEL",
         "payments": "veilgraph.graph.payments.dataset:PAYMENTS",
+        "trajectories": "veilgraph.graph.trajectories.dataset:TRAJECTORIES",
         "cora": "veilgraph.graph.public.planetoid:CORA",
         "citeseer": "veilgraph.graph.public.planetoid:CITESEER",
         "pubmed": "veilgraph.graph.public.planetoid:PUBMED",
@@ -37,7 +39,7 @@ DATASETS: Final[Registry[DataSet]] = Registry(
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""
-DESCRIBED: Final = {"block-model": "block_model", "payments": "payments"}
+DESCRIBED: Final = {"block-model": "block_model", "payments": "payments", "trajectories": "trajectories"}
 """Data sets that are made, and the key of ``data`` that says how."""
 PARTY_FILE_SUFFIXES: Final = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
@@ -121,10 +123,8 @@ def _checked_holders(value: object) -> object:
             if value.count(name) > 1:
                 raise ValueError(f"{name!r} is named twice; names are unique")
         return tuple(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= len(ascii_uppercase):
-        raise ValueError(
-            f"give a number from 2 to {len(ascii_uppercase)}, or the names of holders that bring their own"
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= MAX_HOLDERS:
+        raise ValueError(f"give a number from 2 to {MAX_HOLDERS}, or the names of holders that bring their own")
     return value
 
 
@@ -144,6 +144,9 @@ class DataSettings(Settings):
     )
     payments: PaymentsSettings | None = Field(
         None, description="dataset payments: the world's size and shape; null: its defaults, and null for the others"
+    )
+    trajectories: TrajectoriesSettings | None = Field(
+        None, description="dataset trajectories: cameras and recordings; null: its defaults, and null for the others"
     )
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = Field(
@@ -252,7 +255,7 @@ class DataSettings(Settings):
         """The data holders' names in the job's order."""
         if isinstance(self.holders, tuple):
             return self.holders
-        return tuple(self.graphs or self.parties or ascii_uppercase[: self.holders])
+        return tuple(self.graphs or self.parties or holder_names(self.holders))
 
     @property
     def from_tables(self) -> bool:

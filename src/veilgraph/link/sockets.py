@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Final
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Link, PartyId, Tag
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
 from veilgraph.link.factory import Invitation, LinkFactory, Network
@@ -22,6 +23,8 @@ from veilgraph.link.stream import read_message
 
 _ONE_WRITE_BYTES: Final = 64 << 10
 _LONGEST_SOCKET_TIMEOUT_S: Final = 7 * 86400.0
+_OTHER_FILES: Final = 1024
+"""Beside the sockets: what the process has open, and three a party."""
 
 
 def socket_mesh(parties: Iterable[PartyId]) -> dict[PartyId, dict[PartyId, socket.socket]]:
@@ -185,6 +188,7 @@ class SocketFactory(LinkFactory):
 
     @override
     def invitations(self, parties: Sequence[PartyId]) -> dict[PartyId, Invitation]:
+        _make_room(len(parties))
         return {
             party: Invitation([f"{peer}={end.fileno()}" for peer, end in ends.items()], list(ends.values()))
             for party, ends in socket_mesh(parties).items()
@@ -195,6 +199,27 @@ class SocketFactory(LinkFactory):
         ends = dict(each.rsplit("=", 1) for each in arguments)
         sockets = {peer: socket.socket(fileno=int(number)) for peer, number in ends.items()}
         return SocketLink(party, sockets, timeout_s)
+
+
+def _make_room(parties: int) -> None:
+    """Lets this process have as many files open as a mesh of so many parties needs.
+
+    Raises:
+        ConfigError: the account may not.
+    """
+    needed = parties * (parties - 1) + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited or soft >= needed:
+        return
+    if hard != unlimited and hard < needed:
+        raise ConfigError(
+            f"processes: {parties} parties are joined by {parties * (parties - 1)} ends of sockets, and this account "
+            f"may have {hard} files open; raise that (ulimit -Hn), or run the parties in threads",
+            key="processes",
+            value=parties,
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 SOCKETS = SocketFactory()

@@ -23,6 +23,7 @@ from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSet
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.audit_settings import Limits
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 
 
 class TrainSettings(Settings):
@@ -34,10 +35,11 @@ class TrainSettings(Settings):
     patience: int | None = Field(
         50, ge=1, description="early stopping: evaluations without a better one before the end; null: never"
     )
-    select_by: Literal["accuracy", "auc", "f1", "loss", "last"] = Field(
+    select_by: str = Field(
         "accuracy",
-        description="what the best epoch has the best of on the validation nodes; ties: the lower loss; last: the last "
-        "epoch is taken, and nobody is told how it did",
+        pattern="^[a-z][a-z0-9_]*$",
+        description="accuracy, auc, f1, another figure of the job's task, or loss: what the best epoch has the best of "
+        "on the validation nodes; ties: the lower loss; last: the last epoch is taken, and nobody is told how it did",
     )
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="balanced: a training node of class c counts n/(C·n_c) in the loss, as if classes were even"
@@ -103,6 +105,11 @@ class JobSettings(Settings):
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:
+        if self.train.select_by not in self.measures.selectable:
+            raise ValueError(
+                f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
+                f"{', '.join(self.measures.selectable)}"
+            )
         self._check_unused()
         return self
 
@@ -131,6 +138,11 @@ class JobSettings(Settings):
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""
         if self.data.partition != PartitionSettings():
             raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
+
+    @property
+    def measures(self) -> Measures:
+        """What its model is judged by."""
+        return CLASS_MEASURES
 
     @property
     def is_aligned(self) -> bool:
@@ -227,8 +239,9 @@ class JobSettings(Settings):
         content = self.formerly(self.model_dump(mode="json"))
         data, names = content["data"], list(self.data.names)
         del data["root"], data["graphs"]
-        if data["payments"] is None:  # version 0.1 had none
-            del data["payments"]
+        for made in ("payments", "trajectories"):  # version 0.1 had none
+            if data[made] is None:
+                del data[made]
         data.update(parties=names, holders=len(names), dataset=data["dataset"] or DEFAULT_DATASET)
         content["paradigm"] = self.former_name or self.paradigm
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

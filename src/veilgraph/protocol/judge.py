@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import math
 from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.role import Role
-from veilgraph.protocol.scores import Objective, Scores
+from veilgraph.protocol.scores import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a judge predicts, row by row.
+
+    Attributes:
+        probabilities: Tensor[R, C]; C is 0 where no classes are predicted.
+        columns: name → Tensor[R], of what else is.
+        nodes: Tensor[R] int64, of which nodes; None: of all common ones, or of no nodes.
+        rows: Tensor[R, K] int64, K nodes that together name a row: of a pair of nodes two.
+        names: R texts that name the rows, where nodes do not; of several words, as ``keys`` has them, with tabs.
+        keys: what the words of a name are, as a table's head; empty where nodes name the rows.
+    """
+
+    probabilities: Tensor
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    nodes: Tensor | None = None
+    rows: Tensor | None = None
+    names: tuple[str, ...] | None = None
+    keys: tuple[str, ...] = ()
 
 
 class Judge(Role, ABC):
@@ -67,10 +91,14 @@ class Judge(Role, ABC):
         """As the logits of the last forward pass have it."""
         return self.logits.detach().softmax(dim=1)
 
+    def predictions(self) -> Predicted:
+        """What the last forward pass says."""
+        return Predicted(self.probabilities(), nodes=self.predicted)
+
     def without_releases(self) -> dict[str, float | int | None] | None:
         """How it would do with nothing of the others' data; None where that is not known from this training alone."""
         return None
 
-    def scores(self, *, everything: bool = False) -> Scores:
+    def scores(self, *, everything: bool = False) -> Judged:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(self.logits.detach(), everything=everything)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from veilgraph.protocol.figures import LAST, Judged
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.scores import Scores, Selection
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,9 @@ class Judgement:
     best_loss: float = float("inf")
     since_best: int = 0
 
-    def after(self, epoch: int, scores: Scores, select_by: Selection | Literal["last"] = "accuracy") -> Judgement:
+    def after(self, epoch: int, scores: Judged, select_by: str = "accuracy") -> Judgement:
         """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
-        if select_by == "last":
+        if select_by == LAST:
             return Judgement(epoch, 0.0, scores.val_loss)
         score = scores.selection(select_by)
         if (score, -scores.val_loss) > (self.best_score, -self.best_loss):

@@ -16,6 +16,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.rows import Row
+from veilgraph.protocol.space import LEARNING, Space
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
@@ -48,11 +49,13 @@ class Paradigm(ABC, Generic[J]):
     Attributes:
         title: of it, in a report.
         has_privacy: whether its jobs can bound what they reveal by an ε.
+        begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
 
     title: ClassVar[str]
     has_privacy: ClassVar[bool] = True
+    begins_with_weights: ClassVar[bool] = False
     rows: ClassVar[tuple[Row[Any], ...]]
 
     def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
@@ -188,6 +191,10 @@ class Paradigm(ABC, Generic[J]):
         """The job's network trained on all holders' data in one place; as ``alone``."""
         raise _incomparable(inputs.settings)
 
+    def space(self, job: J) -> Space:
+        """What is worth varying where a job is tuned: dotted keys of its settings, and what each may be."""
+        return LEARNING
+
     # In words
 
     @abstractmethod
@@ -201,6 +208,15 @@ class Paradigm(ABC, Generic[J]):
     def server_part(self, job: J) -> str:
         """What the server does in a job, in a few words."""
         return "combines embeddings; has no data"
+
+    def predicts(self, job: J, classes: int | None) -> str:
+        """What its model predicts, in words.
+
+        Args:
+            job: the job.
+            classes: how many there are, where that is known.
+        """
+        return "the class of a node" if classes is None else f"which of {classes} classes a node is of"
 
     @abstractmethod
     def verdict(self, job: J, what: str, nodes: str) -> str:

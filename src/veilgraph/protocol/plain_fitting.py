@@ -10,9 +10,9 @@ from typing import Protocol
 from torch import Tensor
 
 from veilgraph.core.tensor_file import Record
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judgement import Judgement
-from veilgraph.protocol.scores import Scores
 
 Progress = Callable[[list[Record]], None]
 """(the epochs' records so far); called after every epoch."""
@@ -42,7 +42,7 @@ class Network(Protocol):
     def judged(self) -> Tensor:
         """Logits, Tensor[N, C], that the epoch just trained is judged by: where a pass has no price, of ``infer``."""
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
+
+BEGINNING: Final = "begin"
+"""Name in a party's keeper of weights that its first session begins with, of an earlier run."""
 
 
 @dataclass(frozen=True)

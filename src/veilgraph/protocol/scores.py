@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -14,9 +14,6 @@ from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.discriminant import calibrated
 from veilgraph.protocol.job import TrainSettings
-
-Selection = Literal["accuracy", "auc", "f1", "loss"]
-"""What the best epoch is chosen by, on the validation nodes."""
 
 _ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
 
@@ -40,7 +37,7 @@ class Scores:
     val_f1: float | None = None
     test_f1: float | None = None
 
-    def selection(self, select_by: Selection) -> float:
+    def selection(self, select_by: str) -> float:
         """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
         if select_by == "loss":
             return -self.val_loss
@@ -128,9 +125,7 @@ class Objective:
         def accuracy(mask: Tensor) -> float:
             return float(correct[mask].to(torch.float64).mean())
 
-        def ranked(
-            name: Selection, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None
-        ) -> float | None:
+        def ranked(name: str, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None) -> float | None:
             if mask is None or not (everything or (name == self._select_by and mask is self._val)):
                 return None
             return metric(logits[mask], self._labels[mask])

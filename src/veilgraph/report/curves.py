@@ -1,4 +1,4 @@
-"""The picture of a run: loss and accuracy over epochs."""
+"""The picture of a run: loss and what it is judged by over epochs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
 
 _COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}
@@ -28,32 +29,38 @@ def draw_curves(
     *,
     title: str = "Training",
     best_epoch: int | None = None,
+    measures: Measures = CLASS_MEASURES,
 ) -> None:
-    """Writes a picture of two panels: loss over epochs, and accuracy over epochs.
+    """Writes a picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
 
     Args:
-        metrics: one record per epoch, as in a run's ``metrics.jsonl``; those without an evaluation show no accuracy.
+        metrics: one record per epoch, as in a run's ``metrics.jsonl``; those without an evaluation show no figure.
         path: the PNG to write, whole or not at all.
-        references: name → test accuracy in [0, 1] of another training, drawn as a horizontal line.
+        references: name → the figure of another training on test nodes, drawn as a horizontal line.
         title: of the picture.
         best_epoch: whose weights were kept; marked when given.
+        measures: of the job.
 
     Raises:
         RunError: the file cannot be written.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    losses, accuracies = figure.subplots(1, 2)
+    losses, judged = figure.subplots(1, 2)
+    main = measures.main
     figure.suptitle(title, fontsize=13)
     _lines(losses, metrics, "loss", ("train", "val"))
-    losses.set(title="Loss", xlabel="epoch", ylabel="cross-entropy")
+    losses.set(title="Loss", xlabel="epoch", ylabel=measures.loss)
     losses.set_ylim(bottom=0)
-    _lines(accuracies, metrics, "accuracy", ("train", "val", "test"))
-    for index, (name, accuracy) in enumerate(references.items()):
+    _lines(judged, metrics, main.name, ("train", "val", "test"))
+    for index, (name, value) in enumerate(references.items()):
         colour = _REFERENCE_COLOURS[index % len(_REFERENCE_COLOURS)]
-        label = f"{name}, test ({100 * accuracy:.1f} %)"
-        accuracies.axhline(accuracy, color=colour, linestyle="--", linewidth=1.3, label=label)
-    accuracies.set(title="Accuracy", xlabel="epoch", ylabel="share of nodes", ylim=(0, 1.02))
-    for axes in (losses, accuracies):
+        label = f"{name}, test ({main.shown(value)})"
+        judged.axhline(value, color=colour, linestyle="--", linewidth=1.3, label=label)
+    title = main.title[:1].upper() + main.title[1:]
+    judged.set(title=title, xlabel="epoch", ylabel=f"share of {measures.of}" if main.is_share else main.title)
+    if main.is_share:
+        judged.set_ylim(0, 1.02)
+    for axes in (losses, judged):
         if best_epoch:
             axes.axvline(best_epoch, color="#bbbbbb", linewidth=1, zorder=0, label=f"kept: epoch {best_epoch}")
         axes.grid(visible=True, alpha=0.25)

@@ -28,6 +28,8 @@ def party_tables(description: PartyDescription) -> list[Table]:
     tables = [_overview(description), *([_edges(description)] if description.edges else []), _features(description)]
     if description.classes is not None and description.splits is not None:
         tables.append(_labels(description.classes, description.splits, description.unlabelled))
+    if description.target is not None and description.splits is not None:
+        tables.append(_target(description.target, description.splits))
     return tables
 
 
@@ -37,6 +39,8 @@ def _overview(description: PartyDescription) -> Table:
     table.add_column(justify="right")
     smallest, median, largest = description.degrees
     table.add_row("nodes", f"{description.nodes:,}")
+    if description.graphs is not None:
+        table.add_row("graphs", f"{description.graphs:,}")
     table.add_row("edges (directed)", f"{sum(edges.edges for edges in description.edges):,}")
     table.add_row("degrees: smallest, median, largest", f"{smallest:,}, {median:,g}, {largest:,}")
     table.add_row("isolated nodes", f"{description.isolated:,}")
@@ -103,6 +107,16 @@ def _labels(classes: Mapping[str, int], splits: Mapping[str, int], unlabelled: i
     table.add_column(overflow="fold")
     table.add_row("classes", _counts(classes))
     table.add_row("unlabelled", f"{unlabelled:,}")
+    table.add_row("splits", _counts(splits))
+    return table
+
+
+def _target(target: NumericDescription, splits: Mapping[str, int]) -> Table:
+    table = Table(title="Target", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_row(escape(target.column), _values(target))
+    table.add_row("missing", f"{target.missing:,}")
     table.add_row("splits", _counts(splits))
     return table
 

@@ -10,6 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
 
 
@@ -19,7 +20,8 @@ class TrainingBars:
     A training that fails before its first epoch leaves no bar.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, measures: Measures = CLASS_MEASURES) -> None:
+        self._measures = measures
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -50,7 +52,7 @@ class TrainingBars:
             if records:
                 self._bars.start()
                 last.update(records[-1])
-                self._bars.update(task, completed=last["epoch"], state=_state(last, epochs))
+                self._bars.update(task, completed=last["epoch"], state=_state(last, epochs, self._measures))
 
         try:
             yield progress
@@ -80,10 +82,10 @@ def counted(console: Console) -> Iterator[Callable[[str, int, int], None]]:
             bar.stop()
 
 
-def _state(record: Record, epochs: int) -> str:
+def _state(record: Record, epochs: int, measures: Measures) -> str:
     parts = [f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}"]
     if "loss" in record:
         parts.append(f"loss {record['loss']:.3f}")
-    if "val_accuracy" in record:
-        parts.append(f"val {100 * record['val_accuracy']:.1f} %")
+    if (key := f"val_{measures.main.name}") in record:
+        parts.append(f"val {measures.main.shown(record[key])}")
     return "  ".join(parts)

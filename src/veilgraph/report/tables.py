@@ -9,9 +9,9 @@ from rich.table import Table
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
 
-_FIGURES: Final = {"test_auc": "test AUC", "test_f1": "test macro F1"}
 _UNITS: Final = ("kB", "MB", "GB", "TB")
 
 _COMMON: Final = "of them common"
@@ -32,23 +32,25 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def run_table(summary: Record) -> Table:
+def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
     """The result of one run.
 
     Args:
         summary: of a ``TrainResult``.
+        measures: of its job.
     """
+    main = measures.main
     table = Table(title="Result", show_header=False, title_justify="left")
     table.add_column()
     table.add_column(justify="right")
     table.add_row("best epoch", str(summary["best_epoch"]))
-    table.add_row("validation accuracy", percent(summary["val_accuracy"]))
-    table.add_row("test accuracy", percent(summary["test_accuracy"]))
+    for split, title in (("val", "validation"), ("test", "test")):
+        table.add_row(f"{title} {main.title}", main.shown(summary[f"{split}_{main.name}"]))
     if alone := summary.get("without_releases"):
         table.add_row("without what was released (ε → 0)", percent(alone["test_accuracy"]))
-    for name, heading in _FIGURES.items():
-        if summary.get(name) is not None:  # AUC is undefined where the test nodes lack a class
-            table.add_row(heading, f"{summary[name]:.3f}")
+    for figure in measures.figures[1:]:
+        if (value := summary.get(f"test_{figure.name}")) is not None:  # AUC is undefined where test nodes lack a class
+            table.add_row(f"test {figure.title}", f"{value:.3f}")
     table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
     since = f" since epoch {summary['started_at']}" if summary["started_at"] else ""  # only a resumed run's own bytes
     for party, count in summary["sent_bytes"].items():
@@ -56,22 +58,26 @@ def run_table(summary: Record) -> Table:
     return table
 
 
-def comparison_table(summaries: Mapping[str, Record], caption: str | None = None) -> Table:
+def comparison_table(
+    summaries: Mapping[str, Record], caption: str | None = None, measures: Measures = CLASS_MEASURES
+) -> Table:
     """Several trainings of one task side by side.
 
     Args:
         summaries: name of the training → its summary, in the order of the rows; the federated one is set in bold.
         caption: said below the table.
+        measures: of the job.
     """
     table = Table(title="Comparison", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("training")
-    for heading in ("test accuracy", "validation", "best epoch", "seconds/step"):
+    main = measures.main
+    for heading in (f"test {main.title}", "validation", "best epoch", "seconds/step"):
         table.add_column(heading, justify="right")
     for name, summary in summaries.items():
         table.add_row(
             name,
-            percent(summary["test_accuracy"]),
-            percent(summary["val_accuracy"]),
+            main.shown(summary[f"test_{main.name}"]),
+            main.shown(summary[f"val_{main.name}"]),
             str(summary["best_epoch"]),
             f"{summary['seconds_per_step']:.3f}",
             style="bold" if "sent_bytes" in summary else None,

@@ -41,9 +41,10 @@ class Comparison:
         alone = {f"{party} alone": summary for party, summary in self.alone.items()}
         return {**alone, "federated": self.federated, "pooled": self.pooled}
 
-    def references(self) -> dict[str, float]:
-        """Test accuracy of every training that the federated one is compared with."""
-        return {name: summary["test_accuracy"] for name, summary in self.summaries().items() if name != "federated"}
+    def references(self, figure: str = "accuracy") -> dict[str, float]:
+        """A figure of every training that the federated one is compared with, on the test split."""
+        key = f"test_{figure}"
+        return {name: summary[key] for name, summary in self.summaries().items() if name != "federated"}
 
 
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:

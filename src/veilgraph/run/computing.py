@@ -10,7 +10,7 @@ from typing import Final
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
-from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
@@ -20,7 +20,7 @@ from veilgraph.run.fitting import Fitted, fit, infer
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.naming import forget_named, named_nodes
 from veilgraph.run.part import Part, Sitting
-from veilgraph.run.predictions import save_predictions
+from veilgraph.run.predictions import SEPARATOR, save_predictions
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
 from veilgraph.run.spread import spread
 
@@ -47,19 +47,32 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
         if (account := sitting.publisher.account()) is not None:
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
+            predicted = role.predictions()
             save_predictions(
-                store, role.probabilities(), _predicted_ids(role, aligned), aligned.class_names, role.predicted
+                store,
+                predicted.probabilities,
+                _predicted_ids(role, aligned, predicted),
+                aligned.class_names,
+                predicted.nodes,
+                predicted.columns,
+                predicted.keys,
             )
             forget_named(store)
     if not part.settings.learns_alone:
         sitting.tell()
 
 
-def _predicted_ids(role: Judge, aligned: Aligned) -> list[str] | None:
+def _predicted_ids(role: Judge, aligned: Aligned, predicted: Predicted) -> list[str] | None:
+    if predicted.names is not None:
+        return list(predicted.names)
+    if predicted.rows is not None:
+        ids = [str(row) for row in range(role.graph.num_nodes)] if aligned.ids is None else aligned.ids
+        words = [text.replace(SEPARATOR, " ") for text in ids]
+        return [SEPARATOR.join(words[row] for row in rows) for rows in predicted.rows.tolist()]
     if aligned.ids is None:
         return None
     common = list(aligned.ids[: role.graph.common])
-    return common if role.predicted is None else [common[node] for node in role.predicted.tolist()]
+    return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
 
 
 def _session(sitting: Sitting, aligned: Aligned) -> Session:

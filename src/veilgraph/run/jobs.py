@@ -20,6 +20,7 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.beginning import begin, check_beginning
 from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
 from veilgraph.run.naming import name_nodes
@@ -68,6 +69,7 @@ def train(
     view_passes: int | None = None,
     profile: bool = False,
     machines: Mapping[PartyId, int] = _ONE_EACH,
+    begin_with: Path | None = None,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -94,6 +96,8 @@ def train(
             chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
         machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
             without ``processes`` for one holder only. The result is that of one machine, to rounding.
+        begin_with: directory of a complete run, averaging alone: begin with its weights, whoever its holders were. So
+            holders join, or leave for good.
         progress: called now and then.
 
     Raises:
@@ -106,8 +110,11 @@ def train(
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
     _check_machines(settings, machines, processes=processes)
+    earlier = None if begin_with is None else check_beginning(settings, begin_with)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
+    if earlier is not None:
+        begin(run, earlier)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:

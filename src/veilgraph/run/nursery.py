@@ -1,4 +1,4 @@
-"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN``.
+"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery DESCRIPTOR``.
 
 Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
 with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
@@ -82,11 +82,14 @@ def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
         module: by its whole name.
         births: party → what it begins with.
     """
-    with tempfile.TemporaryFile() as ends:
-        plan = {"module": module, "ends": ends.fileno(), "births": {p: asdict(birth) for p, birth in births.items()}}
+    with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
+        parties = {party: asdict(birth) for party, birth in births.items()}
+        content = {"module": module, "ends": ends.fileno(), "births": parties, "forks": FORKS}
+        plan.write(json.dumps(content).encode())  # too long for an argument where there are many parties
+        plan.seek(0)
         with subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.run.nursery", json.dumps(plan | {"forks": FORKS})],
-            pass_fds=[ends.fileno(), *_descriptors(births.values())],
+            [sys.executable, "-m", "veilgraph.run.nursery", str(plan.fileno())],
+            pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(births.values())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=next(iter(births.values())).output,
@@ -112,7 +115,8 @@ def _descriptors(births: Iterable[Birth]) -> set[int]:
 
 def main(arguments: list[str]) -> int:
     """Gives birth to the parties and notes how each ends; in a party's process, runs that and returns its exit code."""
-    plan = json.loads(arguments[0])
+    with open(int(arguments[0]), "rb") as file:  # noqa: PTH123 - a descriptor
+        plan = json.load(file)
     module, ends = plan["module"], plan["ends"]
     births = {party: Birth(**birth) for party, birth in plan["births"].items()}
     inherited = _descriptors(births.values()) | {ends}

@@ -1,15 +1,16 @@
-"""Predictions of a run, for people and for programs: at the label holder or, in paradigm horizontal, every holder."""
+"""Predictions of a run, for people and for programs: at the label holder or, where holders judge alike, every one."""
 
 from __future__ import annotations
 
 import csv
 import io
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,22 +23,27 @@ from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors, 
 
 _FILE: Final = "predictions.safetensors"
 _ROWS: Final = "nodes"
+_COLUMN: Final = "column."
+SEPARATOR: Final = "\t"
+"""Between the words of a row's name."""
 _VERSION_CHARACTERS: Final = 12
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for some nodes.
+    """Predictions for some nodes, or for what else a job is about.
 
     Attributes:
         nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own. All of them
-            but where a job predicts named nodes alone.
-        classes: Tensor[n] int64.
-        probabilities: Tensor[n, C], rows sum to 1.
+            but where a job predicts named nodes alone. Of other rows, their numbers.
+        classes: Tensor[n] int64; 0 where no classes are predicted.
+        probabilities: Tensor[n, C], rows sum to 1; C is 0 where no classes are predicted.
         ids: the nodes' ids; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
         model_version: the first characters of the SHA-256 of that holder's part of the model.
         made_at: when the parties computed them, UTC, ISO 8601.
+        columns: name → Tensor[n], of what is predicted and no class.
+        keys: what the words of an id are, with tabs between them; empty where an id is a node's.
     """
 
     nodes: Tensor
@@ -47,19 +53,20 @@ class Predictions:
     class_names: tuple[str, ...] | None = None
     model_version: str = ""
     made_at: str = ""
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
 
     def of(self, places: Sequence[int]) -> Predictions:
         """Those in some places, in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
         ids = None if self.ids is None else tuple(self.ids[place] for place in places)
-        return Predictions(
-            self.nodes[chosen],
-            self.classes[chosen],
-            self.probabilities[chosen],
-            ids,
-            self.class_names,
-            self.model_version,
-            self.made_at,
+        return replace(
+            self,
+            nodes=self.nodes[chosen],
+            classes=self.classes[chosen],
+            probabilities=self.probabilities[chosen],
+            ids=ids,
+            columns={name: values[chosen] for name, values in self.columns.items()},
         )
 
     def of_nodes(self, nodes: Sequence[int]) -> Predictions:
@@ -109,15 +116,23 @@ class Predictions:
         return [str(index) for index in range(count)] if self.class_names is None else list(self.class_names)
 
     def csv(self) -> str:
-        """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node."""
+        """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node.
+
+        Where other rows are named, or no classes predicted, the names' words and the columns are there instead.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         labels = self.class_labels()
         separator = "p" if self.class_names is None else "p_"
-        writer.writerow(["node" if self.ids is None else "id", "class", *(f"{separator}{label}" for label in labels)])
+        classes = ["class", *(f"{separator}{label}" for label in labels)] if labels else []
+        keys = list(self.keys) or ["node" if self.ids is None else "id"]
+        writer.writerow([*keys, *self.columns, *classes])
+        others = zip(*(values.tolist() for values in self.columns.values()), strict=True) if self.columns else None
         columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
         for name, predicted, chances in zip(*columns, strict=True):
-            writer.writerow([name, labels[predicted], *(f"{chance:.6f}" for chance in chances)])
+            found = [labels[predicted], *(f"{chance:.6f}" for chance in chances)] if labels else []
+            told = [] if others is None else [f"{value:.6g}" for value in next(others)]
+            writer.writerow([*(name.split(SEPARATOR) if self.keys else [name]), *told, *found])
         return text.getvalue()
 
 
@@ -127,17 +142,21 @@ def save_predictions(
     ids: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
     nodes: Tensor | None = None,
+    others: Mapping[str, Tensor] = MappingProxyType({}),
+    keys: Sequence[str] = (),
 ) -> None:
     """Writes a holder's predictions as CSV and as safetensors.
 
     Args:
         store: of the holder.
-        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes``, classes].
-        ids: of these nodes, where they came from tables.
+        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes].
+        ids: of these nodes or rows, where they have any.
         class_names: where they came from tables with labels.
         nodes: Tensor[R] int64, where not all are predicted.
+        others: columns, as ``Predictions`` has them.
+        keys: likewise.
     """
-    facts = {
+    facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -145,6 +164,9 @@ def save_predictions(
     packed = {} if ids is None else pack_ids(ids)
     if nodes is not None:
         packed[_ROWS] = nodes
+    packed |= {_COLUMN + name: values for name, values in others.items()}
+    facts |= {"columns": list(others)} if others else {}
+    facts |= {"keys": list(keys)} if keys else {}
     save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
@@ -159,13 +181,20 @@ def load_predictions(store: PartyStore) -> Predictions:
     probabilities, ids, class_names = tensors["probabilities"], unpack_ids(tensors), facts.get("class_names")
     return Predictions(
         tensors.get(_ROWS, torch.arange(len(probabilities))),
-        probabilities.argmax(dim=1),
+        _likeliest(probabilities),
         probabilities,
         None if ids is None else tuple(ids),
         None if class_names is None else tuple(class_names),
         str(facts.get("model_version", "")),
         str(facts.get("made_at", "")),
+        {name: tensors[_COLUMN + name] for name in facts.get("columns", ())},
+        tuple(facts.get("keys", ())),
     )
+
+
+def _likeliest(probabilities: Tensor) -> Tensor:
+    has_classes = probabilities.shape[1] > 0
+    return probabilities.argmax(dim=1) if has_classes else torch.zeros(len(probabilities), dtype=torch.int64)
 
 
 def reading(run: RunDirectory) -> PartyId:
@@ -188,6 +217,7 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
     """
     first, *others = predictions
     ids, chances = list(first.ids or ()), [first.probabilities]
+    columns = {name: [values] for name, values in first.columns.items()}
     known = set(ids)
     for other in others:
         new = [row for row, text in enumerate(other.ids or ()) if text not in known]
@@ -195,16 +225,19 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
         ids += added.ids or ()
         known.update(added.ids or ())
         chances.append(added.probabilities)
+        for name, values in added.columns.items():
+            columns[name].append(values)
     probabilities = torch.cat(chances)
     names = next((each.class_names for each in predictions if each.class_names is not None), None)
     everyone = torch.arange(len(ids))
     return replace(
         first,
         nodes=everyone,
-        classes=probabilities.argmax(dim=1),
+        classes=_likeliest(probabilities),
         probabilities=probabilities,
         ids=tuple(ids),
         class_names=names,
+        columns={name: torch.cat(parts) for name, parts in columns.items()},
     )
 
 

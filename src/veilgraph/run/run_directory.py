@@ -23,6 +23,7 @@ parties/<name>/                private to that party
     model.safetensors          its part of the best model, once the run is complete
     released.safetensors       what the job tells it of that model in the clear, where it tells anything
     predictions.csv            at the label holder; horizontal: at every holder
+    begin.safetensors          at the server, where a job begins with an earlier run's weights: these
     wanted.safetensors         where predictions are of named nodes alone, at the label holder: those of the next one;
                                named.safetensors how many there have been
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;

@@ -64,9 +64,17 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
     columns: dict[str, Any] = {"id": [export.ids[row] for row in rows]}
     columns.update((f"x{index + 1:0{digits}d}", features[:, index]) for index in range(graph.num_features))
     nodes: dict[str, Any] = {"file": f"nodes.{suffix}", "id": "id", "features": [{"columns": "x*"}]}
+    if graph.membership is not None:
+        columns["graph"] = graph.membership.numpy()[rows]
+        nodes["graph"] = "graph"
+    if graph.targets is not None:
+        columns["target"] = pa.array(graph.targets.numpy()[rows], from_pandas=True)
+        nodes["target"] = "target"
     if graph.labels is not None:
-        columns.update(_label_columns(graph, rows))
+        columns["label"] = _labels(graph, rows)
         nodes["label"] = {"column": "label", "classes": [str(index) for index in range(graph.num_classes or 0)]}
+    if graph.labels is not None or graph.targets is not None:
+        columns["split"] = _splits(graph, rows)
         nodes["split"] = {"column": "split", "train": "train", "val": "val", "test": "test"}
     write_table(columns, folder / nodes["file"])
 
@@ -76,17 +84,17 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
     write_yaml({"party": graph.party, "nodes": nodes, "edges": [edges], **limits}, file)
 
 
-def _label_columns(graph: PartyGraph, rows: Rows) -> dict[str, pa.Array]:
-    labels = np.asarray(graph.labels)[rows]
+def _labels(graph: PartyGraph, rows: Rows) -> pa.Array:
+    return pa.array([None if label < 0 else str(label) for label in np.asarray(graph.labels)[rows]], pa.string())
+
+
+def _splits(graph: PartyGraph, rows: Rows) -> pa.Array:
     split = np.full(graph.num_nodes, None, dtype=object)
     for mask, name in _SPLITS.items():
         members = getattr(graph, mask)
         if members is not None:
             split[members.numpy()] = name
-    return {
-        "label": pa.array([None if label < 0 else str(label) for label in labels], pa.string()),
-        "split": pa.array(split[rows], pa.string()),
-    }
+    return pa.array(split[rows], pa.string())
 
 
 def _edge_columns(export: Export) -> tuple[dict[str, Any], bool]:

@@ -16,25 +16,31 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import FeatureColumn
+from veilgraph.tables.settings import NodeSettings
 
 HASH_BYTES: Final = 16
 _NONE: Final = bytes(HASH_BYTES)
 _FIRST_COLUMN: Final = 2
 
 
-def column_hashes(
-    columns: Sequence[FeatureColumn], classes: Sequence[str] | None, fitted: FeatureEncoding | None
-) -> list[bytes]:
+def predicted(nodes: NodeSettings) -> object:
+    """What a table says is predicted, as ``column_hashes`` takes it: classes, a column of numbers, or None."""
+    if nodes.target is not None:
+        return {"target": nodes.target}
+    return None if nodes.label is None else list(nodes.label.classes)
+
+
+def column_hashes(columns: Sequence[FeatureColumn], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
     Args:
         columns: the feature columns in order.
-        classes: in order; None where there are no labels, for which the hash is zeros.
+        classes: as ``predicted`` says; None where there are no labels, for which the hash is zeros.
         fitted: the encoding of an earlier table, zeros likewise.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [
-        _NONE if classes is None else _hash("classes", list(classes)),
+        _NONE if classes is None else _hash("classes", classes),
         _NONE if fitted is None else _hash("fitted", np.array(numbers, "<f8").tobytes().hex()),
         *(_hash(column.name, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
     ]
@@ -69,7 +75,8 @@ def check_same_columns(
             )
     if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
         raise DataError(
-            f"{other}'s classes are not {party}'s in the same order; mend nodes.label.classes at one of them"
+            f"{other}'s classes are not {party}'s in the same order, or their targets not the same column; mend "
+            "nodes.label.classes or nodes.target at one of them"
         )
     if mine[1] != theirs[1]:
         raise DataError(

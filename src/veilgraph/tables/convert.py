@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from veilgraph.tables.source import Bools, Column
+from veilgraph.tables.source import Bools, Column, Rows
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int32]
@@ -72,6 +72,22 @@ def to_numbers(column: Column) -> Floats:
         numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
     unfit = ~np.isfinite(numbers) & ~is_null(values)
     column.refuse_any(unfit, "is not a finite number of float32", "mend it, or leave it empty if it is unknown")
+    return numbers
+
+
+def to_whole(column: Column) -> Rows:
+    """Values as int64, every one present and at least 0.
+
+    Raises:
+        DataError: a column of other values.
+    """
+    text = to_ids(column)
+    try:
+        numbers = cast(Rows, pc.cast(text, pa.int64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid:
+        whole = pc.match_substring_regex(text, "^[0-9]{1,18}$").to_numpy(zero_copy_only=False)
+        column.refuse(int((~whole.astype(bool)).argmax()), "is not a whole number", "number the graphs from 0")
+    column.refuse_any(numbers < 0, "is negative", "number the graphs from 0")
     return numbers
 
 

@@ -91,11 +91,13 @@ class PartyDescription:
         features: one entry per feature column of the table.
         classes: class → labelled nodes; None without labels.
         unlabelled: nodes without a label.
-        splits: split → nodes; None without labels.
+        splits: split → nodes; None without labels or targets.
         num_features: F.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
+        target: the numbers to predict; None without such a column.
+        graphs: how many there are; None where nodes are not told apart by them.
     """
 
     party: PartyId
@@ -111,6 +113,8 @@ class PartyDescription:
     sparse: bool
     feature_bytes: int
     beyond_own_row: tuple[str, ...]
+    target: NumericDescription | None = None
+    graphs: int | None = None
 
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
@@ -149,6 +153,8 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         sparse=sparse,
         feature_bytes=12 * nonzeros + 8 * (table.num_nodes + 1) if sparse else 4 * shape[0] * shape[1],
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
+        target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
+        graphs=None if table.graphs is None else len(np.unique(table.graphs)),
     )
 
 
@@ -196,15 +202,18 @@ def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDe
         missing, other = int((values == MISSING).sum()), int((values == OTHER).sum())
         counts = _count(values.astype(np.int32, copy=False), column.feature.categories)
         return CategoricalDescription(column.name, missing, counts, other)
+    scale = column.feature.scale
+    cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
+    return _describe_numbers(column.name, values, cut)
+
+
+def _describe_numbers(name: str, values: Floats | Codes, cut: int = 0) -> NumericDescription:
     known = values[~np.isnan(values)]
     missing = len(values) - len(known)
     if len(known) == 0:
-        return NumericDescription(column.name, missing, None, None, None)
-    scale = column.feature.scale
-    cut = 0 if scale is None else int(((known < scale.low) | (known > scale.high)).sum())
-    return NumericDescription(
-        column.name, missing, float(known.min()), float(known.mean(dtype=np.float64)), float(known.max()), cut
-    )
+        return NumericDescription(name, missing, None, None, None)
+    mean = float(known.mean(dtype=np.float64))
+    return NumericDescription(name, missing, float(known.min()), mean, float(known.max()), cut)
 
 
 def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:

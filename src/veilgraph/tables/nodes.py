@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_ids, to_numbers
+from veilgraph.core.types import PartyId
+from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_ids, to_numbers, to_whole
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
-from veilgraph.tables.source import Column, Rows, column_names, stream
+from veilgraph.tables.source import Bools, Column, Rows, column_names, stream
 from veilgraph.tables.split import draw_splits
 
 
@@ -40,7 +41,9 @@ class NodeTable:
         values: per feature column float32 [N], NaN where missing, or int32 [N] places in its categories, with
             ``MISSING`` and ``OTHER``.
         labels: int32 [N] places in the classes, ``MISSING`` where unlabelled; None without a label column.
-        splits: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none; None without a label column.
+        splits: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none; None without a label or target column.
+        targets: float32 [N], NaN where unknown; None without a target column.
+        graphs: int64 [N], the graph that each node is of; None without such a column.
     """
 
     path: Path
@@ -49,6 +52,8 @@ class NodeTable:
     values: tuple[Floats | Codes, ...]
     labels: Codes | None
     splits: Codes | None
+    targets: Floats | None = None
+    graphs: Rows | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -63,6 +68,8 @@ class NodeTable:
             values=tuple(values[order] for values in self.values),
             labels=None if self.labels is None else self.labels[order],
             splits=None if self.splits is None else self.splits[order],
+            targets=None if self.targets is None else self.targets[order],
+            graphs=None if self.graphs is None else self.graphs[order],
         )
 
 
@@ -91,30 +98,60 @@ def read_nodes(
     wanted = [nodes.id, *(column.name for column in columns)]
     if nodes.label is not None:
         wanted.append(nodes.label.column)
+    wanted += [name for name in (nodes.target, nodes.graph) if name is not None]
     if isinstance(nodes.split, SplitColumn):
         wanted.append(nodes.split.column)
     ids: list[pa.StringArray] = []
     values: list[list[Floats | Codes]] = [[] for _ in columns]
     labels: list[Codes] = []
     splits: list[Codes] = []
+    targets: list[Floats] = []
+    graphs: list[Rows] = []
     for raw_ids, *raw in stream(path, wanted, names):
         ids.append(to_ids(raw_ids))
         for column, part, into in zip(columns, raw, values, strict=False):
             into.append(_feature_values(part, column.feature))
         if nodes.label is not None:
             labels.append(_codes_within(raw[len(columns)], nodes.label.classes, "label.classes"))
+        if nodes.target is not None:
+            targets.append(to_numbers(raw[len(columns)]))
+        if nodes.graph is not None:
+            graphs.append(to_whole(raw[wanted.index(nodes.graph, len(columns) + 1) - 1]))
         if isinstance(nodes.split, SplitColumn):
-            splits.append(_splits(raw[-1], nodes.split, labels[-1]))
+            known = labels[-1] != MISSING if labels else ~np.isnan(targets[-1])
+            splits.append(_splits(raw[-1], nodes.split, known))
     if not ids:
         raise DataError(f"{path}: 0 rows, and a party has at least one node; give one row per node")
     every_id = pa.concat_arrays(ids)
     _check_distinct(every_id, path, nodes.id)
     every_label = np.concatenate(labels) if labels else None
     every_split = np.concatenate(splits) if splits else None
-    if every_label is not None and isinstance(nodes.split, SplitFractions):
-        every_split = draw_splits(every_label, nodes.split, settings.party, every_id.to_pylist(), streams)
+    every_target = np.concatenate(targets) if targets else None
+    every_graph = np.concatenate(graphs) if graphs else None
+    if isinstance(nodes.split, SplitFractions):
+        drawn = every_label
+        if every_target is not None:  # all of one class
+            drawn = np.where(np.isnan(every_target), MISSING, 0).astype(np.int32)
+        every_split = _drawn(drawn, nodes.split, settings.party, every_id, every_graph, streams)
     joined = tuple(cast("Floats | Codes", np.concatenate(parts)) for parts in values)
-    return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split)
+    return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split, every_target, every_graph)
+
+
+def _drawn(
+    labels: Codes | None,
+    fractions: SplitFractions,
+    party: PartyId,
+    ids: pa.StringArray,
+    graphs: Rows | None,
+    streams: LearningStreams | None,
+) -> Codes | None:
+    """Splits by ``draw_splits``: of nodes or, where there are several, of graphs, by their first nodes' labels."""
+    if labels is None:
+        return None
+    if graphs is None:
+        return draw_splits(labels, fractions, party, ids.to_pylist(), streams)
+    numbers, first, place = np.unique(graphs, return_index=True, return_inverse=True)
+    return draw_splits(labels[first], fractions, party, [str(each) for each in numbers], streams)[place]
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
@@ -171,9 +208,9 @@ def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatur
     return codes
 
 
-def _splits(column: Column, settings: SplitColumn, labels: Codes) -> Codes:
+def _splits(column: Column, settings: SplitColumn, known: Bools) -> Codes:
     splits = _codes_within(column, (settings.train, settings.val, settings.test), "split")
-    unlabelled = (splits != MISSING) & (labels == MISSING)
+    unlabelled = (splits != MISSING) & ~known
     column.refuse_any(unlabelled, "for a node without a label", "label it or take it out of the split")
     return splits
 

@@ -7,9 +7,17 @@ every key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
@@ -96,7 +104,15 @@ class NodeSettings(Settings):
         tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
     ]
     label: LabelSettings | None = Field(None, description="at the label holder only")
-    split: Split | None = Field(None, description="with label only")
+    target: Text | None = Field(
+        None,
+        description="in place of label: a column of numbers to predict; a node without one is not trained on",
+    )
+    graph: Text | None = Field(
+        None,
+        description="where the table has many graphs: a column of whole numbers, the graph that each node is of",
+    )
+    split: Split | None = Field(None, description="with label or target only")
 
     @field_validator("file")
     @classmethod
@@ -105,24 +121,33 @@ class NodeSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.label is not None and self.split is None:
-            raise ValueError("label needs split, which says what to train and test on; give split")
-        if self.split is not None and self.label is None:
+        if self.label is not None and self.target is not None:
+            raise ValueError("label and target are both what is predicted; remove one")
+        given = "label" if self.target is None else "target"
+        if (self.label is not None or self.target is not None) and self.split is None:
+            raise ValueError(f"{given} needs split, which says what to train and test on; give split")
+        if self.split is not None and self.label is None and self.target is None:
             raise ValueError("split needs label: only labelled nodes are trained and tested on; remove split")
         for column in (column for feature in self.features for column in feature.columns):
             if column in self.reserved:
                 raise ValueError(
-                    f"column {column!r} is a feature and also the id, label or split, which would give the answer "
-                    "away; take it out of features"
+                    f"column {column!r} is a feature and also the id, label, target, graph or split, which would give "
+                    "the answer away; take it out of features"
                 )
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings of tables are part of their digest, which was made before there were targets and graphs."""
+        stated: dict[str, Any] = all_of(self)
+        return {key: value for key, value in stated.items() if value is not None or key not in {"target", "graph"}}
+
     @property
     def reserved(self) -> tuple[str, ...]:
-        """Columns that are never features: id, label and split."""
-        label = () if self.label is None else (self.label.column,)
+        """Columns that are never features: id, label, target, graph and split."""
+        named = (None if self.label is None else self.label.column, self.target, self.graph)
         split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
-        return (self.id, *label, *split)
+        return (self.id, *(name for name in named if name is not None), *split)
 
 
 class RelationSettings(Settings):

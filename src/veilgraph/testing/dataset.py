@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.datasets import load_for_learner, load_parties, load_parts
+from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DATASETS, DataSettings
 
 
@@ -22,11 +23,13 @@ class DataSetConformance:
         name: as jobs have it.
         said: what a job says under ``data`` beside that.
         is_one_graph: whether it can be had undivided.
+        has_labels: whether its nodes have classes; without, it is for holders of nodes of their own.
     """
 
     name: ClassVar[str]
     said: ClassVar[Mapping[str, Any]] = {}
     is_one_graph: ClassVar[bool] = True
+    has_labels: ClassVar[bool] = True
 
     def settings(self, **said: object) -> DataSettings:
         """Of a job with the data set."""
@@ -43,15 +46,18 @@ class DataSetConformance:
                 DATASETS[self.name].whole(settings, 0)
             return
         data = DATASETS[self.name].whole(settings, 0)
-        nodes = len(data.y)
-        assert data.x.shape[0] == nodes
+        nodes = data.x.shape[0]
         assert data.x.layout in (torch.strided, torch.sparse_csr)
         assert data.x.dtype == torch.float32
         assert bool(data.x.to_dense().isfinite().all())
-        assert data.edge_index.dtype == data.y.dtype == torch.int64
+        assert data.edge_index.dtype == torch.int64
         assert data.edge_index.shape[0] == 2
-        assert int(data.edge_index.min()) >= 0
-        assert int(data.edge_index.max()) < nodes
+        assert bool(((data.edge_index >= 0) & (data.edge_index < nodes)).all())
+        if not self.has_labels:
+            assert "y" not in data
+            return
+        assert data.y.dtype == torch.int64
+        assert len(data.y) == nodes
         masks = torch.stack([data.train_mask, data.val_mask, data.test_mask])
         assert masks.dtype == torch.bool
         assert int(masks.sum(0).max()) == 1, "a node is in two parts of the split"
@@ -59,16 +65,25 @@ class DataSetConformance:
         assert bool((data.y[masks.any(0)] >= 0).all()), "a node of the split has no label"
 
     def test_the_same_seed_gives_the_same(self) -> None:
-        first, again = (load_parties(self.settings(), 3) for _ in range(2))
+        first, again = (self._holders() for _ in range(2))
         for one, other in zip(first, again, strict=True):
             assert torch.equal(one.features.to_dense(), other.features.to_dense())
             assert torch.equal(one.edge_index, other.edge_index)
             assert _equal(one.labels, other.labels)
             assert _equal(one.train_mask, other.train_mask)
 
+    def _holders(self) -> list[PartyGraph]:
+        if self.has_labels:
+            return load_parties(self.settings(), 3)
+        return [part.graph for part in load_parts(self.settings(), 3)]
+
     @pytest.mark.parametrize("last", [False, True])
     def test_holders_have_the_same_nodes_and_one_has_the_labels(self, last: bool) -> None:
         settings = self.settings()
+        if not self.has_labels:
+            with pytest.raises(DataError):
+                load_parties(settings, 0)
+            return
         labelled = settings.names[-1 if last else 0]
         parties = load_parties(self.settings(label_holder=labelled), 0)
         assert [graph.party for graph in parties] == list(settings.names)
@@ -84,7 +99,9 @@ class DataSetConformance:
             return
         parts = load_parts(settings, 0)
         assert [part.graph.party for part in parts] == list(settings.names)
-        assert all(part.graph.labels is not None for part in parts)
+        assert all((part.graph.labels is not None) == self.has_labels for part in parts)
+        if not self.has_labels:
+            return
         learner, *others = load_for_learner(settings, settings.label_party, 0)
         assert learner.num_edges > 0
         assert all(graph.num_features > 0 for graph in others)

@@ -16,8 +16,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.scores import Scores
 
 NAMES = "ABCD"
 EPOCHS = 4
@@ -56,9 +56,9 @@ def sums_of(epoch: int) -> tuple[int, int]:
 
 def twin_of(
     settings: AveragingJob, dropped: Dropped | None = None
-) -> tuple[PlainAveraging, list[float | None], list[Scores]]:
+) -> tuple[PlainAveraging, list[float | None], list[Judged]]:
     """The twin after all rounds, and the loss and the scores of each."""
-    twin, losses, scores = PlainAveraging(settings, graphs(settings)), list[float | None](), list[Scores]()
+    twin, losses, scores = PlainAveraging(settings, graphs(settings)), list[float | None](), list[Judged]()
     for epoch in range(1, settings.train.epochs + 1):
         weights, scored = sums_of(epoch)
         losses.append(twin.round(epoch, absent(dropped or {}, weights)))

@@ -13,11 +13,13 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.baselines import OnePlace, side_by_side
+from veilgraph.paradigms.averaging.baselines import OnePlace
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.rules.fedadam import FedAdamSettings
 from veilgraph.paradigms.averaging.rules.fedprox import FedProxSettings
-from veilgraph.paradigms.averaging.training import Own, averaged, heard, said
+from veilgraph.paradigms.averaging.tasks.beside import side_by_side
+from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.training import averaged, heard, said
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 
 STILL: Settings = {"model": {"dropout": 0.0}}

@@ -24,6 +24,7 @@ from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
+from veilgraph.paradigms.sealed.words import describe
 from veilgraph.protocol.costs import Costs
 from veilgraph.run.jobs import predict, resume, train
 
@@ -105,3 +106,8 @@ def test_a_job_ends_at_the_first_message_that_was_not_committed_to(tmp_path: Pat
 def test_dealings_of_unknown_length_cannot_be_committed_to() -> None:
     with refused(ConfigError, key="dealer_checks"):
         small_job(2, CHECKED, {"train": {"select_by": "accuracy"}})
+
+
+def test_a_job_says_in_words_how_its_dealer_is_checked() -> None:
+    said = ["chance 0.5" in " ".join(describe(small_job(2, {"dealer_checks": rate}))) for rate in (0.5, 0.0)]
+    assert said == [True, False]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.graph.payments.transfers import CURRENCIES
+from veilgraph.graph.payments.transfers import CURRENCIES, Whole
 from veilgraph.graph.payments_settings import PaymentsSettings
 
 NONE: Final = -1
 """In place of a second bank."""
 _COMPANIES: Final = 0.15
 _CURRENCY_SHARES: Final = (0.6, 0.15, 0.1, 0.1, 0.05)
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)

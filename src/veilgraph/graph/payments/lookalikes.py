@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.graph.payments.customers import NONE, Customers
 from veilgraph.graph.payments.patterns import Patterns
-from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY, Transfers
-
-Whole = NDArray[np.signedinteger[Any]]
+from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY, Transfers, Whole
 
 
 def lookalike_transfers(

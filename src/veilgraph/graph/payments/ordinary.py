@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.graph.payments.customers import NONE, Customers
-from veilgraph.graph.payments.transfers import LAWFUL, RATES, SECONDS_A_DAY, Transfers, draw_methods
+from veilgraph.graph.payments.transfers import LAWFUL, RATES, SECONDS_A_DAY, Transfers, Whole, draw_methods
 
 _TRANSFERS_PER_CONTACT: Final = 4
 _HABIT: Final = 0.15
@@ -21,8 +21,6 @@ _MEDIANS: Final = np.array([2500.0, 60.0, 120.0, 4000.0])
 _SPREADS: Final = np.array([0.4, 0.9, 1.0, 1.0])
 _CARD: Final = 2
 _WAGE, _PURCHASE = 0, 1
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 def ordinary_transfers(customers: Customers, count: int, days: int, generator: np.random.Generator) -> Transfers:

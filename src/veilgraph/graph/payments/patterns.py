@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.graph.payments.customers import NONE, Customers
 from veilgraph.graph.payments.ordinary import cents
 from veilgraph.graph.payments.shapes import Shapes, draw_shapes
-from veilgraph.graph.payments.transfers import SECONDS_A_DAY, Transfers, draw_methods
+from veilgraph.graph.payments.transfers import SECONDS_A_DAY, Transfers, Whole, draw_methods
 from veilgraph.graph.payments_settings import PaymentsSettings
 
 _DAYS_A_STAGE: Final = (0.5, 2.0)
@@ -21,8 +21,6 @@ _MARGIN: Final = 0.05
 _MEDIAN, _SPREAD = 2000.0, 0.8
 _JITTER: Final = 0.2
 _DRAWS: Final = 1000
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilgraph.graph.payments.transfers import Whole
 from veilgraph.graph.payments_settings import PATTERN_KINDS, PatternKind
 
 _CYCLE: Final = "cycle"
@@ -25,8 +26,6 @@ _LAYERS: Final[dict[PatternKind, tuple[tuple[int, int], ...]]] = {
 """Fewest and most members in each layer; every one of a layer pays every one of the next. A cycle is a ring of one."""
 _MIDDLES: Final[dict[PatternKind, int]] = {"fan-in": 1, "fan-out": 0}
 """Layer of the one whom all others of a fan pay, or who pays them."""
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)

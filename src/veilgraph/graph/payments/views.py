@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.payments.facts import BANK_FACTS, SHOP_FACTS, TELECOM_FACTS, Column, Columns
-from veilgraph.graph.payments.transfers import Transfers
+from veilgraph.graph.payments.transfers import Transfers, Whole
 from veilgraph.graph.rules import MASKS
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ SHOP_COLUMNS: Final = (*SHOP_FACTS, "orders")
 TELECOM_COLUMNS: Final = (*TELECOM_FACTS, "calls")
 _TIES: Final = 0.3
 """Share of all pairs that pay each other, lawful or not, that the telecom joins too; likewise the shop."""
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,18 +12,18 @@ Models*, 2023, figure 2). The world around them is simpler than theirs, and prom
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import ascii_uppercase
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilgraph.graph.names import holder_names
 from veilgraph.graph.payments.customers import Customers, draw_customers
 from veilgraph.graph.payments.facts import Columns, draw_facts
 from veilgraph.graph.payments.lookalikes import lookalike_transfers
 from veilgraph.graph.payments.ordinary import ordinary_transfers
 from veilgraph.graph.payments.patterns import draw_patterns
-from veilgraph.graph.payments.transfers import LAWFUL, Transfers, in_order
+from veilgraph.graph.payments.transfers import LAWFUL, Transfers, Whole, in_order
 from veilgraph.graph.payments.views import View, all_banks, view
 from veilgraph.graph.payments_settings import PATTERN_KINDS, PatternKind, PaymentsSettings
 
@@ -32,8 +32,6 @@ _CASES: Final = (0.5, 0.2)
 """Shares of the members that are for training and for validation."""
 _LAWFUL_PER_CASE: Final = 1
 _LAWFUL_VALIDATION: Final = 0.4
-
-Whole = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +70,7 @@ class PaymentsWorld:
     @property
     def banks(self) -> tuple[str, ...]:
         """Their names."""
-        return tuple(ascii_uppercase[: self.settings.banks])
+        return holder_names(self.settings.banks)
 
     def view(self, name: str) -> View:
         """What a bank of that name, or ``shop`` or ``telecom``, sees.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,32 +11,54 @@ from torch.autograd import backward
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import Own
+from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.training import public, with_fact
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
-from veilgraph.protocol.role import build_optimizer, precision
-from veilgraph.protocol.scores import Objective, Scores
+from veilgraph.protocol.role import build_optimizer
 
 
 class OnePlace:
-    """The job's network on one graph, by one Adam: an epoch is as many steps as a round has local epochs.
+    """The job's network on all data of some holders, by one Adam: an epoch has as many steps as a round local epochs.
 
     Args:
         job: the federated one.
-        graph: with labels.
+        graphs: one or more, with no node in common.
+
+    Raises:
+        DataError: nobody has what the task needs.
     """
 
-    def __init__(self, job: AveragingJob, graph: PartyGraph) -> None:
-        dtype = precision(job)
-        self._job, self._own = job, Own.of(graph, dtype)
-        self._objective = Objective(graph, job.train, dtype)
+    def __init__(self, job: AveragingJob, *graphs: PartyGraph) -> None:
+        kind = job.averaging.task.kind
+        known = public(
+            job,
+            {graph.party: graph.num_features for graph in graphs},
+            {graph.party: kind.stated(graph) for graph in graphs},
+        )
+        self._job = job
+        self._task: Task[Any, Any] = kind(known)
+        owns = [self._task.own(graph, LearningStreams(job.seed, graph.party)) for graph in graphs]
+        self._own: Own = owns[0] if len(owns) == 1 else self._task.join(owns)
         self._streams = LearningStreams(job.seed, SERVER)
-        self._network = AveragedNetwork(job.model, graph.num_features, self._objective.classes, self._streams, dtype)
+        self._network = self._task.network(self._streams)
+        self._gather()
         self._optimizer = build_optimizer(list(self._network.parameters()), {}, job)
+
+    def _gather(self) -> None:
+        self._network.keep_facts(sum(self._task.gathers))
+        known = torch.empty(0, dtype=torch.float64)
+        for _ in self._task.gathers:
+            known = with_fact(self._network, known, self._task.gathered(self._own, known))
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train on."""
+        return self._task.examples(self._own) > 0
 
     @property
     def train_settings(self) -> TrainSettings:
@@ -48,41 +71,35 @@ class OnePlace:
         for number in range(self._job.averaging.local_epochs):
             self._optimizer.zero_grad()
             generator = self._streams.generator("dropout", epoch, number)
-            loss = self._objective.training_loss(self._network(self._own.features, self._own.adjacency, generator))
+            loss = self._task.loss(self._network, self._own, generator)
             backward(loss)
             self._optimizer.step()
             losses.append(float(loss.detach()))
         return losses[0]
 
     def infer(self) -> Tensor:
-        """Logits of all nodes, Tensor[N, C]."""
+        """The task's output: of classes logits of all nodes, Tensor[N, C]."""
         with torch.no_grad():
-            logits: Tensor = self._network(self._own.features, self._own.adjacency, None)
-        return logits
+            return self._task.output(self._network, self._own)
 
     def judged(self) -> Tensor:
-        """Those of ``infer``."""
+        """That of ``infer``."""
         return self.infer()
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """As ``Objective.score``."""
-        return self._objective.score(logits, everything=everything)
+    def score(self, output: Tensor, *, everything: bool = False) -> Judged:
+        """Scores of all splits."""
+        with torch.no_grad():
+            return self._task.scores_here(self._network, self._own, output, everything=everything)
 
 
 def alone(job: AveragingJob, graph: PartyGraph, progress: Progress) -> PlainResult | None:
-    """Trains the job's network on one holder's graph, judged on its own nodes; None without labels."""
-    return None if graph.labels is None else fit(OnePlace(job, graph), progress)
+    """Trains the job's network on one holder's data, judged on its own; None where it has nothing to train on."""
+    if not job.averaging.task.kind.trains_on(graph):
+        return None
+    place = OnePlace(job, graph)
+    return fit(place, progress) if place.trains else None
 
 
 def pooled(job: AveragingJob, graphs: Sequence[PartyGraph], progress: Progress) -> PlainResult:
-    """Trains the job's network on all holders' graphs side by side."""
-    return fit(OnePlace(job, side_by_side(graphs)), progress)
-
-
-def side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """One graph of several that have no node in common."""
-    parts, first = [], 0
-    for graph in graphs:
-        parts.append(HorizontalPart(graph, torch.arange(first, first + graph.num_nodes)))
-        first += graph.num_nodes
-    return pool_parts(parts).graph
+    """Trains the job's network on all holders' data in one place."""
+    return fit(OnePlace(job, *graphs), progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,22 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.secret_rounding import SecretRounding
-from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.training import REMEDY, TALLY_BITS, UPDATE_BITS, Own, heard, summand
-from veilgraph.paradigms.horizontal.holder import common_classes
-from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.training import (
+    FACT_BITS,
+    REMEDY,
+    UPDATE_BITS,
+    heard,
+    public,
+    summand,
+    with_fact,
+)
 from veilgraph.protocol.agreement import Hello, agreed_start
-from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
-from veilgraph.protocol.scores import Scores
 from veilgraph.protocol.stated import agree_within
 
 _log = logging.getLogger("veilgraph")
@@ -46,7 +52,8 @@ class AveragingHolder(Judge):
         graph.validate()
         self.graph = graph
         self._job = averaging(session.settings)
-        self._own = Own.of(graph, session.dtype)
+        task = self._job.averaging.task
+        task.kind.check_graph(task, graph)
         self._sums = 0
 
     @override
@@ -55,7 +62,7 @@ class AveragingHolder(Judge):
         mine = Hello(
             job=session.settings.hash(),
             features=graph.num_features,
-            classes=(graph.num_classes or 0) if graph.labels is not None else 0,
+            classes=self._job.averaging.task.kind.stated(graph),
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
@@ -63,10 +70,18 @@ class AveragingHolder(Judge):
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
-        self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
-        self._network = AveragedNetwork(
-            self._job.model, graph.num_features, self._classes, session.streams, session.dtype, session.custom
+        told = {holder: hellos[holder] for holder in session.holders}
+        known = public(
+            self._job,
+            {holder: hello.features for holder, hello in told.items()},
+            {holder: hello.classes for holder, hello in told.items()},
+            session.custom,
         )
+        self._task: Task[Any, Any] = known.task.kind(known)
+        self._own = self._task.own(graph, session.streams)
+        self._network = self._task.network(session.streams)
+        self._network.keep_home(self._job.averaging.personal)
+        self._network.keep_facts(sum(self._task.gathers))
         self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
@@ -80,9 +95,12 @@ class AveragingHolder(Judge):
         if epoch is None:
             self._evaluate()
             return
+        if not self._network.has_facts:
+            self._gather()
         mine = summand(
             self._job,
             self._rule,
+            self._task,
             self._network,
             self._own,
             lambda number: self.session.streams.generator("dropout", epoch, number),
@@ -91,12 +109,19 @@ class AveragingHolder(Judge):
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
 
+    def _gather(self) -> None:
+        known = torch.empty(0, dtype=torch.float64)
+        for size in self._task.gathers:
+            self._add(self._task.gathered(self._own, known), FACT_BITS, "facts")
+            known = with_fact(self._network, known, self._told(self._sums, size, torch.float64))
+
     def _evaluate(self) -> None:
+        task = self._task
         with torch.no_grad():
-            self.logits = self._network(self._own.features, self._own.adjacency, None)
-        own = tally(self.graph, self.logits, self._classes).flat()
-        self._add(own, TALLY_BITS, "scores")
-        self._scores = Tally.of_flat(self._told(self._sums, len(own), torch.float64), self._classes).scores()
+            self.logits = task.output(self._network, self._own)
+            own = task.tally(self._network, self._own, self.logits)
+        self._add(own, task.tally_bits, "scores")
+        self._scores = task.scores(self._network, self._told(self._sums, task.tally_size, torch.float64))
 
     def _add(self, values: Tensor, bits: int, what: str) -> None:
         self._sums += 1
@@ -116,12 +141,15 @@ class AveragingHolder(Judge):
         return []
 
     @override
-    def scores(self, *, everything: bool = False) -> Scores:
-        """Over the labels of all holders that were counted; all learn the same."""
-        if everything:
-            return self._scores
-        selects = self.session.settings.train.select_by == "f1"
-        return replace(self._scores, val_f1=self._scores.val_f1 if selects else None, test_f1=None)
+    def scores(self, *, everything: bool = False) -> Judged:
+        """Over all holders that were counted; all learn the same."""
+        return self._scores if everything else self._task.each_epoch(self._scores)
+
+    @override
+    def predictions(self) -> Predicted:
+        with torch.no_grad():
+            found: Predicted = self._task.predictions(self._network, self._own, self.logits)
+        return found
 
     @property
     @override

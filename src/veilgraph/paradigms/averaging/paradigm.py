@@ -14,6 +14,7 @@ from veilgraph.paradigms.averaging.holder import AveragingHolder
 from veilgraph.paradigms.averaging.rows import COLUMNS, ROWS
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.tasks.task import TaskSettings
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.inputs import check_own
 from veilgraph.protocol.inputs import Inputs
@@ -22,6 +23,7 @@ from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
+from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 
@@ -31,6 +33,7 @@ class Averaging(Paradigm[AveragingJob]):
     title: ClassVar[str] = "averaging: graphs of one's own, one model"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_privacy: ClassVar[bool] = False
+    begins_with_weights: ClassVar[bool] = True
 
     def told_by_tables(
         self, job: AveragingJob, features: Sequence[NumericFeatures | CategoricalFeatures]
@@ -77,6 +80,10 @@ class Averaging(Paradigm[AveragingJob]):
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
 
+    def space(self, job: AveragingJob) -> Space:
+        space = {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.dropout": Span(0, 0.8)}
+        return space if job.rule_sends_gradients else {**space, "averaging.local_epochs": Span(1, 10, whole=True)}
+
     def describe(self, job: AveragingJob) -> list[str]:
         return words.describe(job)
 
@@ -85,6 +92,10 @@ class Averaging(Paradigm[AveragingJob]):
 
     def server_part(self, job: AveragingJob) -> str:
         return "opens sums of weights; has no data"
+
+    def predicts(self, job: AveragingJob, classes: int | None) -> str:
+        task = job.averaging.task
+        return super().predicts(job, classes) if task.name == TaskSettings().name else task.kind.words
 
     def verdict(self, job: AveragingJob, what: str, nodes: str) -> str:
         scored = job.data.label_party

@@ -49,6 +49,23 @@ TWO: Final = Told[AveragingJob](
     "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
     "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
 
+TALLIES: Final = Told[AveragingJob](
+    "task-tallies", "The server and every holder learn, at every evaluation, sums over the holders, for each split, of "
+    "losses and of what the job's task is judged by: with values how many nodes have targets, sums of targets, of "
+    "errors and of their squares; with links how many pairs of nodes with and without an edge have which score; with "
+    "graphs how many graphs of each class are taken for which; with trajectories how many steps and paths there are "
+    "and how far predictions are off; where a holder is left out of one evaluation, they follow of that holder alone.",
+    lambda job: f"averaging.task.name={job.averaging.task.name}")
+TARGETS: Final = Told[AveragingJob](
+    "target-sums", "The server and every holder learn, before the first round, how many training nodes all holders "
+    "have together, and the sums over these of targets, of their sizes and of their squares.",
+    lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
+
+CLASSES: Final = Fact[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
+OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
+SUMS_BEFORE: Final = Fact[AveragingJob](
+    "`averaging.task: values` without bounds",
+    lambda job: bool(job.averaging.task.kind.sums_before(job.averaging.task)))
 OF_TWO: Final = Fact[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
 OF_MORE: Final = OF_TWO.otherwise("t > 2")
 KEYS: Final = range(1, 2)
@@ -62,6 +79,9 @@ _OPENED: Final = (
     "Of every holder one of two: its own mask if it is in the sum, its key of masks if it is not. Holders compare by "
     "signatures whom they were told of, so that the server never has both."
 )
+
+_AS_ALL: Final = "Under masks, as all sums."
+_NEEDED: Final = "The receiver needs them to go on, and to judge the model."
 
 ROWS: Final[tuple[Row[AveragingJob], ...]] = (
     *COMMON_ROWS,
@@ -86,12 +106,26 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("sum, 2", "uint8 [64]", "every sum"),)),
     # What is summed
     Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses and "
-        "class counts", "mask", _MASKED, (WEIGHTS, SCORES),
+        "class counts", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES,),
         forms=(Form("sum, 0", "ring [W + 2]", "every round"), Form("sum, 0", "ring [3 + 3C²]", "every evaluation"))),
     Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and class counts",
-        "none", "The receiver needs them to go on, and to judge the model.", (WEIGHTS, SCORES),
+        "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES,),
         forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
                Form("sum, 0", "float64 [3 + 3C²]", "every evaluation"))),
+    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training examples; masked losses "
+        "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
+        forms=(Form("sum, 0", "ring [15]", "every evaluation, values"),
+               Form("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
+               Form("sum, 0", "ring [3 + 3C²]", "every evaluation, graphs"))),
+    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and what the task "
+        "counts", "none", _NEEDED, (WEIGHTS, TALLIES), (OTHERS,),
+        forms=(Form("sum, 0", "float64 [15]", "every evaluation, values"),
+               Form("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
+               Form("sum, 0", "float64 [3 + 3C²]", "every evaluation, graphs"))),
+    Row(Kind.MASKED, TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
+        forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
+    Row(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),
+        forms=(Form("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO,)),
     # Columns
     Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",

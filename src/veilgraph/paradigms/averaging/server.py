@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from veilgraph.core.errors import RunError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import GONE, Group, SummingServer
-from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import averaging
-from veilgraph.paradigms.averaging.training import EXTRA, REMEDY, TALLY_BITS, UPDATE_BITS, averaged, said
-from veilgraph.paradigms.horizontal.holder import common_classes
+from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.training import (
+    EXTRA,
+    FACT_BITS,
+    REMEDY,
+    UPDATE_BITS,
+    averaged,
+    public,
+    said,
+    with_fact,
+)
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import BEGINNING, Role, Session
 from veilgraph.protocol.stated import agree_within
 
 _log = logging.getLogger("veilgraph")
@@ -45,11 +55,19 @@ class AveragingServer(Role):
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
-        self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
-        features = hellos[session.holders[0]].features
-        self._network = AveragedNetwork(
-            self._job.model, features, self._classes, session.streams, session.dtype, session.custom
+        told = {holder: hellos[holder] for holder in session.holders}
+        known = public(
+            self._job,
+            {holder: hello.features for holder, hello in told.items()},
+            {holder: hello.classes for holder, hello in told.items()},
+            session.custom,
         )
+        self._task: Task[Any, Any] = known.task.kind(known)
+        self._network = self._task.network(session.streams)
+        self._network.keep_home(self._job.averaging.personal)
+        self._network.keep_facts(sum(self._task.gathers))
+        if (earlier := session.keeper.get(BEGINNING)) is not None:
+            self._begin(earlier.tensors)
         weights = self._network.vector()
         self._rule = self._job.averaging.rule.build(len(weights), self._job.train.learning_rate)
         group = Group(start.session, session.holders, self._job.threshold)
@@ -57,15 +75,39 @@ class AveragingServer(Role):
         self._tell(weights)
         return start
 
+    def _begin(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the averaged weights of an earlier run; what its holders added up before its first round is anew."""
+        mine = {f"network.{name}": weight for name, weight in self._network.named_parameters()}
+        if {name: weight.shape for name, weight in mine.items()} != {
+            name: tensor.shape for name, tensor in tensors.items() if name in mine
+        }:
+            raise RunError(
+                "begin_with: the earlier run's network is another one, or its columns or classes are; make model, "
+                "columns and classes the same, or begin without it",
+                key="begin_with",
+            )
+        with torch.no_grad():
+            for name, weight in mine.items():
+                weight.copy_(tensors[name])
+
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if epoch is None:
-            self._tell(self._add(3 + 3 * self._classes**2, TALLY_BITS, "scores"))
+            self._tell(self._add(self._task.tally_size, self._task.tally_bits, "scores"))
             return
+        if not self._network.has_facts:
+            self._gather()
         weights = self._network.vector()
         following, loss = averaged(self._rule, weights, self._add(len(weights) + EXTRA, UPDATE_BITS, "weights"))
         self._network.take(following)
         self._tell(said(following, loss))
+
+    def _gather(self) -> None:
+        known = torch.empty(0, dtype=torch.float64)
+        for size in self._task.gathers:
+            total = self._add(size, FACT_BITS, "facts")
+            self._tell(total)
+            known = with_fact(self._network, known, total)
 
     def _add(self, size: int, bits: int, what: str) -> Tensor:
         self._sums += 1

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import PartitionSettings
-from veilgraph.nn.activation import Activation
-from veilgraph.nn.dropout import Probability
-from veilgraph.nn.local.build import AnyLocalSettings, FirstSettings
 from veilgraph.nn.local.custom import CustomLocal
+from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.rules import AnyRuleSettings
 from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
+from veilgraph.paradigms.averaging.tasks.task import TASKS, AnyTaskSettings, TaskSettings
+from veilgraph.protocol.figures import Measures
 from veilgraph.protocol.job import JobSettings, job_of
-
-
-class NetworkSettings(Settings):
-    """The network that all holders train: a linear map of the features, hops over a holder's edges, logits."""
-
-    dim: int = Field(64, ge=1, le=4096, description="d, the width of every embedding")
-    activation: Activation = Field("relu", description="after the map of the features")
-    dropout: Probability = Field(0.5, description="before the hops, and before the logits")
-    local: AnyLocalSettings = FirstSettings()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for key in ("fanout", "learning_rate"):
-            if (value := getattr(self.local, key)) is not None:
-                raise ValueError(
-                    f"local.{key}={value} is for paradigm='vertical'; leave it out: all nodes are trained on at once, "
-                    "with train.learning_rate"
-                )
-        self.local.kind.check(self.local, self.dim)
-        return self
 
 
 class AveragingSettings(Settings):
     """How holders' weights become one, under masks."""
 
+    task: AnyTaskSettings = Field(TaskSettings(), description="what is learnt")
     rule: AnyRuleSettings = FedAvgSettings()
+    personal: tuple[Literal["input", "local", "output"], ...] = Field(
+        (),
+        description="parts of the network whose weights each holder has for itself, and never adds up: the map of the "
+        "features, the hops, the last map",
+    )
     local_epochs: int = Field(5, ge=1, le=1000, description="E: epochs of a holder's own training in each round")
     threshold: int | None = Field(
         None,
@@ -59,6 +46,7 @@ class AveragingSettings(Settings):
 
 
 _BY_NODES: Final = PartitionSettings(by="nodes")
+_MOST_PERSONAL: Final = 2
 _WAITS: Final = 6
 """Who is left out of a sum waits for its five messages, and for what follows."""
 
@@ -76,6 +64,7 @@ class AveragingJob(JobSettings):
         """A data set is divided by nodes where nothing else is said, and that is part of the job."""
         if not isinstance(data, Mapping):
             return data
+        data = _selecting(data)
         given: Any = data.get("data", {})
         if not isinstance(given, Mapping) or not isinstance(given.get("partition", {}), Mapping):
             return data
@@ -96,11 +85,7 @@ class AveragingJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        if self.train.class_weights != "none" or self.train.select_by == "auc":
-            raise ValueError(
-                "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
-                "these are all that they open; choose none, and accuracy, f1 or loss"
-            )
+        self.averaging.task.kind.check(self.averaging.task, self.model, self.train)
         holders, threshold = len(self.data.names), self.threshold
         if not holders < 2 * threshold <= 2 * holders:
             raise ValueError(
@@ -113,11 +98,26 @@ class AveragingJob(JobSettings):
                 f"{self.averaging.patience_s:g}: who is left out of a sum waits for the end of it; raise the one or "
                 "lower the other"
             )
+        personal = self.averaging.personal
+        if len(set(personal)) < len(personal) or len(personal) > _MOST_PERSONAL:
+            raise ValueError(
+                f"averaging.personal={', '.join(personal)} must name each part once, and leave one to be averaged; "
+                "take one out"
+            )
+        if personal and self.rule_sends_gradients:
+            raise ValueError(
+                f"averaging.personal={', '.join(personal)} with rule fedsgd: a holder takes no step, and what stays "
+                "with it would stay as it is; choose another rule"
+            )
         if self.rule_sends_gradients and self.averaging.local_epochs > 1:
             raise ValueError(
                 f"averaging.local_epochs={self.averaging.local_epochs} with rule fedsgd: a gradient is of the weights "
                 "that the server sent; set local_epochs to 1, or choose another rule"
             )
+
+    @property
+    def measures(self) -> Measures:
+        return self.averaging.task.kind.measures
 
     @property
     def threshold(self) -> int:
@@ -130,6 +130,18 @@ class AveragingJob(JobSettings):
         """Whether a holder gives a gradient and takes no step of its own."""
         return self.averaging.rule.build(0, self.train.learning_rate).sends_gradients
 
+    @classmethod
+    @override
+    def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Without what a job need not say that is as all were before there were tasks and weights of one's own."""
+        found = super().formerly(content)
+        own = dict(found["averaging"])
+        if own["task"] == TaskSettings().model_dump(mode="json"):
+            del own["task"]
+        if not own["personal"]:
+            del own["personal"]
+        return {**found, "averaging": own}
+
     @property
     def is_aligned(self) -> bool:
         return False
@@ -141,6 +153,16 @@ class AveragingJob(JobSettings):
     @property
     def scoring(self) -> tuple[PartyId, ...]:
         return self.data.names
+
+
+def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A job that says no ``train.select_by`` has the first of its task's figures there."""
+    train, own = data.get("train", {}), data.get("averaging", {})
+    said = own.get("task") if isinstance(own, Mapping) else None
+    name = said.get("name") if isinstance(said, Mapping) else None
+    if not isinstance(train, Mapping) or "select_by" in train or not isinstance(name, str) or name not in TASKS:
+        return data
+    return {**data, "train": {**train, "select_by": TASKS[name].measures.main.name}}
 
 
 def averaging(job: JobSettings) -> AveragingJob:

@@ -3,85 +3,85 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd import backward
-from torch.nn import functional
 
-from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.averaging.network import AveragedNetwork
+from veilgraph.core.types import PartyId
+from veilgraph.nn.local.custom import CustomModel
+from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.rules.rule import Rule
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.protocol.role import build_optimizer
+from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.tasks.task import Public, Task, same
+from veilgraph.protocol.role import build_optimizer, precision
 
 EXTRA: Final = 2
-"""Numbers in a summand beside those of the weights: the loss and the number of training nodes."""
+"""Numbers in a summand beside those of the weights: the loss and the number of training examples."""
 UPDATE_BITS: Final = 32
 """Fractional bits of a summand: the sum stays below 2^29."""
-TALLY_BITS: Final = 20
+FACT_BITS: Final = 20
+"""Of sums before the first round."""
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
 
 Dropout = Callable[[int], torch.Generator]
 """Local epoch of the round → its stream."""
 
 
-@dataclass(frozen=True, eq=False)
-class Own:
-    """A holder's graph as the network takes it.
+def public(
+    job: AveragingJob,
+    features: Mapping[PartyId, int],
+    stated: Mapping[PartyId, int],
+    custom: CustomModel | None = None,
+) -> Public:
+    """What all know before the first round.
 
-    Attributes:
-        graph: as it is.
-        features: of its nodes.
-        adjacency: of its edges.
+    Args:
+        job: of all.
+        features: holder → columns.
+        stated: holder → what it states by ``Task.stated``.
+        custom: for ``model.local.model: custom``.
+
+    Raises:
+        DataError: holders' columns differ, or what the task needs of them.
     """
-
-    graph: PartyGraph
-    features: FixedInput
-    adjacency: Adjacency
-
-    @classmethod
-    def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Own:
-        """Made ready for networks of one dtype."""
-        return cls(graph, FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
-
-    @property
-    def training_nodes(self) -> int:
-        """How many it has."""
-        return 0 if self.graph.labels is None or self.graph.train_mask is None else int(self.graph.train_mask.sum())
+    task, columns = job.averaging.task, same("columns", features)
+    return Public(task, job.model, job.train, columns, task.kind.agreed(stated), precision(job), custom)
 
 
-def summand(job: AveragingJob, rule: Rule, network: AveragedNetwork, own: Own, dropout: Dropout) -> Tensor:
-    """What a holder adds in a round: n·Δ, n·loss, n, for n training nodes; zeros where it has none.
+def summand(
+    job: AveragingJob, rule: Rule, task: Task[Any, Any], network: Averaged, own: Own, dropout: Dropout
+) -> Tensor:
+    """What a holder adds in a round: n·Δ, n·loss, n, for n training examples; zeros where it has none.
 
-    Δ is how the weights change in ``local_epochs`` of Adam, which begins anew in every round, or the gradient where the
-    rule takes that. The loss is that of the weights as they were, in the first of these epochs.
+    Δ is how the weights that are averaged change in ``local_epochs`` of Adam, which begins anew in every round, or the
+    gradient where the rule takes that; the holder's own change too, and stay. The loss is that of the weights as they
+    were, in the first of these epochs.
 
     Args:
         job: of the holder.
         rule: of the job.
+        task: of the job.
         network: with the weights of the round; afterwards with others.
-        own: the holder's graph.
+        own: the holder's data.
         dropout: its streams of the round.
 
     Returns:
         Tensor[W + 2], of the network's dtype.
     """
-    nodes, start = own.training_nodes, network.vector()
-    if not nodes:
+    examples, start = task.examples(own), network.vector()
+    if not examples:
         return torch.zeros(len(start) + EXTRA, dtype=start.dtype)
-    weights = list(network.parameters())
+    weights = network.shared()
     before = [weight.detach().clone() for weight in weights]
-    optimizer = build_optimizer(weights, {}, job)
+    optimizer = build_optimizer([*weights, *network.at_home()], {}, job)
     first = math.nan
     for epoch in range(job.averaging.local_epochs):
         optimizer.zero_grad()
-        loss = _loss(network, own, dropout(epoch))
+        loss = task.loss(network, own, dropout(epoch))
         first = float(loss.detach()) if epoch == 0 else first
         backward(rule.local_loss(loss, weights, before))
         if not rule.sends_gradients:
@@ -92,14 +92,16 @@ def summand(job: AveragingJob, rule: Rule, network: AveragedNetwork, own: Own, d
         change = torch.cat([part.reshape(-1) for part in parts]) + decay * start
     else:
         change = network.vector() - start
-    return torch.cat([nodes * change, change.new_tensor([nodes * first, nodes])])
+    return torch.cat([examples * change, change.new_tensor([examples * first, examples])])
 
 
-def _loss(network: AveragedNetwork, own: Own, generator: torch.Generator) -> Tensor:
-    mask, labels = own.graph.train_mask, own.graph.labels
-    assert mask is not None  # there are training nodes
-    assert labels is not None
-    return functional.cross_entropy(network(own.features, own.adjacency, generator)[mask], labels[mask])
+def with_fact(network: Averaged, known: Tensor, found: Tensor) -> Tensor:
+    """What is known with one more sum, in the network once it is all: Tensor[K] float64."""
+    known = torch.cat([known, found.double()])
+    facts = network.facts
+    if len(known) == len(facts):
+        facts.copy_(known)
+    return known
 
 
 def averaged(rule: Rule, weights: Tensor, total: Tensor) -> tuple[Tensor, float | None]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.plain import masked_sum
-from veilgraph.paradigms.averaging.network import AveragedNetwork
+from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import Own, averaged, summand
-from veilgraph.paradigms.horizontal.tally import Tally, tally
-from veilgraph.protocol.role import precision
-from veilgraph.protocol.scores import Scores
+from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.training import averaged, public, summand, with_fact
+from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.judge import Predicted
 
 
 class PlainAveraging:
@@ -28,20 +29,49 @@ class PlainAveraging:
         graphs: one per holder.
 
     Raises:
-        DataError: nobody has labels.
+        DataError: nobody has what the task needs.
     """
 
     def __init__(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
-        dtype = precision(job)
-        classes = max((graph.num_classes or 0 for graph in graphs if graph.labels is not None), default=0)
-        if not classes:
-            raise DataError("labels: no holder has any; give labels and masks to one")
-        self._job, self._classes = job, classes
-        self._own = {graph.party: Own.of(graph, dtype) for graph in graphs}
+        kind = job.averaging.task.kind
+        known = public(
+            job,
+            {graph.party: graph.num_features for graph in graphs},
+            {graph.party: kind.stated(graph) for graph in graphs},
+        )
+        self._job = job
+        self.task: Task[Any, Any] = kind(known)
         self._streams = {graph.party: LearningStreams(job.seed, graph.party) for graph in graphs}
-        streams = LearningStreams(job.seed, SERVER)
-        self.network = AveragedNetwork(job.model, graphs[0].num_features, classes, streams, dtype)
+        self._own: dict[PartyId, Own] = {
+            graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
+        }
+        self.network = self._network(SERVER)
+        self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
+        self.network.keep_facts(sum(self.task.gathers))
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
+
+    def _network(self, party: PartyId) -> Averaged:
+        network: Averaged = self.task.network(LearningStreams(self._job.seed, party))
+        network.keep_home(self._job.averaging.personal)
+        return network
+
+    @staticmethod
+    def _kept(network: Averaged) -> list[Tensor]:
+        return [weight.detach().clone() for weight in network.at_home()]
+
+    def _enter(self, party: PartyId) -> None:
+        """Puts a holder's own weights into the network."""
+        with torch.no_grad():
+            for weight, kept in zip(self.network.at_home(), self._home[party], strict=True):
+                weight.copy_(kept)
+
+    def gather(self, absent: Sequence[Collection[PartyId]] = ()) -> None:
+        """The sums before the first round, each without those that are absent from it."""
+        known = torch.empty(0, dtype=torch.float64)
+        for place, _ in enumerate(self.task.gathers):
+            gone = absent[place] if absent else ()
+            parts = [self.task.gathered(own, known) for party, own in self._own.items() if party not in gone]
+            known = with_fact(self.network, known, masked_sum(parts))
 
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
         """One round.
@@ -53,11 +83,18 @@ class PlainAveraging:
         Returns:
             The mean loss, before the round; None where nobody trained.
         """
+        if not self.network.has_facts:
+            self.gather()
         start, summands = self.network.vector(), []
         for party, own in self._own.items():
+            if party in absent and not self.network.at_home():
+                continue
+            self.network.take(start)
+            self._enter(party)
+            found = self._summand(party, own, number)
+            self._home[party] = self._kept(self.network)
             if party not in absent:
-                self.network.take(start)
-                summands.append(self._summand(party, own, number))
+                summands.append(found)
         following, loss = averaged(self._rule, start, masked_sum(summands))
         self.network.take(following)
         return loss
@@ -65,18 +102,27 @@ class PlainAveraging:
     def _summand(self, party: PartyId, own: Own, number: int) -> Tensor:
         streams = self._streams[party]
         return summand(
-            self._job, self._rule, self.network, own, lambda epoch: streams.generator("dropout", number, epoch)
+            self._job,
+            self._rule,
+            self.task,
+            self.network,
+            own,
+            lambda epoch: streams.generator("dropout", number, epoch),
         )
 
     def infer(self, party: PartyId) -> Tensor:
-        """Logits of a holder's nodes, Tensor[N, C]."""
-        own = self._own[party]
+        """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]."""
+        self._enter(party)
         with torch.no_grad():
-            logits: Tensor = self.network(own.features, own.adjacency, None)
-        return logits
+            return self.task.output(self.network, self._own[party])
 
-    def scores(self, absent: Collection[PartyId] = ()) -> Scores:
-        """Over the labels of all holders but those that are absent."""
+    def predictions(self, party: PartyId) -> Predicted:
+        """What a holder would have of the model."""
+        output = self.infer(party)
+        return self.task.predictions(self.network, self._own[party], output)
+
+    def scores(self, absent: Collection[PartyId] = ()) -> Judged:
+        """Of all holders but those that are absent."""
         counted = [party for party in self._own if party not in absent]
-        flat = [tally(self._own[party].graph, self.infer(party), self._classes).flat() for party in counted]
-        return Tally.of_flat(masked_sum(flat), self._classes).scores()
+        flat = [self.task.tally(self.network, self._own[party], self.infer(party)) for party in counted]
+        return self.task.scores(self.network, masked_sum(flat))

@@ -20,7 +20,7 @@ from veilgraph.link.collectives import exchange
 from veilgraph.mpc.mask import PairwiseMasks, sum_integers_among
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
-from veilgraph.tables.columns import HASH_BYTES, check_same_columns, column_hashes
+from veilgraph.tables.columns import HASH_BYTES, check_same_columns, column_hashes, predicted
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
 from veilgraph.tables.nodes import FeatureColumn, feature_columns
 
@@ -45,8 +45,7 @@ def collect(own: Preparation) -> Prepared:
         return Prepared(identity, {})
     party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
-    label = party.nodes.label
-    check_columns(link, others, columns, None if label is None else label.classes, encoding)
+    check_columns(link, others, columns, predicted(party.nodes), encoding)
     table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     if encoding is None:
         encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
@@ -71,7 +70,7 @@ def check_columns(
     link: Link,
     others: Sequence[PartyId],
     columns: Sequence[FeatureColumn],
-    classes: Sequence[str] | None,
+    classes: object,
     fitted: FeatureEncoding | None,
 ) -> None:
     """Compares the columns of all holders, and their settings."""
@@ -92,8 +91,8 @@ def check_columns_here(settings: JobSettings) -> None:
     found = []
     for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
-        columns, label = feature_columns(own.settings, own.folder), own.settings.nodes.label
-        found.append((party, columns, column_hashes(columns, None if label is None else label.classes, None)))
+        columns = feature_columns(own.settings, own.folder)
+        found.append((party, columns, column_hashes(columns, predicted(own.settings.nodes), None)))
     for place, (party, columns, mine) in enumerate(found):
         for other, _, theirs in found[place + 1 :]:
             check_same_columns(party, columns, mine, other, theirs)

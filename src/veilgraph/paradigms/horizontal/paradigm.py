@@ -21,6 +21,7 @@ from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
+from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 
@@ -77,6 +78,9 @@ class Horizontal(Paradigm[HorizontalJob]):
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return baselines.pooled(horizontal(inputs.settings), baselines.parts_of(inputs.graphs, inputs.ids), progress)
+
+    def space(self, job: HorizontalJob) -> Space:
+        return {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.server.dropout": Span(0, 0.8)}
 
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)

@@ -24,6 +24,7 @@ from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MA
 from veilgraph.protocol.released import agreed, checked
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
+from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.protocol.unread import unread_of_passes
 
 _LIKE: Final = ModelSettings()
@@ -94,6 +95,9 @@ class NodeDp(Paradigm[NodeDpJob]):
             features = released_features(session, releases, graph.common)
             labels = releases.labels(graph.common)
         return LocalLearner(session, graph, [own_features(graph), *features], labels)
+
+    def space(self, job: NodeDpJob) -> Space:
+        return {**LEARNING, "model.hops": Options((0, 2, 4, 8, 16)), "model.dropout": Span(0, 0.8)}
 
     def describe(self, job: NodeDpJob) -> list[str]:
         return words.describe(job)

@@ -30,6 +30,7 @@ from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
+from veilgraph.protocol.space import Space, Span
 
 _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
@@ -118,6 +119,14 @@ class Sealed(Paradigm[SealedJob]):
             return SealedDealer(session)
         labelled = session.link.party == session.settings.data.label_party
         return (SealedLabelHolder if labelled else SealedHolder)(session, aligned.graph)
+
+    def space(self, job: SealedJob) -> Space:
+        return {
+            "train.learning_rate": Span(0.03, 2, log=True),
+            "train.weight_decay": Span(1e-4, 0.03, log=True),
+            "model.hops": Span(1, 12, whole=True),
+            "model.teleport": Span(0, 0.5),
+        }
 
     def describe(self, job: SealedJob) -> list[str]:
         return words.describe(job)

@@ -220,5 +220,5 @@ class SealedLabelHolder(SealedHolder, Judge):
             return Counted(math.nan, 0.0, math.nan, self._right, None)
         if self.predicted is not None:
             return Untold(math.nan, math.nan, math.nan, math.nan, None)
-        found = super().scores(everything=everything)
+        found = self._objective.score(self.logits.detach(), everything=everything)
         return found if self._job.output == "probabilities" else replace(found, val_auc=None, test_auc=None)

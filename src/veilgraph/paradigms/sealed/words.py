@@ -21,6 +21,9 @@ def describe(job: SealedJob) -> list[str]:
     but = ""
     if job.release == "holders":
         but = ", but that every holder learns the weights of its own columns in the first layer at the end"
+    dealer = "sees no message between holders, and must not collude with one of them"
+    if job.dealer_checks:
+        dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
     plan = plan_of(job)
     network = NETWORKS[model.network].words.format(
         hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
@@ -31,7 +34,7 @@ def describe(job: SealedJob) -> list[str]:
         f"score{but}.",
         f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
         f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
-        "random numbers, sees no message between holders, and must not collude with one of them.",
+        f"random numbers, {dealer}.",
         "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
         + (", and how many nodes are named." if job.predicts_named else "."),
     ]

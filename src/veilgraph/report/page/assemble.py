@@ -45,7 +45,7 @@ def page_html(run: RunDirectory) -> str:
         "privacy": privacy(found),
         "audit": audit(found),
     }
-    return _environment().get_template(_TEMPLATE).render(**sections, found=found, version=__version__)
+    return environment().get_template(_TEMPLATE).render(**sections, found=found, version=__version__)
 
 
 def write_page(run: RunDirectory, path: Path) -> None:
@@ -62,7 +62,8 @@ def write_page(run: RunDirectory, path: Path) -> None:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Of all templates; what is put into them is escaped."""
     return Environment(
         loader=PackageLoader("veilgraph.report"),
         autoescape=True,

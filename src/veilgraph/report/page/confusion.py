@@ -11,6 +11,7 @@ from torch import Tensor
 from veilgraph.core.types import PartyId
 from veilgraph.core.words import counted
 from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.report.page.found import Found, graph_of
 from veilgraph.report.tables import percent
 from veilgraph.run.predictions import Predictions, load_predictions, reading
@@ -69,9 +70,8 @@ def confusion(found: Found) -> Confusion:
     """
     run = RunDirectory(found.path)
     party = reading(run)
-    private = found.settings.label_release
-    if private is not None:
-        return Confusion(f"No confusion matrix: the true labels are {private.holder}'s, and {party} never learns them.")
+    if never := _never(found, party):
+        return Confusion(never)
     folder = run.party_path(party)
     if not (folder / "predictions.safetensors").is_file():
         return Confusion(f"No confusion matrix: {party}'s predictions are not in this directory.")
@@ -86,6 +86,16 @@ def confusion(found: Found) -> Confusion:
     if rows is None:
         return Confusion("No confusion matrix: the newest predictions are of other nodes than the labels here.")
     return _confusion(party, graph, predictions, rows)
+
+
+def _never(found: Found, party: PartyId) -> str:
+    """Why a job of these settings has none; empty where it may."""
+    private = found.settings.label_release
+    if private is not None:
+        return f"No confusion matrix: the true labels are {private.holder}'s, and {party} never learns them."
+    if found.settings.measures != CLASS_MEASURES:
+        return "No confusion matrix: what is predicted is not the class of a node."
+    return ""
 
 
 def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:

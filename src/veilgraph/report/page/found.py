@@ -127,7 +127,7 @@ def graph_of(path: Path, party: PartyId) -> PartyGraph | None:
 
 def _facts(graph: PartyGraph) -> HolderFacts:
     splits = None
-    if graph.labels is not None:
+    if graph.labels is not None or graph.targets is not None:
         train, val, test = (
             0 if mask is None else int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)
         )

@@ -8,7 +8,6 @@ from veilgraph.core.words import counted, listed
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.training import progress
-from veilgraph.report.tables import percent
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,8 @@ class Head:
         when: the date of the run, or that it is not on record.
         where: on one machine, or whose part of a run across organisations.
         verdict: who trained what together, in one sentence.
-        accuracy: on the test nodes; or why there is none.
+        accuracy: on the test nodes, or another first figure; or why there is none.
+        judged_by: which figure that is.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Head:
     where: str
     verdict: str
     accuracy: str
+    judged_by: str
 
 
 def head(found: Found) -> Head:
@@ -42,6 +43,7 @@ def head(found: Found) -> Head:
         _where(found),
         _verdict(found),
         _accuracy(found),
+        settings.measures.main.title,
     )
 
 
@@ -65,19 +67,19 @@ def _verdict(found: Found) -> str:
     holders = settings.data.names
     if found.summary is None:
         return f"{listed(holders)} train one model together. {progress(found)}"
-    nodes = counted(int(found.summary["nodes"]), "node")
+    paradigm, nodes = paradigm_of(settings), counted(int(found.summary["nodes"]), "node")
     classes = next((facts.classes for facts in found.holders.values() if facts.classes is not None), None)
-    what = "the class of a node" if classes is None else f"which of {classes} classes a node is of"
-    return paradigm_of(settings).verdict(settings, what, nodes)
+    return paradigm.verdict(settings, paradigm.predicts(settings, classes), nodes)
 
 
 def _accuracy(found: Found) -> str:
     if found.summary is None:
         return "not complete" if found.metrics or not found.trained else "not known here"
-    value = found.summary.get("test_accuracy")
+    measures = found.settings.measures
+    value = found.summary.get(f"test_{measures.main.name}")
     if value is not None:
-        return percent(value)
+        return measures.main.shown(value)
     if found.settings.predicts_named:
         return "not known: named nodes alone are predicted"
     private = found.settings.label_release
-    return "no test nodes" if private is None else f"known to {private.holder} alone"
+    return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"

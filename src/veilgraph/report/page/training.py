@@ -1,4 +1,4 @@
-"""How the training went: loss and accuracy over the epochs, and the final scores."""
+"""How the training went: loss and what it is judged by over the epochs, and the final scores."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from veilgraph.core.words import counted, figure
+from veilgraph.protocol.figures import LAST, LOSS, Measures
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
-from veilgraph.report.tables import percent
 from veilgraph.run.run_directory import Record
 
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
-_SELECTED: Final = {
-    "accuracy": "had the best accuracy on the validation nodes",
-    "auc": "had the best AUC on the validation nodes",
-    "f1": "had the best macro F1 on the validation nodes",
-    "loss": "had the lowest loss on the validation nodes",
-    "last": "is the last; no other party was told how the epochs did",
-}
 
 
 @dataclass(frozen=True)
@@ -50,8 +43,10 @@ class Training:
 
 def training(found: Found) -> Training:
     """Curves and scores of a run, as far as they are here."""
-    summary, metrics = found.summary, found.metrics
-    return Training(tuple(_notes(found)), _charts(metrics, summary), _scores(summary), _facts(found))
+    summary, metrics, measures = found.summary, found.metrics, found.settings.measures
+    return Training(
+        tuple(_notes(found)), _charts(metrics, summary, measures), _scores(summary, measures), _facts(found)
+    )
 
 
 def progress(found: Found) -> str:
@@ -74,8 +69,10 @@ def _notes(found: Found) -> list[str]:
     private = found.settings.label_release
     if found.settings.predicts_named:
         notes.append("No node is predicted but those that are named later, so no accuracy is known.")
-    elif found.summary is not None and found.summary.get("test_accuracy") is None and private is None:
-        notes.append("No node is set aside for testing, so there is no test accuracy.")
+    elif found.summary is not None and private is None:
+        measures = found.settings.measures
+        if found.summary.get(f"test_{measures.main.name}") is None:
+            notes.append(f"No {measures.one} is set aside for testing, so there is no test {measures.main.title}.")
     if private is not None and found.metrics:
         notes.append(
             f"All scores compare with labels that {private.holder}'s nodes had perturbed: they are not accuracies "
@@ -84,24 +81,29 @@ def _notes(found: Found) -> list[str]:
     return notes
 
 
-def _charts(metrics: list[Record], summary: Record | None) -> tuple[LineChart, ...]:
+def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> tuple[LineChart, ...]:
     if not metrics:
         return ()
     epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
     best = None if summary is None else int(summary["best_epoch"])
     mark = None if not best else (float(best), f"kept: epoch {best}")
     losses = _series(metrics, "loss", ("train", "val"))
-    highest = max((y for _, points in losses for _, y in points if math.isfinite(y)), default=1.0)
-    accuracies = _series(metrics, "accuracy", ("train", "val", "test"))
-    found = []
-    for title, series, top in (("Loss (cross-entropy)", losses, highest), ("Accuracy", accuracies, 1.0)):
+    main, found = measures.main, []
+    judged = _series(metrics, main.name, ("train", "val", "test"))
+    title = main.title[:1].upper() + main.title[1:]
+    tops = _highest(losses), 1.0 if main.is_share else _highest(judged)
+    for name, series, top in ((f"Loss ({measures.loss})", losses, tops[0]), (title, judged, tops[1])):
         if series:
-            ends = "; ".join(f"{name}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in series)
-            words = f"{title} over epochs {epochs[0]} to {epochs[1]}. {ends}."
+            ends = "; ".join(f"{split}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for split, points in series)
+            words = f"{name} over epochs {epochs[0]} to {epochs[1]}. {ends}."
             found.append(
-                line_chart(title, words, series, x_label="epoch", x_range=epochs, y_range=(0.0, top), mark=mark)
+                line_chart(name, words, series, x_label="epoch", x_range=epochs, y_range=(0.0, top), mark=mark)
             )
     return tuple(found)
+
+
+def _highest(series: list[tuple[str, list[Point]]]) -> float:
+    return max((y for _, points in series for _, y in points if math.isfinite(y)), default=1.0)
 
 
 def _series(metrics: list[Record], quantity: str, splits: tuple[str, ...]) -> list[tuple[str, list[Point]]]:
@@ -115,19 +117,23 @@ def _series(metrics: list[Record], quantity: str, splits: tuple[str, ...]) -> li
     return found
 
 
-def _scores(summary: Record | None) -> tuple[Score, ...]:
+def _scores(summary: Record | None, measures: Measures) -> tuple[Score, ...]:
     if summary is None:
         return ()
-    train, val, test = (percent(summary.get(f"{split}_accuracy")) for split in _NAMES)
-    rows = [Score("accuracy", "share of the nodes whose class is right", (train, val, test))]
-    for key, name, meaning in (
-        ("auc", "AUC", "chance that a node of a class is ranked above one of another; 0.5 is guessing"),
-        ("f1", "macro F1", "precision and recall together, all classes alike"),
-    ):
-        values = [summary.get(f"{split}_{key}") for split in ("val", "test")]
-        if any(value is not None for value in values):
-            rows.append(Score(name, meaning, ("–", figure(values[0]), figure(values[1]))))
+    rows = []
+    for each in measures.figures:
+        values = [summary.get(f"{split}_{each.name}") for split in _NAMES]
+        if each is measures.main or any(value is not None for value in values):
+            train, val, test = (each.shown(value) if each is measures.main else figure(value) for value in values)
+            rows.append(Score(each.title, each.meaning, (train, val, test)))
     return tuple(rows)
+
+
+def _selected(by: str, measures: Measures) -> str:
+    if by == LAST:
+        return "is the last; no other party was told how the epochs did"
+    found = "the lowest loss" if by == LOSS else measures.named(by).best
+    return f"had {found} on the validation {measures.of}"
 
 
 def _facts(found: Found) -> tuple[tuple[str, str], ...]:
@@ -136,7 +142,10 @@ def _facts(found: Found) -> tuple[tuple[str, str], ...]:
         return ()
     done = found.metrics[-1]["epoch"] if found.metrics else summary["best_epoch"]
     return (
-        ("model kept", f"that of epoch {summary['best_epoch']:,}, which {_SELECTED[train.select_by]}"),
+        (
+            "model kept",
+            f"that of epoch {summary['best_epoch']:,}, which {_selected(train.select_by, found.settings.measures)}",
+        ),
         ("epochs", f"{done:,} of at most {train.epochs:,}"),
         ("time of a step", f"{summary['seconds_per_step']:.3f} s (median)"),
     )

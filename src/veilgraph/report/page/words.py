@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from veilgraph.core.types import SERVER
 from veilgraph.core.words import counted
+from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
@@ -77,18 +78,14 @@ def _labels(facts: HolderFacts) -> str:
 
 def _schedule(settings: JobSettings) -> str:
     train = settings.train
-    chosen = {
-        "accuracy": "the best accuracy",
-        "auc": "the best AUC",
-        "f1": "the best macro F1",
-        "loss": "the lowest loss",
-    }.get(train.select_by)
+    by, measures = train.select_by, settings.measures
     epochs = counted(train.epochs, "epoch")
-    if chosen is None:
+    if by == LAST:
         return f"Training lasts {epochs}; the last model is kept, and no other party is told how it did."
+    chosen = "the lowest loss" if by == LOSS else measures.named(by).best
     stop = (
         ""
         if train.patience is None
         else f"; it ends after {counted(train.patience, 'evaluation')} without a better one"
     )
-    return f"Training lasts at most {epochs}{stop}. The model with {chosen} on the validation nodes is kept."
+    return f"Training lasts at most {epochs}{stop}. The model with {chosen} on the validation {measures.of} is kept."

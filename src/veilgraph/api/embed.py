@@ -1,0 +1,106 @@
+"""Embeddings from Python: a job, and perhaps a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from veilgraph.core.files import fresh_path, locked
+from veilgraph.embedding.directory import EmbeddingDirectory
+from veilgraph.embedding.making import Progress, make
+from veilgraph.embedding.report import card_of, page_of, report_of
+from veilgraph.embedding.settings import EmbedJob, parse_embed_job, read_embed_job
+from veilgraph.embedding.sources import Ids, world_of
+from veilgraph.graph.party import PartyGraph
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+
+class Embeddings:
+    """Complete embeddings on disk.
+
+    Args:
+        path: of their directory.
+
+    Raises:
+        RunError: none are there, or others than its owner may use it, or a published file has been changed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._directory = EmbeddingDirectory.open(Path(path))
+        self._ids, self._rows = self._directory.embeddings()
+
+    def __repr__(self) -> str:
+        found = self.report["after"]["attack"]["advantage"]["value"]
+        return f"Embeddings({str(self.path)!r}): {self.job.method.name}, strongest attack's advantage {found:.3f}"
+
+    @property
+    def path(self) -> Path:
+        """Their directory; ``publish`` in it is what may leave."""
+        return self._directory.path
+
+    @property
+    def job(self) -> EmbedJob:
+        """The job as run."""
+        return self._directory.job
+
+    @property
+    def ids(self) -> list[str]:
+        """[N], of the rows, ascending."""
+        return self._ids
+
+    @property
+    def rows(self) -> Tensor:
+        """Tensor[N, d] float32."""
+        return self._rows
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What attacks found before and after, what is kept, and what a release cost; as ``report.json``."""
+        return self._directory.report()
+
+    @property
+    def page(self) -> Path:
+        """The same as a page."""
+        return self._directory.private / "report.html"
+
+
+def embed(
+    job: EmbedJob | Mapping[str, object] | str | Path,
+    graph: PartyGraph | Data | None = None,
+    out: str | Path | None = None,
+    *,
+    ids: Ids | None = None,
+    progress: Progress = lambda stage, step, steps: None,
+) -> Embeddings:
+    """Embeds a graph for publication, and attacks what was made.
+
+    Args:
+        job: its settings, a mapping of them, or the path of its file (docs/embeddings.md).
+        graph: a ``PartyGraph`` or PyTorch Geometric's ``Data``, where the job's ``data`` names none.
+        out: the directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``.
+        ids: of the graph's rows, which are published with the embeddings; default: ``Data.n_id``, or the rows' numbers.
+        progress: called with a stage, steps done, and how many there are.
+
+    Raises:
+        VeilgraphError: a setting or the data broke a rule, or the budget does not allow the release. Nothing is then in
+            ``publish``; with ``noise`` the ledger may have been written.
+    """
+    settings = job if isinstance(job, EmbedJob) else _read(job)
+    world = world_of(settings, graph, ids)
+    directory = EmbeddingDirectory.create(fresh_path(settings.name) if out is None else Path(out), settings)
+    with locked(directory.path, f"{directory.path} is in use by another process; wait for it, or stop it"):
+        made = make(settings, world, directory.private, progress)
+        report = report_of(settings, world, made)
+        directory.write_encoder(made.embedded.weights)
+        directory.write_report(report, page_of(report))
+        directory.publish(world.ids, made.embedded.rows, card_of(settings, made))
+    return Embeddings(directory.path)
+
+
+def _read(job: Mapping[str, object] | str | Path) -> EmbedJob:
+    return read_embed_job(Path(job)) if isinstance(job, str | Path) else parse_embed_job(job)

@@ -1,0 +1,40 @@
+"""Tuning from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from veilgraph.api.fit import Job, settings_of
+from veilgraph.core.files import fresh_path
+from veilgraph.protocol.space import Choice, Value, choice_of
+from veilgraph.tuning import tune as tuning
+from veilgraph.tuning.tune import Tuning
+
+Choices: TypeAlias = "Mapping[str, Choice | str | Sequence[Value]]"
+"""Dotted key → ``"0.001..0.1 log"``, ``"1..4"``, or the values to choose from."""
+
+
+def tune(
+    job: Job, out: str | Path | None = None, *, trials: int = 20, seeds: int = 1, vary: Choices | None = None
+) -> Tuning:
+    """Chooses settings of a job by what they reach on its validation nodes, with all parties on this machine.
+
+    Args:
+        job: as for ``fit``; its data too.
+        out: a directory to make, or of a tuning to go on with; default: ``runs/<job's name>-tuning-<date>-<time>``.
+        trials: in all; the first is the job as it is.
+        seeds: that settings are judged by the mean of; the job's and those after it.
+        vary: what to choose from; default: what the job's paradigm says is worth it.
+
+    Returns:
+        Its ``best`` is the job to ``fit``; test nodes were not looked at.
+
+    Raises:
+        VeilgraphError: as ``veilgraph.tuning.tune.tune``.
+    """
+    settings = settings_of(job)
+    path = fresh_path(f"{settings.name}-tuning") if out is None else Path(out)
+    space = None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}
+    return tuning.tune(settings, path, trials=trials, seeds=seeds, space=space)

@@ -1,0 +1,92 @@
+"""The command that makes embeddings to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veilgraph.cli.app import Out, Overrides, command, messages, override, results
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from veilgraph.api.embed import Embeddings
+    from veilgraph.embedding.making import Progress
+
+
+@command("embed", "veilgraph embed customers.yaml --set method=apge")
+def embed_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The embedding job.")],
+    out: Out = None,
+    overrides: Overrides = None,
+) -> None:
+    """Embed a graph for publication: keep one attribute, hide another, and attack the result.
+
+    What may be published is in DIR/publish. The report of the attacks, before and after, is in DIR/private: it was
+    computed from private values.
+    """
+    from veilgraph.api.embed import embed  # noqa: PLC0415
+    from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
+    from veilgraph.embedding.settings import parse_embed_job  # noqa: PLC0415
+
+    said = read_yaml(job, "job file")
+    if isinstance(said, Mapping):
+        said = dict(said)
+        for key, value in map(override, overrides or ()):
+            _put(said, key.split("."), value)
+    settings = parse_embed_job({} if said is None else said, str(job))
+    with _progress() as progress:
+        found = embed(settings, out=out, progress=progress)
+    results().print(_table(found))
+    typer.echo(found.report["proof"])
+    typer.echo(f"publish {found.path / 'publish'}")
+    typer.echo(f"report  {found.page}")
+
+
+def _put(group: dict[str, Any], keys: list[str], value: object) -> None:
+    """Replaces one setting; a group that was given by its name alone keeps it."""
+    key, *rest = keys
+    if not rest:
+        group[key] = value
+        return
+    inner = group.get(key)
+    short = {"method": "name", "keep": "column", "hide": "column"}.get(key)
+    inner = {short: inner} if short and isinstance(inner, str | int) else dict(inner or {})
+    _put(inner, rest, value)
+    group[key] = inner
+
+
+def _table(found: Embeddings) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    report = found.report
+    table = Table("", "before", "after")
+    for name, part, of in (
+        (f"{report['hide']['name']}: strongest attack's advantage", "attack", "advantage"),
+        (f"{report['keep']['name']}: told right", "useful", "accuracy"),
+    ):
+        table.add_row(name, *(_figure(report[when][part][of]) for when in ("before", "after")))
+    if report["after"]["links"] is not None:
+        table.add_row("held-out edges, AUC", *(_figure(report[when]["links"]) for when in ("before", "after")))
+    for each in report["ledger"]:
+        table.add_row(f"ε of one {each['unit']}", "∞", f"{each['total']:.4g}")
+    return table
+
+
+def _figure(interval: Mapping[str, float]) -> str:
+    return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Shows a stage's steps on one line."""
+    with messages().status("preparing") as status:
+
+        def shown(stage: str, step: int, steps: int) -> None:
+            status.update(f"{stage} {step}/{steps}")
+
+        yield shown

@@ -1,0 +1,60 @@
+"""The command that chooses settings of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, results, say
+from veilgraph.core.files import fresh_path
+
+
+@command(
+    "tune", "veilgraph tune jobs/digits.yaml --trials 20 --vary model.dim=16,64 --vary train.learning_rate=0.001..0.1"
+)
+def tune_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to begin from.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory to make, or of a tuning to go on with. Default: runs/<job name>-tuning-<date>-<time>.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all; the first is the job as it is.")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds that settings are judged by the mean of.")] = 1,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=CHOICE",
+            help="A setting to vary, with LOW..HIGH, 'LOW..HIGH log' or A,B,C; may be given several times. Default: "
+            "what the paradigm says is worth it.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Choose settings of a job by what they reach on its validation nodes, with all parties on this machine.
+
+    Test nodes are not looked at. A tuning that was cut off goes on in its directory, and more --trials add to it.
+    """
+    settings = read_settings(job, overrides)
+    from veilgraph.protocol.space import read_choice  # noqa: PLC0415
+    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.report.tuning import draw_trials, trials_table  # noqa: PLC0415
+    from veilgraph.tuning.tune import BEST, tune  # noqa: PLC0415
+
+    space = dict(map(read_choice, vary)) if vary else None
+    path = out or fresh_path(f"{settings.name}-tuning")
+    try:
+        with TrainingBars(messages()) as bars:
+            found = tune(settings, path, trials=trials, seeds=seeds, space=space, stage=bars.stage)
+    except KeyboardInterrupt as interrupt:
+        say(f"stopped; go on with the same command and --out {path}")
+        raise typer.Exit(INTERRUPTED) from interrupt
+    draw_trials(found, path / "trials.png")
+    results().print(trials_table(found))
+    typer.echo(f"trials  {path / 'trials.png'}")
+    typer.echo(f"job     {path / BEST}")
+    typer.echo(f"train with: veilgraph train {path / BEST}")

@@ -1,0 +1,67 @@
+"""``apge``: an autoencoder that is trained to hide (Li et al. 2020, arXiv:2008.13072)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from veilgraph.embedding.autoencoder import Training, Weights, train
+from veilgraph.embedding.method import Embedded, Method, MethodSettings, Tools
+from veilgraph.embedding.methods.plain import AutoencoderSettings
+from veilgraph.embedding.world import World
+
+
+class ApgeSettings(AutoencoderSettings):
+    """How much is done to hide."""
+
+    hide_weight: float = Field(1.0, ge=0, description="of fooling the adversary in the loss")
+    match_weight: float = Field(
+        3.0,
+        ge=0,
+        description="of making means and covariances of the codes of each hidden value those of all; not in the paper",
+    )
+    prior_weight: float = Field(
+        0.0, ge=0, description="of fooling the discriminator, which holds codes to a normal one"
+    )
+    adversary_steps: int = Field(3, ge=1, description="of the adversary and the discriminator for each of the encoder")
+    conditioned: bool = Field(True, description="whether the decoder is given the private attribute")
+
+
+class Apge(Method[ApgeSettings]):
+    """Disentangling and purging together."""
+
+    settings: ClassVar[type[MethodSettings]] = ApgeSettings
+    words: ClassVar[str] = (
+        "A graph autoencoder trained against an adversary that predicts the private attribute, with a decoder that is "
+        "given it. Adversarial training proves nothing: an attacker with another model, more known values or other "
+        "data may find more than the attacks below."
+    )
+
+    @staticmethod
+    def epochs(settings: ApgeSettings) -> int:
+        """See ``Method.epochs``."""
+        return settings.epochs
+
+    @staticmethod
+    def embed(world: World, settings: ApgeSettings, tools: Tools) -> Embedded:
+        """See ``Method.embed``."""
+        weights = Weights(
+            keep=settings.keep_weight,
+            links=settings.link_weight,
+            features=settings.feature_weight,
+            hide=settings.hide_weight,
+            match=settings.match_weight,
+            prior=settings.prior_weight,
+            conditioned=settings.conditioned,
+        )
+        training = Training(
+            settings.dim,
+            settings.hidden,
+            settings.epochs,
+            settings.adversary_steps,
+            settings.learning_rate,
+            weights,
+        )
+        encoder, rows = train(world, training, tools.streams, tools.told)
+        return Embedded(rows, encoder.state_dict())

@@ -1,0 +1,162 @@
+"""A job of ``veilgraph embed``: which graph, what embeddings keep and hide, how, and how that is attacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
+from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
+from veilgraph.core.yaml_file import read_yaml
+from veilgraph.embedding.attackers import FAMILIES
+from veilgraph.embedding.method import AnyMethodSettings, MethodSettings
+from veilgraph.embedding.methods.apge import ApgeSettings
+from veilgraph.graph.payments_settings import PaymentsSettings
+from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, BlockModelSettings
+
+LABEL: Final = "label"
+"""What a job calls the labels that come with a graph."""
+
+
+class EmbedDataSettings(Settings):
+    """Which graph; from Python none of them, with ``graph=``."""
+
+    dataset: Annotated[str, named_in(DATASETS)] | None = Field(None, description="a public or made graph, in one piece")
+    block_model: BlockModelSettings | None = Field(None, description="dataset block-model: the graph's size and shape")
+    payments: PaymentsSettings | None = Field(None, description="dataset payments: the world's size and shape")
+    root: Path | None = Field(None, description="folder that holds the data set's files")
+    graph: Path | None = Field(None, description="a saved graph (.safetensors)")
+    party: Path | None = Field(None, description="a party file (.yaml), whose tables are read")
+    edges_public: bool = Field(
+        False, description="whether who gets the embeddings has the edges too: attacks then use them"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = [name for name in ("dataset", "graph", "party") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{', '.join(given)}: the data come from one of these; leave the others out")
+        for dataset, described in DESCRIBED.items():
+            if getattr(self, described, None) is not None and self.dataset != dataset:
+                raise ValueError(f"{described} describes dataset={dataset!r}, and it is {self.dataset!r}; leave it out")
+        if self.party is not None and self.party.suffix not in PARTY_FILE_SUFFIXES:
+            raise ValueError(f"party: {self.party} is no party file (.yaml); a saved graph is given as graph")
+        if self.graph is not None and self.graph.suffix in PARTY_FILE_SUFFIXES:
+            raise ValueError(f"graph: {self.graph} is no saved graph (.safetensors); a party file is given as party")
+        return self
+
+
+class AttributeSettings(Settings):
+    """One attribute of the nodes; its name alone will do."""
+
+    column: str | int = Field(
+        description="label: the labels that come with the graph; of a party's table a column, of another graph the "
+        "number of a feature or, from Python, the name of a tensor in Data"
+    )
+    cut: tuple[float, ...] = Field(
+        (), description="numbers, rising, that divide a column of numbers into classes; none: every value is a class"
+    )
+
+    @field_validator("cut")
+    @classmethod
+    def _rising(cls, cut: tuple[float, ...]) -> tuple[float, ...]:
+        if any(high <= low for low, high in pairwise(cut)):
+            raise ValueError("numbers that divide a column must rise; put them in order, each once")
+        return cut
+
+
+def _named(said: object) -> object:
+    return {"column": said} if isinstance(said, str | int) and not isinstance(said, bool) else said
+
+
+AnyAttribute = Annotated[AttributeSettings, BeforeValidator(_named)]
+
+
+class EvaluationSettings(Settings):
+    """What the report is held against."""
+
+    known: float = Field(0.5, gt=0, lt=1, description="share of the nodes whose private attribute the attacker knows")
+    unseen: float = Field(
+        0.2, gt=0, lt=1, description="share whose useful attribute the encoder is not told, by which it is judged"
+    )
+    links: float = Field(
+        0.1, ge=0, lt=1, description="share of the edges that are left out of the embeddings, by which they are judged"
+    )
+    families: tuple[str, ...] = Field(tuple(FAMILIES), description="models that attack, each trained afresh")
+
+    @field_validator("families")
+    @classmethod
+    def _known(cls, families: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in families if name not in FAMILIES]
+        if unknown or not families:
+            raise ValueError(f"choose one or more of {', '.join(FAMILIES)}")
+        return tuple(dict.fromkeys(families))
+
+
+class EmbedJob(Settings):
+    """One job: embeddings of one graph, by one method."""
+
+    name: str = Field("embeddings", pattern=NAME_PATTERN, description="of the directory that is made")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="of weights, projections and draws for the report; noise that protects has none"
+    )
+    data: EmbedDataSettings = EmbedDataSettings()
+    keep: AnyAttribute = Field(AttributeSettings(column=LABEL), description="the useful attribute")
+    hide: AnyAttribute = Field(description="the private attribute, which is no feature")
+    method: AnyMethodSettings = Field(ApgeSettings(), description="how embeddings are made")
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.keep.column == self.hide.column:
+            raise ValueError(
+                f"keep and hide are both {self.hide.column!r}, which cannot be kept and hidden; change one"
+            )
+        return self
+
+    def hash(self) -> str:
+        """SHA-256 of all settings, hex: what its ledger is bound to."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+    def replaced(self, method: MethodSettings) -> EmbedJob:
+        """The same job with another method."""
+        return self.model_copy(update={"method": method})
+
+
+def parse_embed_job(data: object, source: str = "job") -> EmbedJob:
+    """Validates settings that came from YAML or a dictionary.
+
+    Raises:
+        ConfigError: names the first broken key, its value and the rule.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(
+            f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/embeddings.md"
+        )
+    try:
+        return EmbedJob.model_validate(dict(data))
+    except ValidationError as error:
+        raise unsettled(error, source) from error
+
+
+def read_embed_job(path: Path) -> EmbedJob:
+    """Reads and validates a job file; paths in it are relative to where the command runs, as in other jobs.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
+    """
+    data = read_yaml(path, "job file")
+    return parse_embed_job({} if data is None else data, str(path))
+
+
+def write_embed_job(job: EmbedJob, path: Path) -> None:
+    """Writes the job with every default spelled out."""
+    write_whole(path, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode())

@@ -1,0 +1,1 @@
+"""What holders learn together: one file each, one line in ``task.TASKS``."""

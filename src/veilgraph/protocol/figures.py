@@ -1,0 +1,137 @@
+"""What a trained model is judged by: named figures of each split, each with a direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+LAST: Final = "last"
+LOSS: Final = "loss"
+"""What every job may select by, beside its figures."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        name: in ``train.select_by``; with a split before it (``val_mae``) in metrics and summaries.
+        title: in tables and pictures.
+        meaning: in a few words.
+        rises: whether more is better.
+        is_share: whether it lies in [0, 1] and is shown as a percentage.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    rises: bool = True
+    is_share: bool = False
+
+    @property
+    def best(self) -> str:
+        """What the best epoch has, in words."""
+        return f"the {'best' if self.rises else 'lowest'} {self.title}"
+
+    def shown(self, value: float | None) -> str:
+        """A value as tables show it; a dash where there is none."""
+        if value is None:
+            return "–"
+        return f"{100 * value:.1f} %" if self.is_share else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What jobs of a kind are judged by.
+
+    Attributes:
+        loss: what the loss is.
+        figures: the first is what short tables, pictures and ``select_by`` of a job that says nothing take.
+        of: what is counted.
+    """
+
+    loss: str
+    figures: tuple[Figure, ...]
+    of: str = "nodes"
+
+    @property
+    def one(self) -> str:
+        """One of what is counted, in words."""
+        return self.of.removesuffix("s")
+
+    @property
+    def main(self) -> Figure:
+        """The first figure."""
+        return self.figures[0]
+
+    @property
+    def selectable(self) -> tuple[str, ...]:
+        """What ``train.select_by`` may be."""
+        return (*(figure.name for figure in self.figures), LOSS, LAST)
+
+    def rises(self, name: str) -> bool:
+        """Whether more of a figure, or of the loss, is better."""
+        return name != LOSS and self.named(name).rises
+
+    def named(self, name: str) -> Figure:
+        """The figure of a name; raises ``KeyError``."""
+        return {figure.name: figure for figure in self.figures}[name]
+
+
+ACCURACY: Final = Figure("accuracy", "accuracy", "share of the nodes whose class is right", is_share=True)
+AUC: Final = Figure("auc", "AUC", "chance that a node of a class is ranked above one of another; 0.5 is guessing")
+F1: Final = Figure("f1", "macro F1", "precision and recall together, all classes alike")
+CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, F1))
+
+
+class Judged(Protocol):
+    """What an evaluation found: losses, and the figures of each split."""
+
+    @property
+    def val_loss(self) -> float:
+        """Of the validation split; NaN where it is empty."""
+
+    def selection(self, select_by: str) -> float:
+        """What the best epoch is chosen by, higher is better; −∞ where it is undefined."""
+
+    def summary(self) -> dict[str, float | None]:
+        """All but the losses, by name."""
+
+    def record(self) -> dict[str, float | None]:
+        """By name, as the record of an epoch has it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Figures of each split, of any measures.
+
+    Attributes:
+        measures: of the job.
+        train_loss: NaN where there is nothing to train on.
+        val_loss: likewise.
+        values: name with its split (``val_mae``) → value; None where the split is empty or the figure undefined.
+    """
+
+    measures: Measures
+    train_loss: float
+    val_loss: float
+    values: Mapping[str, float | None]
+
+    def selection(self, select_by: str) -> float:
+        """As ``Judged.selection``."""
+        if select_by == LOSS:
+            return -self.val_loss
+        value = self.values.get(f"val_{select_by}")
+        if value is None or math.isnan(value):
+            return -math.inf
+        return value if self.measures.named(select_by).rises else -value
+
+    def summary(self) -> dict[str, float | None]:
+        """As ``Judged.summary``."""
+        return dict(self.values)
+
+    def record(self) -> dict[str, float | None]:
+        """As ``Judged.record``."""
+        return {"train_loss": self.train_loss, "val_loss": self.val_loss, **self.values}

@@ -1,0 +1,1 @@
+"""Settings of a job chosen by what they reach on its validation nodes."""

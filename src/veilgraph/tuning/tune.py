@@ -1,0 +1,254 @@
+"""Tuning on one machine: trainings with all parties, of whom the label holder's validation nodes choose."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
+from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.types import SERVER
+from veilgraph.protocol.figures import LAST, LOSS
+from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.space import Options, Space, Span, Value
+from veilgraph.run.inputs import accepted_by_parties
+from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
+from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.samples.shipped import with_overrides
+from veilgraph.tuning.trials import Ending, Trial, TrialFile, described
+
+BEST: Final = "best.yaml"
+_ALIGNED: Final = "aligned"
+_ALIGNING: Final = "aligning"
+_RUN: Final = "run"
+
+Stage = Callable[[str, int], AbstractContextManager[Progress]]
+"""(what is trained, its epochs) → a block that shows its progress."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found.
+
+    Attributes:
+        path: its directory, with ``trials.jsonl`` and ``best.yaml``.
+        figure: of the validation nodes, which was chosen by.
+        trials: in the order in which they were made; the first is the job as it was given.
+        space: they were chosen in.
+        best: the job with the settings that reached most.
+    """
+
+    path: Path
+    figure: str
+    trials: list[Trial]
+    space: Space
+    best: JobSettings
+
+    @property
+    def rises(self) -> bool:
+        """Whether more of the figure is better."""
+        return self.best.measures.rises(self.figure)
+
+    def ranked(self) -> list[Trial]:
+        """The complete trials, best first."""
+        return sorted((each for each in self.trials if each.ending == "complete"), key=lambda trial: -trial.value)
+
+
+class _Behind(Exception):
+    """A trial is given up."""
+
+
+def tune(
+    job: JobSettings,
+    out: Path,
+    *,
+    trials: int = 20,
+    seeds: int = 1,
+    space: Space | None = None,
+    stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
+) -> Tuning:
+    """Chooses settings of a job by what they reach on its validation nodes; test nodes are not looked at.
+
+    The first trial is the job as it is. Of a job on tables these are aligned once, before it. Each trial is a
+    training with all parties, as ``train`` would do it, whose directory is removed at its end. What was found is kept
+    after every trial: called again with the same directory, it goes on with what is missing, to the same result.
+
+    Args:
+        job: to begin from.
+        out: a directory, made here, or of a tuning of the same job that was cut off or is to have more trials.
+        trials: in all, those of earlier sessions counted.
+        seeds: that settings are judged by the mean of; the job's and those after it.
+        space: what to vary; default: what the paradigm says is worth it.
+        stage: shows the progress of one training.
+
+    Raises:
+        ConfigError: Optuna is not installed, the space has a key or value that the job cannot have, or trials would
+            spend a budget.
+        RunError: ``out`` is something else; or no trial was complete.
+    """
+    if find_spec("optuna") is None:
+        raise ConfigError("tune: optuna is not installed; install it (pip install 'veilgraph[tune]')", key="tune")
+    for name, count in (("trials", trials), ("seeds", seeds)):
+        if count < 1:
+            raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
+    chosen = dict(paradigm_of(job).space(job) if space is None else space)
+    check_space(job, chosen)
+    figure = _figure(job)
+    try:
+        private_folder(out)
+    except OSError as error:
+        raise RunError(f"{out} cannot be made ({error}); choose a writable directory") from error
+    with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
+        about = {"job": job.model_dump(mode="json"), "space": described(chosen), "seeds": seeds}
+        file = _opened(out, about)
+        trainings = _Trainings(job, out, figure, seeds, stage)
+        while len(file.trials) < trials:
+            file.add(_tried(trainings, chosen, file.trials))
+        best = file.best()
+        if best is None:
+            raise RunError(f"{out}: no trial was complete; the first failed: {file.trials[0].why}")
+        settings = with_overrides(job, best.settings)
+        write_whole(out / BEST, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
+        shutil.rmtree(out / _ALIGNED, ignore_errors=True)
+    return Tuning(out, figure, file.trials, chosen, settings)
+
+
+def _opened(out: Path, about: Mapping[str, Any]) -> TrialFile:
+    file = TrialFile(out, about)
+    strangers = [each.name for each in out.iterdir() if not each.name.startswith(".")]
+    if not file.trials and (others := set(strangers) - {_ALIGNED, _ALIGNING, _RUN}):
+        raise RunError(f"{out} has other files ({min(others)}); choose a new directory, or one of a tuning")
+    return file
+
+
+def check_space(job: JobSettings, space: Space) -> None:
+    """Whether all ends of all choices are settings of the job; before the first training."""
+    if not space:
+        raise ConfigError("vary: there is nothing to vary; give KEY=CHOICE", key="vary")
+    for key, choice in space.items():
+        if key.partition(".")[0] in ("data", "seed", "paradigm", "name"):
+            raise ConfigError(
+                f"vary={key}: what is trained on, and who with, stays as it is; vary settings of model and train",
+                key="vary",
+                value=key,
+            )
+        ends: tuple[Value, ...] = choice.values if isinstance(choice, Options) else _ends(choice)
+        for value in ends:
+            with_overrides(job, {key: value})
+    if job.data.dataset is None and any(paradigm_of(job).plan(job, party) is not None for party in job.data.names):
+        raise ConfigError(
+            "tune: every trial would publish the holders' own data with noise once more, and nobody pays for the "
+            "choice among them; tune on a public data set (data.dataset), and train on your own data once",
+            key="tune",
+        )
+
+
+def _ends(span: Span) -> tuple[Value, ...]:
+    return (int(span.low), int(span.high)) if span.whole else (span.low, span.high)
+
+
+def _figure(job: JobSettings) -> str:
+    """What the best epoch is chosen by; where none is, the first figure."""
+    return job.measures.main.name if job.train.select_by == LAST else job.train.select_by
+
+
+def _tried(trainings: _Trainings, space: Space, trials: list[Trial]) -> Trial:
+    from veilgraph.tuning.proposing import propose  # noqa: PLC0415 - half a second, and Optuna may be missing
+
+    number = len(trials)
+    proposal = propose(space, trials, trainings.job.seed, trainings.job.train.epochs) if number else None
+    settings = {} if proposal is None else proposal.settings
+    started, values, curve = time.perf_counter(), list[float](), dict[int, float]()
+    ending: Ending = "complete"
+    why = ""
+
+    def watch(epoch: int, value: float) -> None:
+        curve[epoch] = value
+        if proposal is not None and proposal.falls_behind(epoch, value):
+            raise _Behind
+
+    try:
+        job = with_overrides(trainings.job, settings)
+        for place in range(trainings.seeds):
+            values.append(trainings.value(number, job, place, watch if place == 0 else lambda epoch, value: None))
+    except _Behind:
+        ending = "pruned"
+    except VeilgraphError as error:
+        ending, why = "failed", str(error)
+    return Trial(number, settings, ending, tuple(values), curve, time.perf_counter() - started, why)
+
+
+class _Trainings:
+    def __init__(self, job: JobSettings, out: Path, figure: str, seeds: int, stage: Stage) -> None:
+        self.job, self.seeds = job, seeds
+        self._out, self._figure, self._stage = out, figure, stage
+
+    def value(self, number: int, job: JobSettings, place: int, watch: Callable[[int, float], None]) -> float:
+        """What a job reaches with one of the seeds, higher is better."""
+        settings = with_overrides(job, {"seed": job.seed + place})
+        name = f"trial {number}" + (f", seed {settings.seed}" if self.seeds > 1 else "")
+        seen = 0
+        run = self._out / _RUN
+        shutil.rmtree(run, ignore_errors=True)  # of a session that was cut off
+        try:
+            with self._stage(name, settings.train.epochs) as show:
+
+                def progress(records: list[Record]) -> None:
+                    nonlocal seen
+                    show(records)
+                    for record in records[seen:]:
+                        if (found := _of_record(record, self._figure, self.job)) is not None:
+                            watch(record["epoch"], found)
+                    seen = len(records)
+
+                return _value(self._trained(settings, run, progress), self._figure, self.job)
+        finally:
+            shutil.rmtree(run, ignore_errors=True)
+
+    def _trained(self, settings: JobSettings, run: Path, progress: Progress) -> TrainResult:
+        if not settings.data.from_tables:
+            return train(settings, run, progress=progress)
+        aligned = self._out / _ALIGNED
+        if not aligned.exists():
+            shutil.rmtree(unfinished := self._out / _ALIGNING, ignore_errors=True)
+            align(self.job, unfinished)
+            unfinished.rename(aligned)
+        settings = accepted_by_parties(settings)
+        shutil.copytree(aligned, run)
+        write_job(settings, run / "job.yaml")
+        directory = RunDirectory.open(run)
+        for party in (*settings.data.names, SERVER):
+            directory.party(party).save_seed(settings.seed)
+        return resume(run, progress=progress)
+
+
+def _of_record(record: Record, figure: str, job: JobSettings) -> float | None:
+    """What an epoch reached on the validation nodes, higher is better; None where it was not evaluated."""
+    found = record.get(f"val_{figure}")
+    return None if found is None else float(found) if job.measures.rises(figure) else -found
+
+
+def _value(result: TrainResult, figure: str, job: JobSettings) -> float:
+    """What the chosen epoch reached on the validation nodes."""
+    chosen = (
+        result.summary
+        if figure != LOSS
+        else next((record for record in result.metrics if record["epoch"] == result.summary["best_epoch"]), {})
+    )
+    found = _of_record(chosen, figure, job)
+    if found is None or not math.isfinite(found):
+        raise DataError(
+            f"tune: the validation nodes have no {figure}, and settings are chosen by that; the label holder needs "
+            "some in val_mask"
+        )
+    return found

@@ -1,0 +1,49 @@
+"""Our tasks, held to the suite that others' are held to."""
+
+from __future__ import annotations
+
+from tests.paradigms.averaging.own_graphs import graphs_for
+from veilgraph.graph.party import PartyGraph
+from veilgraph.testing.task import TaskConformance
+
+
+class TestClasses(TaskConformance):
+    name = "classes"
+
+
+class TestValues(TaskConformance):
+    name = "values"
+
+    def graphs(self) -> list[PartyGraph]:
+        return graphs_for("values")
+
+
+class TestValuesWithinBounds(TestValues):
+    said = {"low": -5.0, "high": 15.0}  # noqa: RUF012
+
+
+class TestLinks(TaskConformance):
+    name, said = "links", {"bins": 50}
+
+    def graphs(self) -> list[PartyGraph]:
+        return graphs_for("links")
+
+
+class TestLinksByAnMlp(TestLinks):
+    said = {"decoder": "mlp", "negatives": 3}  # noqa: RUF012
+
+
+class TestGraphs(TaskConformance):
+    name = "graphs"
+
+    def graphs(self) -> list[PartyGraph]:
+        return graphs_for("graphs")
+
+
+class TestTrajectories(TaskConformance):
+    name = "trajectories"
+    said = {"observe": 3, "predict": 4, "split": (0.4, 0.3), "batch": 1.0}  # noqa: RUF012
+    model = {"dim": 4}  # noqa: RUF012
+
+    def graphs(self) -> list[PartyGraph]:
+        return graphs_for("trajectories")

@@ -1,0 +1,330 @@
+"""Every task: its runs are its twin's, whoever drops out and wherever the data come from; and what is said of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import veilgraph as vg
+from tests import nightly
+from tests.errors import About, refused
+from tests.paradigms.averaging.jobs import EPOCHS, NAMES, Dropped, close, dropping_out
+from tests.paradigms.averaging.jobs import job as small_job
+from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job, twin_of
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.exported import over
+from tests.roles.federation import Settings
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.mpc.aggregation.summing import holder_bytes
+from veilgraph.paradigms.averaging.baselines import OnePlace
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.revealed import rows_of
+from veilgraph.run.comparing import compare
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.exported_tables import Export, export_party
+from veilgraph.tuning.tune import tune
+
+LAST: Settings = {"train": {"select_by": "last"}}
+each_task = pytest.mark.parametrize("task", SAID)
+
+
+def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGraph], dropped: Dropped | None) -> None:
+    twin, losses, scores = twin_of(settings, graphs, dropped)
+    for record, loss, scored in zip(run.metrics, losses, scores, strict=True):
+        assert record["loss"] == pytest.approx(loss, abs=1e-6)
+        for name, value in scored.record().items():
+            if name in record:
+                assert record[name] == pytest.approx(value, abs=1e-6), name
+    directory = RunDirectory.open(run.path)
+    for party in (*NAMES, SERVER):
+        weights = load_tensors(directory.party(party).model_path)[0]
+        for name, weight in twin.network.state_dict().items():
+            assert close(weights[f"network.{name}"], weight), (party, name)
+    mine = twin.predictions(settings.data.label_party)
+    assert close_where(run.predictions.probabilities, mine.probabilities)
+    assert run.predictions.columns.keys() == mine.columns.keys()
+    for name, values in mine.columns.items():
+        assert close_where(run.predictions.columns[name], values), name
+
+
+def close_where(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and (one.numel() == 0 or close(one, other))
+
+
+@each_task
+def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
+    """B out of the first sum of all, D out of scores of the second round and of weights of the third."""
+    settings, graphs = task_job(task, LAST), graphs_for(task)
+    before = len(PlainAveraging(settings, graphs).task.gathers)
+    dropped = {"B": {1: 2}, "D": {before + 4: 3, before + 5: 1}}
+    with dropping_out(dropped):
+        run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
+    same_as_twin(run, settings, graphs, dropped)
+
+
+@each_task
+def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Path) -> None:
+    """With what was added up before the first round, and the same pairs held back."""
+    settings, graphs = task_job(task, LAST), graphs_for(task)
+    with cut_at(2), pytest.raises(CutError):
+        train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
+    resumed = resume(tmp_path / "run")
+    assert resumed.summary["started_at"] > 0
+    same_as_twin(resumed, settings, graphs, None)
+    again = predict(resumed.path)
+    assert torch.equal(again.probabilities, resumed.predictions.probabilities)
+    assert all(torch.equal(again.columns[name], resumed.predictions.columns[name]) for name in again.columns)
+
+
+@nightly
+@pytest.mark.parametrize("task", ["values", "links", "graphs", "trajectories"])
+def test_processes_compute_what_threads_do(task: str, tmp_path: Path) -> None:
+    settings, graphs = task_job(task, {"train": {"epochs": 1}}), graphs_for(task)
+    here, there = (
+        train(settings, tmp_path / name, parties=graphs, ids=ids_of(graphs), processes=name == "there")
+        for name in ("here", "there")
+    )
+    assert here.summary["sent_bytes"] == there.summary["sent_bytes"]
+    assert here.predictions.csv() == there.predictions.csv()
+
+
+# Tables, and Python
+
+
+def written(graphs: list[PartyGraph], folder: Path, accepts: tuple[str, ...]) -> dict[str, Path]:
+    files = {}
+    for graph in graphs:
+        (folder / graph.party).mkdir(parents=True)
+        files[graph.party] = folder / graph.party / "party.yaml"
+        ids = [f"{graph.party}{row}" for row in range(graph.num_nodes)]
+        limits = {"seed": "job", "limits": {"leakage": ["averaged-weights", *accepts]}}
+        export_party(Export(graph, ids, np.arange(graph.num_nodes)), files[graph.party], "csv", limits)
+    return files
+
+
+@pytest.mark.parametrize("task", ["values", "links", "graphs", "trajectories"])
+def test_tables_say_what_graphs_say(task: str, tmp_path: Path) -> None:
+    settings, graphs = task_job(task, LAST, {"model": {"dropout": 0.0}}), graphs_for(task)
+    accepts = ("task-tallies", *(["target-sums"] if task == "values" else []))
+    run = train(over(written(graphs, tmp_path / "tables", accepts), settings), tmp_path / "run")
+    assert RunDirectory.open(run.path).settings.averaging.task == settings.averaging.task  # type: ignore[attr-defined]
+    found = [load_party(RunDirectory.open(run.path).party(name).graph_path) for name in NAMES]
+    same_as_twin(run, settings, found, None)
+    for graph, mine in zip(found, graphs, strict=True):  # in an order of its own
+        assert graph.num_edges == mine.num_edges
+        if mine.targets is not None and graph.targets is not None:
+            assert close(graph.targets.sort().values, mine.targets.sort().values)
+        if mine.membership is not None and graph.membership is not None:
+            assert torch.equal(graph.membership.sort().values, mine.membership.sort().values)
+
+
+HEADS = {
+    "values": ["id", "value"],
+    "links": ["source", "target", "probability", "edge", "test"],
+    "graphs": ["graph", "class", "p0", "p1"],
+    "trajectories": ["object", "frame", "x", "y"],
+}
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_from_python_a_run_predicts_compares_and_reports(task: str, tmp_path: Path) -> None:
+    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
+    graphs = graphs_for(task)
+    data = {graph.party: as_data(Data, graph) for graph in graphs}
+    run = vg.fit(task_job(task).model_dump(mode="json"), data, tmp_path / "run")
+    assert run.job.train.select_by == run.job.measures.main.name
+    store = RunDirectory.open(run.path).party("B")
+    rows = list(csv.reader((store.path / "predictions.csv").read_text().splitlines()))
+    assert rows[0] == HEADS[task]
+    if task == "graphs":
+        assert [row[0] for row in rows[1:]] == [str(number) for number in range(5)]
+    elif task != "trajectories":  # of objects, not of rows
+        names = set(store.ids() or ())
+        ends = 1 if task == "values" else 2
+        assert {name for row in rows[1:] for name in row[:ends]} <= names
+    some = run.predictions
+    assert run.predict(ids=[some.names()[1]]).csv().splitlines()[1] == some.csv().splitlines()[2]
+    compared = compare(RunDirectory.open(run.path))
+    main = run.job.measures.main
+    assert set(compared.references(main.name)) == {*(f"{name} alone" for name in NAMES), "pooled"}
+    assert all(f"test_{main.name}" in summary for summary in compared.summaries().values())
+    page = run.report().read_text()
+    assert f"Test {main.title}" in page
+    assert run.job.averaging.task.kind.words in page  # type: ignore[attr-defined]
+    assert f"test {main.title}" in repr(run)
+
+
+def as_data(kind: type, graph: PartyGraph) -> object:
+    given = {"x": graph.features, "edge_index": graph.edge_index, "n_id": torch.arange(graph.num_nodes)}
+    if graph.membership is not None:
+        first = torch.arange(0, graph.num_nodes, 6)
+        given |= {"batch": graph.membership, "y": graph.labels[first]}  # type: ignore[index]
+        return kind(**given, **{name: getattr(graph, name)[first] for name in ("train_mask", "val_mask", "test_mask")})
+    if graph.targets is not None:
+        given["y"] = graph.targets
+        given |= {name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")}
+    return kind(**given)
+
+
+# All data in one place
+
+
+@each_task
+def test_in_one_place_there_is_what_the_holders_have(task: str) -> None:
+    """Outputs, tallies and examples of all holders one after another, and with them the first loss."""
+    settings, graphs = task_job(task, {"model": {"dropout": 0.0}}), graphs_for(task)
+    twin = PlainAveraging(settings, graphs)
+    twin.gather()
+    built = twin.task
+    owns = [built.own(graph, LearningStreams(settings.seed, graph.party)) for graph in graphs]
+    whole = built.join(owns)
+    with torch.no_grad():
+        apart = [built.output(twin.network, own) for own in owns]
+        together = built.output(twin.network, whole)
+        tallies = [built.tally(twin.network, own, output) for own, output in zip(owns, apart, strict=True)]
+        assert close(built.tally(twin.network, whole, together), torch.stack(tallies).sum(dim=0))
+    assert close(together, torch.cat(apart))
+    assert built.examples(whole) == sum(map(built.examples, owns)) > 0
+    assert all(len(tally) == built.tally_size for tally in tallies)
+    if not task.startswith("links"):  # which draws pairs
+        one = OnePlace(settings, *graphs)
+        assert one.train_step(1) == pytest.approx(twin.round(1), abs=1e-9)
+
+
+# What is sent and said
+
+
+@each_task
+def test_bytes_are_those_of_the_formula(task: str, tmp_path: Path) -> None:
+    settings, graphs = task_job(task, LAST), graphs_for(task)
+    run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
+    twin = PlainAveraging(settings, graphs)
+    weights = len(twin.network.vector())
+    sizes = [*twin.task.gathers, *[weights + 2] * EPOCHS, *[twin.task.tally_size] * (EPOCHS + 1)]
+    rows = json.loads((RunDirectory.open(run.path).party("C").path / "traffic.json").read_text())
+    for index, direction in enumerate(("sent", "received")):
+        kinds = ("key", "mask_share", "masked", "control")
+        found = sum(
+            row["bytes"]
+            for row in rows
+            if row["peer"] == SERVER and row["kind"] in kinds and row["direction"] == direction
+        )
+        assert found == sum(holder_bytes(len(NAMES), size)[index] for size in sizes)
+    told = sum(row["bytes"] for row in rows if row["kind"] == "averaged")
+    assert told == sum(HEADER_BYTES + 8 * size for size in (weights, *sizes))
+
+
+@pytest.mark.parametrize(
+    ("task", "needed"),
+    [
+        ("values", {"task-tallies", "target-sums"}),
+        ("values, bounds", {"task-tallies"}),
+        ("links", {"task-tallies"}),
+        ("graphs", {"task-tallies"}),
+        ("trajectories", {"task-tallies"}),
+    ],
+)
+def test_a_party_accepts_a_task_by_name(task: str, needed: set[str]) -> None:
+    settings = task_job(task)
+    every = {"averaged-weights", *needed}
+    assert refusal(LimitSettings(leakage=tuple(every)), settings, "A") is None
+    for name in every:
+        assert refusal(LimitSettings(leakage=tuple(every - {name} | {"score-tallies"})), settings, "A") is not None
+    for ends, kind in ((("A", SERVER), Kind.MASKED), ((SERVER, "A"), Kind.AVERAGED)):
+        rows = [row for row in rows_of(settings, *ends) if row.kind == kind]
+        assert {told.name for row in rows for told in row.reveals} == every
+
+
+REFUSED: dict[str, tuple[Settings, About]] = {
+    "no such task": ({"task": {"name": "motifs"}}, {"key": "averaging.task.name", "value": "motifs"}),
+    "another task's": ({"task": {"name": "values", "bins": 3}}, {"key": "averaging.task.bins"}),
+    "one bound": ({"task": {"name": "values", "low": 1.0}}, {"key": "low"}),
+    "bounds": ({"task": {"name": "values", "low": 1.0, "high": 1.0}}, {"key": "low", "value": 1.0}),
+    "nothing left": ({"task": {"name": "links", "validation": 0.5, "test": 0.5}}, {"key": "validation", "value": 0.5}),
+}
+
+
+@pytest.mark.parametrize(("change", "about"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_a_task_cannot_be(change: Settings, about: About) -> None:
+    content = task_job("graphs").model_dump(mode="json")
+    with refused(ConfigError, **about):
+        vg.Job(**{**content, "averaging": {**content["averaging"], **change}})
+
+
+@pytest.mark.parametrize(
+    ("task", "by"), [("values", "accuracy"), ("links", "rmse"), ("graphs", "r2"), ("graphs", "auc")]
+)
+def test_the_best_epoch_is_chosen_by_what_the_task_is_judged_by(task: str, by: str) -> None:
+    key = "train.class_weights" if by == "auc" else "train.select_by"
+    with refused(ConfigError, key=key):
+        task_job(task, {"train": {"select_by": by}})
+
+
+@pytest.mark.parametrize(("by", "sign"), [("mae", -1), ("r2", 1), ("loss", -1)])
+def test_the_best_is_the_least_error(by: str, sign: int, tmp_path: Path) -> None:
+    graphs = graphs_for("values")
+    settings = task_job("values", {"train": {"select_by": by, "epochs": 8, "learning_rate": 0.3}})
+    run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
+    best = max(run.metrics, key=lambda record: (sign * record[f"val_{by}"], -record["val_loss"], -record["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"]
+    assert best["epoch"] < 8 or by == "loss"
+
+
+def test_a_job_of_before_there_were_tasks_has_the_hash_that_it_had() -> None:
+    """Runs that were begun then go on, and parties of both releases run one job."""
+    plain = small_job()
+    assert plain.hash()[:16] == "1216e0504ef0c786"
+    assert small_job({"averaging": {"task": {"name": "classes"}, "personal": []}}).hash() == plain.hash()
+    others = {task_job(task).hash() for task in SAID} | {small_job({"averaging": {"personal": ["input"]}}).hash()}
+    assert len(others - {plain.hash()}) == len(SAID) + 1
+
+
+def test_graphs_that_lack_what_a_task_needs_are_refused(tmp_path: Path) -> None:
+    one, *others = graphs_for("graphs")
+    bare = [replace(one, membership=None), *others]
+    with refused(DataError, key="membership", party="A"):
+        train(task_job("graphs"), tmp_path / "run", parties=bare, ids=ids_of(bare))
+    for task in ("values", "graphs"):
+        without = [PartyGraph(each.party, each.features, each.edge_index) for each in graphs_for("links")]
+        without = [replace(each, membership=torch.zeros(each.num_nodes, dtype=torch.int64)) for each in without]
+        with refused(DataError, key="targets" if task == "values" else "labels"):
+            train(task_job(task), tmp_path / task, parties=without, ids=ids_of(without))
+    wide = graphs_for("values")
+    with refused(DataError, key="targets"):
+        settings = task_job("values, bounds", {"averaging": {"task": {"low": 0.0, "high": 4.0}}})
+        train(settings, tmp_path / "wide", parties=wide, ids=ids_of(wide))
+
+
+def test_a_saved_graph_has_its_targets_and_its_graphs(tmp_path: Path) -> None:
+    for task, name in (("values", "targets"), ("graphs", "membership")):
+        (graph, *_) = graphs_for(task)
+        save_party(graph, tmp_path / task)
+        assert torch.equal(getattr(load_party(tmp_path / task), name), getattr(graph, name))
+
+
+def test_the_tuner_looks_for_the_least_error(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
+    paths = {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs_for("values")}
+    for graph in graphs_for("values"):
+        save_party(graph, paths[graph.party], ids=ids_of([graph])[graph.party])
+    content = task_job("values", {"train": {"epochs": 1}}).model_dump(mode="json")
+    content["data"] = {"graphs": {name: str(path) for name, path in paths.items()}}
+    found = tune(averaging(parse_job(content)), tmp_path / "tuned", trials=1)
+    assert (found.figure, found.rises) == ("rmse", False)
+    assert found.trials[0].value < 0
