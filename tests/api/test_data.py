@@ -50,7 +50,7 @@ def test_a_vertical_partition_deals_columns_and_edges(whole: Data) -> None:
     assert [graph.num_features for graph in graphs] == [12, 6, 6]
     assert sum(graph.num_edges for graph in graphs) == whole.num_edges
     assert [graph.labels is not None for graph in graphs] == [False, True, False]
-    for holders in (0, 27):
+    for holders in (0, 257):
         with refused(ConfigError, key="holders", value=holders):
             vg.simulate.vertically(whole, holders)
 

@@ -132,7 +132,7 @@ def test_a_write_that_fails_leaves_nothing_beside(tmp_path: Path) -> None:
 
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes", "touch", "mkfifo", "symlink_to", "hardlink_to", "savez"}
 MAKING |= {"NamedTemporaryFile", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2", "copytree", "to_csv", "to_parquet"}
-IN_A_PRIVATE_FOLDER = {"deploy/key_file.py", "testing/attack.py"}
+IN_A_PRIVATE_FOLDER = {"deploy/key_file.py", "testing/attack.py", "tuning/tune.py"}
 """They write in a ``TemporaryDirectory`` (0700) alone, or in memory."""
 
 

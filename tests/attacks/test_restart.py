@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -487,6 +488,7 @@ def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path]
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
     shutil.rmtree(run / "parties" / "C" / "checkpoints")
     said: dict[PartyId, str] = {}
+    together = threading.Barrier(4)  # who fails first ends the others' work
     original = resumption.start_of
 
     def noted(party: PartyId, *rest: Any) -> resumption.Start:
@@ -494,6 +496,7 @@ def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path]
             return original(party, *rest)
         except VeilgraphError as error:
             said[party] = str(error)
+            together.wait(60)
             raise
 
     with pytest.MonkeyPatch.context() as patch:

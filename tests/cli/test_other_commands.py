@@ -11,6 +11,7 @@ from veilgraph.cli.app import RENAMED
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.demo import demo_settings
+from veilgraph.samples.shipped import shipped_job, with_overrides
 
 GROUPS = {
     "": (
@@ -83,6 +84,17 @@ def test_the_demo_compares_four_trainings(tmp_path: Path) -> None:
     assert (out / "curves.png").is_file()
 
 
+def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = with_overrides(shipped_job("payments"), {"data.payments": {"customers": 2000, "transfers": 20_000}})
+    monkeypatch.setattr("veilgraph.samples.demo.shipped_job", {"payments": small}.__getitem__)
+    result = veilgraph("demo", "payments", "--epochs", "2", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    for part in ("C alone", "federated", "pooled", "test AUC"):
+        assert part in result.stdout
+    assert "accuracy" not in result.stdout
+    assert "'maths' is not one of" in usage_error(veilgraph("demo", "maths"))
+
+
 def test_the_demo_refuses_a_directory_in_use(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     assert "choose another --out or remove it" in one_error(veilgraph("demo", "--out", tmp_path))
@@ -94,7 +106,8 @@ def test_the_demo_takes_epochs_above_zero_only() -> None:
 
 def test_the_demo_is_the_job_in_the_jobs_folder() -> None:
     assert demo_settings() == read_job(JOBS / "digits.yaml")
-    assert demo_settings(3).train.epochs == 3
+    assert demo_settings(epochs=3).train.epochs == 3
+    assert demo_settings("payments") == read_job(JOBS / "payments.yaml")
 
 
 def test_the_demo_shows_what_it_is_meant_to() -> None:

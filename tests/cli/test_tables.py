@@ -116,7 +116,7 @@ def test_export_of_payments(tmp_path: Path) -> None:
     for given in (("--holders", "2"), ("--overlap", "0.8"), ("--paradigm", "vertical")):
         assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))
     assert "Invalid value for --set" in usage_error(veilgraph(*export, "--set", "train.epochs=3"))
-    assert "payments.banks=99" in one_error(veilgraph(*export, "--set", "data.payments.banks=99"))
+    assert "payments.banks=999" in one_error(veilgraph(*export, "--set", "data.payments.banks=999"))
 
 
 def test_export_of_trajectories(tmp_path: Path) -> None:

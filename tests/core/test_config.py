@@ -150,7 +150,6 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
         ("model.head.logit_hops", -1, "greater than or equal to 0"),
         ("train.epochs", 0, "greater than or equal to 1"),
         ("train.patience", 0, "greater than or equal to 1"),
-        ("train.select_by", "f2", "'accuracy', 'auc', 'f1', 'loss' or 'last'"),
         ("train.class_weights", "even", "'none' or 'balanced'"),
         ("train.weight_decay", -1e-9, "greater than or equal to 0"),
         ("train.learning_rate", "fast", "number"),
@@ -162,6 +161,13 @@ def test_a_bad_value_is_refused_by_key_value_and_rule(key, value, rule):
     message = str(caught.value)
     assert message.startswith(f"my.yaml: {key}={value!r}: ")
     assert rule in message
+
+
+def test_what_nothing_is_judged_by_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_job(nested("train.select_by", "f2"), "my.yaml")
+    assert "train.select_by='f2' is nothing" in str(caught.value)
+    assert "choose one of accuracy, auc, f1, loss, last" in str(caught.value)
 
 
 @pytest.mark.parametrize(

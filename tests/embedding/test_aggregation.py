@@ -44,7 +44,7 @@ def test_no_edge_of_any_graph_of_four_nodes_moves_more() -> None:
                 assert moved(first, graph, less, hops, bound) <= limit + 1e-12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] < pair[1]), min_size=1),
     st.integers(1, 4),

@@ -32,6 +32,7 @@ JOBS = {
     "digits": "digits",
     "facebook-local": "facebook",
     "github-local": "github",
+    "payments": "payments",
     "pubmed": "pubmed",
     "pubmed-horizontal": "pubmed",
     "pubmed-local": "pubmed",

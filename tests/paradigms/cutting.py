@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -78,10 +77,8 @@ def workers(run: Path) -> dict[str, int]:
             name = (folder / "comm").read_text().strip()
         except OSError:
             continue
-        if "veilgraph.run.nursery" in arguments:
-            births = json.loads(arguments[-2])["births"]
-            if name in births and births[name]["arguments"][0] == str(run):
-                found[name] = int(folder.name)
+        if "veilgraph.run.nursery" in arguments and str(run) in arguments and not name.startswith("python"):
+            found[name] = int(folder.name)
     return found
 
 

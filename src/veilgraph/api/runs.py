@@ -50,7 +50,7 @@ class Run:
     def __repr__(self) -> str:
         summary = self._directory.summary
         main = self.job.measures.main
-        value = None if summary is None else summary[f"test_{main.name}"]
+        value = None if summary is None else summary.get(f"test_{main.name}")
         state = "not complete" if summary is None else "complete"
         if value is not None:
             state = f"test {main.title} {value:.3f}"

@@ -19,12 +19,20 @@ from veilgraph.core.files import fresh_path
 REPRODUCED: Final = Path("runs/reproduce")
 
 
-@command("demo", "veilgraph demo --epochs 50")
+@command("demo", "veilgraph demo payments")
 def demo_command(
+    what: Annotated[
+        Literal["digits", "payments"],
+        typer.Argument(help="Handwritten digits, or banks that look for launderers."),
+    ] = "digits",
     out: Out = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
 ) -> None:
-    """Train two holders of handwritten digits together, and compare with each alone and with pooled data."""
+    """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
+
+    digits: two holders of handwritten digits, each with half of the columns. payments: three banks, and launderers who
+    use them all, in a made-up world.
+    """
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
     from veilgraph.report.tables import traffic_table  # noqa: PLC0415
     from veilgraph.run.comparing import compare  # noqa: PLC0415
@@ -32,9 +40,9 @@ def demo_command(
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
     from veilgraph.samples.demo import demo_settings  # noqa: PLC0415
 
-    settings = demo_settings(epochs)
+    settings = demo_settings(what, epochs)
     path = out or fresh_path(settings.name)
-    with TrainingBars(messages()) as bars:
+    with TrainingBars(messages(), settings.measures) as bars:
         with bars.stage("federated", settings.train.epochs) as progress:
             result = train(settings, path, progress=progress)
         compared = compare(RunDirectory.open(path), bars.stage)

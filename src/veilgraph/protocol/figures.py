@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 LAST: Final = "last"
@@ -48,7 +48,7 @@ class Measures:
 
     Attributes:
         loss: what the loss is.
-        figures: the first is what short tables, pictures and ``select_by`` of a job that says nothing take.
+        figures: the first is what short tables and pictures take, and ``select_by`` of a job that says nothing.
         of: what is counted.
     """
 
@@ -70,6 +70,11 @@ class Measures:
     def selectable(self) -> tuple[str, ...]:
         """What ``train.select_by`` may be."""
         return (*(figure.name for figure in self.figures), LOSS, LAST)
+
+    def led_by(self, name: str) -> Measures:
+        """The same, a figure of that name first; of another name, or of none, as they are."""
+        first = [figure for figure in self.figures if figure.name == name]
+        return replace(self, figures=(*first, *(figure for figure in self.figures if figure.name != name)))
 
     def rises(self, name: str) -> bool:
         """Whether more of a figure, or of the loss, is better."""

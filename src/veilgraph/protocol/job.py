@@ -141,8 +141,8 @@ class JobSettings(Settings):
 
     @property
     def measures(self) -> Measures:
-        """What its model is judged by."""
-        return CLASS_MEASURES
+        """What its model is judged by; first what the kept one was chosen by, where that is a figure."""
+        return CLASS_MEASURES.led_by(self.train.select_by)
 
     @property
     def is_aligned(self) -> bool:

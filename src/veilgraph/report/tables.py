@@ -9,7 +9,7 @@ from rich.table import Table
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.figures import CLASS_MEASURES, Measures
+from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
 
 _UNITS: Final = ("kB", "MB", "GB", "TB")
@@ -45,12 +45,12 @@ def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
     table.add_column(justify="right")
     table.add_row("best epoch", str(summary["best_epoch"]))
     for split, title in (("val", "validation"), ("test", "test")):
-        table.add_row(f"{title} {main.title}", main.shown(summary[f"{split}_{main.name}"]))
+        table.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
     if alone := summary.get("without_releases"):
-        table.add_row("without what was released (ε → 0)", percent(alone["test_accuracy"]))
+        table.add_row("test accuracy without what was released (ε → 0)", ACCURACY.shown(alone["test_accuracy"]))
     for figure in measures.figures[1:]:
         if (value := summary.get(f"test_{figure.name}")) is not None:  # AUC is undefined where test nodes lack a class
-            table.add_row(f"test {figure.title}", f"{value:.3f}")
+            table.add_row(f"test {figure.title}", figure.shown(value) if figure.is_share else f"{value:.3f}")
     table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
     since = f" since epoch {summary['started_at']}" if summary["started_at"] else ""  # only a resumed run's own bytes
     for party, count in summary["sent_bytes"].items():
@@ -76,8 +76,8 @@ def comparison_table(
     for name, summary in summaries.items():
         table.add_row(
             name,
-            main.shown(summary[f"test_{main.name}"]),
-            main.shown(summary[f"val_{main.name}"]),
+            main.shown(summary.get(f"test_{main.name}")),
+            main.shown(summary.get(f"val_{main.name}")),
             str(summary["best_epoch"]),
             f"{summary['seconds_per_step']:.3f}",
             style="bold" if "sent_bytes" in summary else None,

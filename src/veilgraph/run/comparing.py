@@ -42,9 +42,10 @@ class Comparison:
         return {**alone, "federated": self.federated, "pooled": self.pooled}
 
     def references(self, figure: str = "accuracy") -> dict[str, float]:
-        """A figure of every training that the federated one is compared with, on the test split."""
+        """A figure of the trainings that the federated one is compared with, on the test split, where there is one."""
         key = f"test_{figure}"
-        return {name: summary[key] for name, summary in self.summaries().items() if name != "federated"}
+        others = {name: summary.get(key) for name, summary in self.summaries().items() if name != "federated"}
+        return {name: value for name, value in others.items() if value is not None}
 
 
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:

@@ -1,4 +1,4 @@
-"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery DESCRIPTOR``.
+"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN ...``.
 
 Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
 with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from itertools import takewhile
 from typing import IO, Final
 
 FORKS: Final = sys.platform == "linux"
@@ -87,8 +88,9 @@ def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
         content = {"module": module, "ends": ends.fileno(), "births": parties, "forks": FORKS}
         plan.write(json.dumps(content).encode())  # too long for an argument where there are many parties
         plan.seek(0)
+        told = _shared(births.values())  # who looks at the processes sees of which run they are
         with subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.run.nursery", str(plan.fileno())],
+            [sys.executable, "-m", "veilgraph.run.nursery", str(plan.fileno()), *told],
             pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(births.values())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -107,6 +109,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
+
+
+def _shared(births: Iterable[Birth]) -> list[str]:
+    """The first arguments, as far as all have the same."""
+    columns = zip(*(birth.arguments for birth in births), strict=False)
+    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
 
 
 def _descriptors(births: Iterable[Birth]) -> set[int]:

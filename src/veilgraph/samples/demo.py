@@ -1,17 +1,12 @@
-"""The demonstration's job."""
+"""The demonstrations: two of the shipped jobs."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
-DEMO_JOB: Final = "digits"
-"""Name of the shipped job that is demonstrated."""
 
-
-def demo_settings(epochs: int | None = None) -> JobSettings:
-    """The demonstration's job, with another number of epochs if one is given."""
-    settings = shipped_job(DEMO_JOB)
+def demo_settings(name: str = "digits", epochs: int | None = None) -> JobSettings:
+    """The shipped job that is demonstrated, with another number of epochs if one is given."""
+    settings = shipped_job(name)
     return settings if epochs is None else with_overrides(settings, {"train.epochs": epochs})

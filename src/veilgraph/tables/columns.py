@@ -75,8 +75,8 @@ def check_same_columns(
             )
     if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
         raise DataError(
-            f"{other}'s classes are not {party}'s in the same order, or their targets not the same column; mend "
-            "nodes.label.classes or nodes.target at one of them"
+            f"{other}'s classes are not {party}'s in the same order; mend nodes.label.classes at one of them, or "
+            "nodes.target where values are predicted"
         )
     if mine[1] != theirs[1]:
         raise DataError(

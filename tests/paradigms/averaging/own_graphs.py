@@ -22,7 +22,7 @@ SAID: Mapping[str, Settings] = {
     "links": {"bins": 40, "negatives": 2},
     "links, mlp": {"name": "links", "decoder": "mlp", "bins": 40},
     "graphs": {"readout": "max"},
-    "trajectories": {"observe": 3, "predict": 4, "split": (0.4, 0.3), "radius": 2.0, "batch": 1.0},
+    "trajectories": {"observe": 3, "predict": 4, "split": (0.4, 0.25), "radius": 2.0, "batch": 1.0},
 }
 
 

@@ -117,7 +117,7 @@ class AveragingJob(JobSettings):
 
     @property
     def measures(self) -> Measures:
-        return self.averaging.task.kind.measures
+        return self.averaging.task.kind.measures.led_by(self.train.select_by)
 
     @property
     def threshold(self) -> int:

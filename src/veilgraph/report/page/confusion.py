@@ -11,7 +11,7 @@ from torch import Tensor
 from veilgraph.core.types import PartyId
 from veilgraph.core.words import counted
 from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.figures import CLASS_MEASURES
+from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES
 from veilgraph.report.page.found import Found, graph_of
 from veilgraph.report.tables import percent
 from veilgraph.run.predictions import Predictions, load_predictions, reading
@@ -93,7 +93,7 @@ def _never(found: Found, party: PartyId) -> str:
     private = found.settings.label_release
     if private is not None:
         return f"No confusion matrix: the true labels are {private.holder}'s, and {party} never learns them."
-    if found.settings.measures != CLASS_MEASURES:
+    if found.settings.measures.led_by(ACCURACY.name) != CLASS_MEASURES:
         return "No confusion matrix: what is predicted is not the class of a node."
     return ""
 
