@@ -37,7 +37,7 @@ JOBS: Final[Mapping[str, Mapping[str, Any]]] = {
         },
         "averaging": {"task": {"name": "links"}, "local_epochs": 5},
         "model": {"dim": 64, "local": {"model": "gcn", "hops": 1, "activation": "none", "normalize": False}},
-        "train": {"epochs": 60, "patience": 20, "learning_rate": 0.003},
+        "train": {"epochs": 60, "patience": 20, "learning_rate": 0.01},
     },
     "graphs": {
         "averaging": {"task": {"name": "graphs"}, "local_epochs": 5},
