@@ -1,4 +1,4 @@
-"""The command that compares a run with each holder alone, and with all data in one place."""
+"""The command that compares a run, or a job, with what its parts reach."""
 
 from __future__ import annotations
 
@@ -7,18 +7,77 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import command, messages
+from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, results, say
 from veilgraph.cli.showing import show_comparison
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import fresh_path
 
 
-@command("compare", "veilgraph compare runs/digits")
+@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3")
 def compare_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run of all parties.")],
+    what: Annotated[
+        Path,
+        typer.Argument(metavar="JOB.yaml|RUN", help="A job file, or the directory of a complete run of all parties."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of a job: directory to make, or of a comparison to go on with. Default: runs/<job "
+            "name>-comparison-<date>-<time>.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Of a job: trainings of each way, the job's seed and those after.")
+    ] = 1,
+    recall_at: Annotated[
+        float, typer.Option(help="Of a job: share of the test nodes that are looked at, for the recall among them.")
+    ] = 0.05,
+    party: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="party.yaml",
+            help="Of a job: the label holder's party file. What it reaches at home, from its own tables alone.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
 ) -> None:
-    """Train a run's network on each holder's data alone, and on all in one place, and show what working together gains.
+    """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
 
-    This needs all data on one machine, as nobody may have them: a study of public or simulated data.
+    All are judged on the same test nodes, with intervals. A comparison that was cut off goes on in its directory. With
+    all holders' data on one machine it is a study; with --party the label holder compares at home, and nobody is told.
+
+    Of a run: its network on each holder's data alone, and on all in one place.
     """
+    if what.is_dir():
+        _compare_run(what)
+        return
+    settings = read_settings(what, overrides)
+    from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
+    from veilgraph.report.comparison import draw_study, study_table, verdict  # noqa: PLC0415
+    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+
+    if settings.data.is_apart and party is None:
+        raise ConfigError(
+            f"data.holders={', '.join(settings.data.names)}: these are across organisations, and their data not here; "
+            "give the label holder's party file (--party), or every holder's (data.parties) for a simulation"
+        )
+    path = out or fresh_path(f"{settings.name}-comparison")
+    try:
+        with TrainingBars(messages(), settings.measures) as bars:
+            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, stage=bars.stage)
+    except KeyboardInterrupt as interrupt:
+        say(f"stopped; go on with the same command and --out {path}")
+        raise typer.Exit(INTERRUPTED) from interrupt
+    results().print(study_table(study))
+    if said := verdict(study):
+        typer.echo(said)
+    draw_study(study, path / "comparison.png")
+    typer.echo(f"figures {path / FOUND}")
+    typer.echo(f"picture {path / 'comparison.png'}")
+
+
+def _compare_run(run: Path) -> None:
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
     from veilgraph.run.comparing import compare  # noqa: PLC0415
     from veilgraph.run.jobs import load_result  # noqa: PLC0415

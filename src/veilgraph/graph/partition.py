@@ -6,6 +6,7 @@ Every holder knows all nodes; columns and edges each belong to exactly one holde
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -173,6 +174,37 @@ def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argumen
     for holder in range(1, holders):  # room for those before, then for those after
         cuts[holder] = min(max(cuts[holder], cuts[holder - 1] + least), total - least * (holders - holder))
     return cuts
+
+
+def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
+    """What one holder could learn from by itself, judged as the federation is.
+
+    It has all its nodes, those that the others do not know included; validation and test nodes are common ones. Without
+    labels of its own it is lent the label holder's, as in the paper, so that figures tell what its features and edges
+    are worth.
+
+    Args:
+        graphs: of all holders.
+        party: who is alone.
+        label_holder: who has the labels.
+    """
+    own = next(graph for graph in graphs if graph.party == party)
+    labelled = find_label_holder(graphs, label_holder)
+    common, only_own = own.common, own.num_nodes - own.common
+
+    def of_common(values: Tensor | None, elsewhere: int) -> Tensor | None:
+        return None if values is None else torch.cat([values[:common], values.new_full((only_own,), elsewhere)])
+
+    trains = own is labelled  # its own nodes have labels then
+    return replace(
+        own,
+        num_common=None,
+        labels=own.labels if trains else of_common(labelled.labels, -1),
+        train_mask=own.train_mask if trains else of_common(labelled.train_mask, False),
+        val_mask=of_common(labelled.val_mask, False),
+        test_mask=of_common(labelled.test_mask, False),
+        num_classes=labelled.num_classes,
+    )
 
 
 def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:

@@ -20,10 +20,17 @@ Progress = Callable[[list[Record]], None]
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run: ``summary`` and ``metrics`` have the keys of a federated run's, bytes aside."""
+    """A plaintext run.
+
+    Attributes:
+        summary: with the keys of a federated run's, bytes aside.
+        metrics: of every epoch, likewise.
+        output: of the chosen epoch, as ``Network.infer``: of classes logits Tensor[N, C].
+    """
 
     summary: Record
     metrics: list[Record]
+    output: Tensor
 
 
 class Network(Protocol):
@@ -79,4 +86,4 @@ def fit(network: Network, progress: Progress = lambda records: None) -> PlainRes
         **network.score(best, everything=True).summary(),
         "seconds_per_step": steps[len(steps) // 2],
     }
-    return PlainResult(summary, metrics)
+    return PlainResult(summary, metrics, best)

@@ -11,23 +11,26 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
+from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.link.mailbox import SLACK_BYTES
 from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.sealed import words
+from veilgraph.paradigms.sealed.baselines import in_one_place
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.entering import plan_of, slots_of
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
-from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
 from veilgraph.protocol.space import Space, Span
@@ -119,6 +122,14 @@ class Sealed(Paradigm[SealedJob]):
             return SealedDealer(session)
         labelled = session.link.party == session.settings.data.label_party
         return (SealedLabelHolder if labelled else SealedHolder)(session, aligned.graph)
+
+    def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
+        job = sealed(inputs.settings)
+        return in_one_place(job, isolate(inputs.graphs, holder, job.data.label_party), progress)
+
+    def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
+        job = sealed(inputs.settings)
+        return in_one_place(job, pool(inputs.graphs, job.data.label_party), progress)
 
     def space(self, job: SealedJob) -> Space:
         return {

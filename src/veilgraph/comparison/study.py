@@ -1,0 +1,281 @@
+"""A job beside its alternatives, over several seeds: what training together is worth, before anybody agrees to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from veilgraph.comparison.figures import Estimate, Tested, estimates
+from veilgraph.comparison.ways import NOBODY, Kind, ways
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.types import PartyId
+from veilgraph.graph.build import build_graph, read_table
+from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.run.jobs import align
+from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.samples.shipped import with_overrides
+from veilgraph.tables.encode import fit_encoding
+
+FOUND: Final = "comparison.json"
+_ABOUT: Final = "about.json"
+_LABELS: Final = "labels"
+ALARMS: Final = 0.05
+
+Stage = Callable[[str, int], AbstractContextManager[Progress]]
+"""(what is trained, its epochs) → a block that shows its progress."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way.
+
+    Attributes:
+        name: of it.
+        shares: what others have to be shown for it.
+        figures: name → over seeds.
+        gain: likewise, above the label holder alone; None of that one.
+    """
+
+    name: str
+    shares: str
+    figures: Mapping[str, Estimate]
+    gain: Mapping[str, Estimate] | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was found.
+
+    Attributes:
+        path: its directory.
+        job: that was compared.
+        alarms: share of the nodes that are looked at, of ``recall``.
+        seeds: that were trained with.
+        tested: test nodes of each.
+        lines: the label holder's own first, the job's network at their head.
+    """
+
+    path: Path
+    job: JobSettings
+    alarms: float
+    seeds: tuple[int, ...]
+    tested: tuple[int, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def judged(self) -> Line | None:
+        """Of the job itself; None at home."""
+        return next((line for line in self.lines if line.name == self.job.paradigm), None)
+
+    def at_home(self) -> Line:
+        """The best of what the label holder can do by itself."""
+        own = [line for line in self.lines if line.shares == NOBODY and line.name.startswith(self._own)]
+        return max(own, key=lambda line: line.figures["auc"].value)
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        holder = self.job.data.label_party
+        return f"{holder} alone", f"{holder}: "
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it."""
+
+        def told(found: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]]:
+            return {
+                name: {"value": _number(one.value), "low": _number(one.low), "high": _number(one.high)}
+                for name, one in found.items()
+            }
+
+        return {
+            "job": self.job.name,
+            "paradigm": self.job.paradigm,
+            "seeds": list(self.seeds),
+            "test_nodes": list(self.tested),
+            "recall_at": self.alarms,
+            "ways": [
+                {
+                    "name": line.name,
+                    "shares": line.shares,
+                    "figures": told(line.figures),
+                    "gain": None if line.gain is None else told(line.gain),
+                }
+                for line in self.lines
+            ],
+        }
+
+
+def compare_job(
+    job: JobSettings,
+    out: Path,
+    *,
+    seeds: int = 1,
+    alarms: float = ALARMS,
+    party: Path | None = None,
+    stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
+) -> Study:
+    """Trains a job and what it is compared with, on the same nodes, and judges all on the label holder's test nodes.
+
+    What was trained is kept: called again with the same directory, or with more seeds, only what is missing is.
+
+    Args:
+        job: of holders of the same nodes.
+        out: a directory, made here, or of a comparison of the same job.
+        seeds: the job's and those after it.
+        alarms: share of the test nodes that are looked at, for ``recall``.
+        party: the label holder's party file: compares what it reaches at home, from its tables alone, and needs nothing
+            of the other holders.
+        stage: shows the progress of one training.
+
+    Raises:
+        ConfigError: the job is of a paradigm without a label holder, or an argument breaks a rule.
+        DataError: there are no test nodes, or the data break a rule.
+        RunError: ``out`` is something else.
+    """
+    if seeds < 1:
+        raise ConfigError(f"seeds={seeds} must be at least 1", key="seeds", value=seeds)
+    if not 0 < alarms <= 1:
+        raise ConfigError(f"alarms={alarms} must be above 0 and at most 1", key="alarms", value=alarms)
+    if not job.is_aligned:
+        raise ConfigError(
+            f"paradigm={job.paradigm}: every holder has labels and nodes of its own there, not one set of test nodes; "
+            "train the job, and compare the run: veilgraph compare RUN",
+            key="paradigm",
+            value=job.paradigm,
+        )
+    ranked = {
+        key: value for key, value in {"output": "probabilities", "named_nodes": None}.items() if hasattr(job, key)
+    }
+    job = with_overrides(job, ranked)
+    _opened(out, job, party)
+    with (
+        locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
+        _one_thread(),
+    ):
+        found = dict[str, list[Tested]]()
+        kinds = dict[str, Kind]()
+        used = tuple(job.seed + place for place in range(seeds))
+        for seed, inputs in _inputs(job, used, party):
+            kinds = ways(inputs, at_home=party is not None)
+            for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
+                found.setdefault(name, []).append(tested)
+        study = _study(out, job, alarms, used, found, kinds)
+        write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
+    return study
+
+
+def _study(
+    out: Path,
+    job: JobSettings,
+    alarms: float,
+    seeds: tuple[int, ...],
+    found: Mapping[str, list[Tested]],
+    kinds: Mapping[str, Kind],
+) -> Study:
+    figures = {name: estimates(each, alarms) for name, each in found.items()}
+    first, alone = next(iter(figures.items()))
+    lines = tuple(
+        Line(
+            name,
+            kinds[name].shares,
+            one,
+            None if name == first else {figure: one[figure].above(alone[figure]) for figure in one},
+        )
+        for name, one in figures.items()
+    )
+    return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines)
+
+
+def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
+    try:
+        private_folder(out)
+        about = {"job": job.model_dump(mode="json"), "party": None if party is None else str(party.absolute())}
+        path, text = out / _ABOUT, json.dumps(about, sort_keys=True)
+        if path.exists():
+            if path.read_text(encoding="utf-8") != text:
+                raise RunError(f"{out} has a comparison of another job; choose another directory")
+            return
+        if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):
+            raise RunError(f"{out} has other files ({others[0]}); choose a new directory, or one of a comparison")
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise RunError(f"{out} cannot be written ({error}); choose a writable directory") from error
+
+
+def _inputs(job: JobSettings, seeds: tuple[int, ...], party: Path | None) -> Iterator[tuple[int, Inputs]]:
+    """Every seed's job with its holders' graphs: tables are read and aligned once."""
+    settings = [with_overrides(job, {"seed": seed}) for seed in seeds]
+    if party is not None:
+        graph = _at_home(job, party)
+        yield from ((each.seed, Inputs(each, [graph])) for each in settings)
+    elif not job.data.from_tables:
+        yield from ((each.seed, paradigm_of(each).load(each)) for each in settings)
+    else:
+        with TemporaryDirectory() as folder:
+            run = Path(folder) / "aligned"
+            align(job, run)
+            directory = RunDirectory.open(run)
+            graphs = [load_party(directory.party(name).graph_path) for name in job.data.names]
+        yield from ((each.seed, Inputs(each, graphs)) for each in settings)
+
+
+def _at_home(job: JobSettings, party: Path) -> PartyGraph:
+    """The label holder's graph, of all nodes of its tables."""
+    holder: PartyId = job.data.label_party
+    own = Organisation.read(party, holder)
+    scaling = job.data.feature_scaling
+    table = read_table(own.settings, own.folder, None, scaling)
+    graph = build_graph(own.settings, own.folder, table, fit_encoding(table, scaling)).graph
+    find_label_holder([graph], holder)
+    return graph
+
+
+def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage) -> Iterator[tuple[str, Tested]]:
+    """Every way's predictions of the test nodes; those that are not there yet are made, and kept."""
+    path = stored.with_suffix(".safetensors")
+    labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
+    if labelled.test_mask is None or not bool(labelled.test_mask.any()):
+        raise DataError(
+            f"party {labelled.party!r}: test_mask: no common node is one to test on, and ways are compared on these; "
+            "set some aside (nodes.split.test)"
+        )
+    assert labelled.labels is not None
+    labels = labelled.labels[labelled.test_mask]
+    kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}
+    if not torch.equal(kept[_LABELS], labels):
+        raise RunError(f"{path} is of other test nodes: the data have changed; choose another directory")
+    for name, kind in kinds.items():
+        if name not in kept:
+            with stage(f"seed {inputs.settings.seed}: {name}", kind.epochs) as progress:
+                likely = kind.way(progress)[: labelled.num_nodes][labelled.test_mask.numpy()]
+            kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
+            save_tensors(path, kept, {})
+        yield name, Tested(labels.numpy(), kept[name].numpy())
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 6)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Matrices this small are slower with more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

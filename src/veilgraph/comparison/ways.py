@@ -1,0 +1,141 @@
+"""What a job is compared with: ways to come to predictions of the common nodes, all of one seed's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.comparison.figures import Floats
+from veilgraph.comparison.plain import PLAIN
+from veilgraph.core.types import PartyId
+from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.run.jobs import train
+
+POOLED: Final = "pooled"
+BESIDE: Final[Mapping[str, str]] = {"vertical": "sealed", "sealed": "vertical"}
+"""Paradigm of a job → the one that it is trained in as well, with that one's defaults."""
+
+Way = Callable[[Progress], Floats]
+"""Trains, and gives probabilities of the common nodes [N, C]."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of a way.
+
+    Attributes:
+        way: makes its predictions.
+        epochs: at most; 0 where there are none to show.
+        shares: what it says of who has to show what to whom: nobody, as the job, or everybody everything.
+    """
+
+    way: Way
+    epochs: int
+    shares: str
+
+
+NOBODY: Final = "nothing"
+AS_JOB: Final = "as the paradigm says"
+EVERYTHING: Final = "everything, to one place"
+
+
+def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
+    """Name → what a job is compared with, itself among it.
+
+    Those of the label holder by itself come first.
+
+    Args:
+        inputs: a job's, with every holder's graph; at home the label holder's alone.
+        at_home: leave out all that needs others' data.
+    """
+    job, graphs = inputs.settings, inputs.graphs
+    holder, epochs = job.data.label_party, job.train.epochs
+    own = isolate(graphs, holder, holder)
+    paradigm = paradigm_of(job)
+
+    def alone(name: PartyId) -> Kind:
+        return Kind(partial(_plain, partial(paradigm.alone, inputs, name)), epochs, NOBODY)
+
+    found = {f"{holder} alone": alone(holder)}
+    found |= {f"{holder}: {name}": _of_library(name, own, job) for name in PLAIN}
+    if at_home:
+        return found
+    found |= {job.paradigm: Kind(partial(_federated, job, graphs), epochs, AS_JOB)}
+    if (other := BESIDE.get(job.paradigm)) is not None:
+        beside = in_paradigm(job, other)
+        found[other] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB)
+    everything = pool(graphs, holder)
+    found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING)
+    found |= {f"{POOLED}: {name}": replace(_of_library(name, everything, job), shares=EVERYTHING) for name in PLAIN}
+    for each in graphs:
+        if each.party == holder:
+            continue
+        for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
+            rest = Inputs(job, [less if graph is each else graph for graph in graphs])
+            way = partial(_plain, partial(paradigm.pooled, rest))
+            found[f"{POOLED} without {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING)
+    lent = [name for name in job.data.names if name != holder]
+    return found | {f"{name} alone, lent labels": alone(name) for name in lent}
+
+
+def in_paradigm(job: JobSettings, paradigm: str) -> JobSettings:
+    """A job over the same data in another paradigm, with that one's defaults."""
+    content: dict[str, Any] = {
+        "name": job.name,
+        "paradigm": paradigm,
+        "seed": job.seed,
+        "data": job.data.model_dump(mode="json"),
+        "train": {"class_weights": job.train.class_weights},
+        "timeout_s": job.timeout_s,
+    }
+    if paradigm == "sealed":
+        content["output"] = "probabilities"
+    return parse_job(content)
+
+
+def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:
+    result = training(progress)
+    assert result is not None  # who has no labels is lent some
+    return _likely(result.output)
+
+
+def _of_library(name: str, graph: PartyGraph, job: JobSettings) -> Kind:
+    balanced = job.train.class_weights == "balanced"
+    return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, NOBODY)
+
+
+def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> Floats:
+    """A whole job, with all parties and messages."""
+    with TemporaryDirectory() as folder:
+        unscaled = job.model_copy(update={"data": job.data.model_copy(update={"feature_scaling": "none"})})
+        return (
+            train(unscaled, Path(folder) / "run", parties=graphs, progress=progress)
+            .predictions.probabilities.double()
+            .numpy()
+        )
+
+
+def _without_columns(graph: PartyGraph) -> PartyGraph:
+    return replace(graph, features=torch.zeros(graph.num_nodes, 1, dtype=graph.features.dtype))
+
+
+def _without_links(graph: PartyGraph) -> PartyGraph:
+    return replace(graph, edge_index=graph.edge_index[:, :0], edge_weight=None)
+
+
+def _likely(logits: Tensor) -> Floats:
+    return np.asarray(logits.detach().double().softmax(dim=1).numpy())

@@ -1,0 +1,98 @@
+"""What a comparison of a job found: a table, and a picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from veilgraph.comparison.figures import Estimate
+from veilgraph.comparison.study import Study
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+
+_TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "macro F1", "accuracy": "accuracy"}
+
+
+def study_table(study: Study) -> Table:
+    """Every way with its figures, and how far its AUC is above that of the label holder alone."""
+    seeds = len(study.seeds)
+    table = Table(
+        title=f"Is it worth it? {sum(study.tested):,} test nodes, {seeds} seed{'s' * (seeds > 1)}",
+        title_justify="left",
+        caption=_caption(study),
+        caption_justify="left",
+    )
+    table.add_column("way", no_wrap=True)
+    for name in study.lines[0].figures:
+        table.add_column(title(study, name), justify="right")
+    table.add_column("AUC above alone", justify="right", no_wrap=True)
+    for line in study.lines:
+        gain = "" if line.gain is None else _signed(line.gain["auc"])
+        values = (f"{one.value:.3f}" for one in line.figures.values())
+        table.add_row(line.name, *values, gain, style="bold" if line is study.judged else None)
+    return table
+
+
+def verdict(study: Study) -> str:
+    """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
+    home = study.at_home()
+    best = f"{home.name!r}, AUC {home.figures['auc'].value:.3f}"
+    if study.judged is None:
+        return f"the best at home is {best}"
+    gain = study.judged.figures["auc"].above(home.figures["auc"])
+    known = "which may be chance: take more seeds or more test nodes"
+    if gain.low > 0:
+        known = "more than chance"
+    elif gain.high < 0:
+        known = "less, by more than chance"
+    return f"{study.judged.name}: AUC {_signed(gain)} above the best at home ({best}), {known}"
+
+
+def draw_study(study: Study, path: Path) -> None:
+    """Writes a picture of every way's AUC with its interval.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    figure = Figure(figsize=(9, 0.45 * len(study.lines) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(study.lines))[::-1]
+    for place, line in zip(places, study.lines, strict=True):
+        one = line.figures["auc"]
+        colour = "#d55e00" if line is study.judged else "#0072b2"
+        axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
+        axes.plot([one.value], [place], "o", color=colour)
+    axes.axvline(study.lines[0].figures["auc"].value, color="#999999", linestyle="--", linewidth=1)
+    axes.set_yticks(places, [line.name for line in study.lines])
+    axes.set(xlabel="test AUC, 95 % interval over nodes and seeds", title=study.job.name)
+    axes.grid(visible=True, axis="x", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    try:
+        write_whole(path, picture.getvalue())
+    except OSError as error:
+        raise RunError(f"{path}: the picture cannot be written ({error}); choose a writable directory") from error
+
+
+def title(study: Study, name: str) -> str:
+    """Of a figure, in tables."""
+    return _TITLES.get(name, f"recall at {100 * study.alarms:g} %")
+
+
+def _caption(study: Study) -> str:
+    said = ["In brackets: 95 % interval over test nodes and seeds."]
+    if study.judged is not None:
+        said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
+    if study.job.paradigm == "sealed" or any(line.name == "sealed" for line in study.lines):
+        said.append("Sealed jobs open probabilities here, so that nodes can be ranked.")
+    return " ".join(said)
+
+
+def _signed(one: Estimate) -> str:
+    return f"{one.value:+.3f} ({one.low:+.3f}–{one.high:+.3f})"
