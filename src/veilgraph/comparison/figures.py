@@ -8,17 +8,19 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 Classes = NDArray[np.int64]
 
 DRAWS: Final = 200
 """Bootstrap samples: their 2.5 % and 97.5 % quantiles are moved by few thousandths from one set to another."""
+_MOST: Final = 10**7
+"""Probabilities of samples that are in memory at once."""
 
 
 @dataclass(frozen=True)
-class Tested:
+class Scored:
     """Predictions of one seed's test nodes.
 
     Attributes:
@@ -51,31 +53,17 @@ class Estimate:
         return _estimate(self.value - other.value, self.draws - other.draws)
 
 
-def figures(found: Tested, alarms: float) -> dict[str, float]:
+def figures(found: Scored, alarms: float) -> dict[str, float]:
     """Of predictions; NaN where a class is missing.
 
     Args:
         found: the predictions.
         alarms: share of the nodes that are looked at, for the recall of class 1 among those most likely of it.
     """
-    labels, likely = found.labels, found.likely
-    predicted = likely.argmax(axis=1)
-    whole = len(np.unique(labels)) == likely.shape[1]
-    f1 = float(f1_score(labels, predicted, average="macro", zero_division=0.0))
-    if likely.shape[1] != 2:
-        auc = roc_auc_score(labels, likely, multi_class="ovr", labels=range(likely.shape[1])) if whole else np.nan
-        return {"auc": float(auc), "f1": f1, "accuracy": float((predicted == labels).mean())}
-    score, positive = likely[:, 1], labels == 1
-    looked_at = np.argsort(-score, kind="stable")[: max(1, round(alarms * len(labels)))]
-    return {
-        "auc": float(roc_auc_score(labels, score)) if whole else np.nan,
-        "pr_auc": float(average_precision_score(labels, score)) if whole else np.nan,
-        "recall": float(positive[looked_at].sum() / positive.sum()) if whole else np.nan,
-        "f1": f1,
-    }
+    return {name: float(one[0]) for name, one in _figures(found.labels[None], found.likely[None], alarms).items()}
 
 
-def estimates(found: Sequence[Tested], alarms: float, seed: int = 0) -> Mapping[str, Estimate]:
+def estimates(found: Sequence[Scored], alarms: float, seed: int = 0) -> Mapping[str, Estimate]:
     """Means over seeds, with intervals by a bootstrap of seeds and, within each, of its test nodes.
 
     Args:
@@ -84,17 +72,69 @@ def estimates(found: Sequence[Tested], alarms: float, seed: int = 0) -> Mapping[
         seed: of the samples.
     """
     each = [figures(one, alarms) for one in found]
-    generator, draws = np.random.default_rng(seed), list[dict[str, float]]()
-    for _ in range(DRAWS):
-        sampled = list[dict[str, float]]()
-        for place in generator.integers(len(found), size=len(found)):
-            rows = generator.integers(len(found[place].labels), size=len(found[place].labels))
-            sampled.append(figures(Tested(found[place].labels[rows], found[place].likely[rows]), alarms))
-        draws.append({name: float(np.mean([one[name] for one in sampled])) for name in each[0]})
-    return {
-        name: _estimate(float(np.mean([one[name] for one in each])), np.array([draw[name] for draw in draws]))
-        for name in each[0]
-    }
+    generator = np.random.default_rng(seed)
+    chosen = generator.integers(len(found), size=(DRAWS, len(found)))
+    drawn = [{name: np.zeros(0) for name in each[0]} for _ in found]
+    for place, one in enumerate(found):
+        wanted, most = int((chosen == place).sum()), max(1, _MOST // one.likely.size)
+        for start in range(0, wanted, most):
+            count = min(most, wanted - start)
+            rows = generator.integers(len(one.labels), size=(count, len(one.labels)))
+            told = _figures(one.labels[rows], one.likely[rows], alarms)
+            drawn[place] = {name: np.append(drawn[place][name], values) for name, values in told.items()}
+    means = {name: np.zeros(DRAWS) for name in each[0]}
+    for name, mean in means.items():
+        for place, values in enumerate(drawn):
+            np.add.at(mean, np.nonzero(chosen == place)[0], values[name] / len(found))
+    return {name: _estimate(float(np.mean([one[name] for one in each])), mean) for name, mean in means.items()}
+
+
+def _figures(labels: Classes, likely: Floats, alarms: float) -> dict[str, Floats]:
+    """Of B samples at once, as scikit-learn's functions have them of one: labels [B, T], likely [B, T, C]."""
+    classes, predicted = likely.shape[2], likely.argmax(axis=2)
+    f1 = np.mean([_f1(labels == each, predicted == each) for each in range(classes)], axis=0)
+    if classes > 2:
+        auc = np.mean([_auc(labels == each, likely[:, :, each]) for each in range(classes)], axis=0)
+        return {"auc": auc, "f1": f1, "accuracy": (predicted == labels).mean(axis=1)}
+    score, positive = likely[:, :, 1], labels == 1
+    order = np.argsort(-score, axis=1, kind="stable")
+    ranked, count = np.take_along_axis(positive, order, axis=1), positive.sum(axis=1)
+    found = ranked.cumsum(axis=1)
+    looked_at = max(1, round(alarms * labels.shape[1]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {
+            "auc": _auc(positive, score),
+            "pr_auc": _average_precision(np.take_along_axis(score, order, axis=1), found) / count,
+            "recall": found[:, looked_at - 1] / count,
+            "f1": f1,
+        }
+
+
+def _auc(positive: NDArray[np.bool_], score: Floats) -> Floats:
+    """Mann and Whitney's: [B]."""
+    count, total = positive.sum(axis=1), positive.shape[1]
+    above = (rankdata(score, axis=1) * positive).sum(axis=1) - count * (count + 1) / 2
+    with np.errstate(invalid="ignore"):
+        return np.asarray(above / (count * (total - count)))
+
+
+def _average_precision(score: Floats, found: Classes) -> Floats:
+    """Sum over positives of the precision once all with their score are taken: [B], of descending scores [B, T].
+
+    Args:
+        score: descending.
+        found: [B, T] positives up to each.
+    """
+    total = score.shape[1]
+    ends = np.where(np.diff(score, axis=1, append=-np.inf) != 0, np.arange(total), total)
+    end = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]  # the last of those that have the same score
+    precision = np.take_along_axis(found, end, axis=1) / (end + 1)
+    return np.asarray((precision * np.diff(found, axis=1, prepend=0)).sum(axis=1))
+
+
+def _f1(true: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Floats:
+    both, either = (true & taken).sum(axis=1), true.sum(axis=1) + taken.sum(axis=1)
+    return np.asarray(2 * both / np.maximum(either, 1))
 
 
 def _estimate(value: float, draws: Floats) -> Estimate:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from veilgraph.comparison.figures import Estimate, Tested, estimates
+from veilgraph.comparison.figures import Estimate, Scored, estimates
 from veilgraph.comparison.ways import NOBODY, Kind, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
@@ -165,7 +165,7 @@ def compare_job(
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
         _one_thread(),
     ):
-        found = dict[str, list[Tested]]()
+        found = dict[str, list[Scored]]()
         kinds = dict[str, Kind]()
         used = tuple(job.seed + place for place in range(seeds))
         for seed, inputs in _inputs(job, used, party):
@@ -182,7 +182,7 @@ def _study(
     job: JobSettings,
     alarms: float,
     seeds: tuple[int, ...],
-    found: Mapping[str, list[Tested]],
+    found: Mapping[str, list[Scored]],
     kinds: Mapping[str, Kind],
 ) -> Study:
     figures = {name: estimates(each, alarms) for name, each in found.items()}
@@ -206,10 +206,16 @@ def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
         path, text = out / _ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
-                raise RunError(f"{out} has a comparison of another job; choose another directory")
+                raise RunError(
+                    f"{out} has a comparison of another job; choose another directory", key="out", value=str(out)
+                )
             return
         if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):
-            raise RunError(f"{out} has other files ({others[0]}); choose a new directory, or one of a comparison")
+            raise RunError(
+                f"{out} has other files ({others[0]}); choose a new directory, or one of a comparison",
+                key="out",
+                value=str(out),
+            )
         write_whole(path, text.encode())
     except OSError as error:
         raise RunError(f"{out} cannot be written ({error}); choose a writable directory") from error
@@ -243,14 +249,15 @@ def _at_home(job: JobSettings, party: Path) -> PartyGraph:
     return graph
 
 
-def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage) -> Iterator[tuple[str, Tested]]:
+def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage) -> Iterator[tuple[str, Scored]]:
     """Every way's predictions of the test nodes; those that are not there yet are made, and kept."""
     path = stored.with_suffix(".safetensors")
     labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
     if labelled.test_mask is None or not bool(labelled.test_mask.any()):
         raise DataError(
             f"party {labelled.party!r}: test_mask: no common node is one to test on, and ways are compared on these; "
-            "set some aside (nodes.split.test)"
+            "set some aside (nodes.split.test)",
+            key="test_mask",
         )
     assert labelled.labels is not None
     labels = labelled.labels[labelled.test_mask]
@@ -263,7 +270,7 @@ def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Sta
                 likely = kind.way(progress)[: labelled.num_nodes][labelled.test_mask.numpy()]
             kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
             save_tensors(path, kept, {})
-        yield name, Tested(labels.numpy(), kept[name].numpy())
+        yield name, Scored(labels.numpy(), kept[name].numpy())
 
 
 def _number(value: float) -> float | None:

@@ -87,7 +87,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
         for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
             way = partial(_plain, partial(paradigm.pooled, rest))
-            found[f"{POOLED} without {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING)
+            found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING)
     lent = [name for name in job.data.names if name != holder]
     return found | {f"{name} alone, lent labels": alone(name) for name in lent}
 
@@ -120,13 +120,10 @@ def _of_library(name: str, graph: PartyGraph, job: JobSettings) -> Kind:
 
 def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> Floats:
     """A whole job, with all parties and messages."""
+    data = job.data.model_copy(update={"feature_scaling": "none", "parties": None})  # these are scaled, and there
     with TemporaryDirectory() as folder:
-        unscaled = job.model_copy(update={"data": job.data.model_copy(update={"feature_scaling": "none"})})
-        return (
-            train(unscaled, Path(folder) / "run", parties=graphs, progress=progress)
-            .predictions.probabilities.double()
-            .numpy()
-        )
+        run = train(job.model_copy(update={"data": data}), Path(folder) / "run", parties=graphs, progress=progress)
+        return np.asarray(run.predictions.probabilities.double().numpy())
 
 
 def _without_columns(graph: PartyGraph) -> PartyGraph:

@@ -15,7 +15,7 @@ from veilgraph.comparison.study import Study
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 
-_TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "macro F1", "accuracy": "accuracy"}
+_TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 
 
 def study_table(study: Study) -> Table:
@@ -29,7 +29,7 @@ def study_table(study: Study) -> Table:
     )
     table.add_column("way", no_wrap=True)
     for name in study.lines[0].figures:
-        table.add_column(title(study, name), justify="right")
+        table.add_column(_TITLES[name], justify="right", no_wrap=True)
     table.add_column("AUC above alone", justify="right", no_wrap=True)
     for line in study.lines:
         gain = "" if line.gain is None else _signed(line.gain["auc"])
@@ -80,13 +80,10 @@ def draw_study(study: Study, path: Path) -> None:
         raise RunError(f"{path}: the picture cannot be written ({error}); choose a writable directory") from error
 
 
-def title(study: Study, name: str) -> str:
-    """Of a figure, in tables."""
-    return _TITLES.get(name, f"recall at {100 * study.alarms:g} %")
-
-
 def _caption(study: Study) -> str:
-    said = ["In brackets: 95 % interval over test nodes and seeds."]
+    said = ["In brackets: 95 % interval over test nodes and seeds; F1 is of all classes alike."]
+    if "recall" in study.lines[0].figures:
+        said.append(f"Recall: of class 1, among the {100 * study.alarms:g} % that are likeliest of it.")
     if study.judged is not None:
         said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
     if study.job.paradigm == "sealed" or any(line.name == "sealed" for line in study.lines):
@@ -95,4 +92,5 @@ def _caption(study: Study) -> str:
 
 
 def _signed(one: Estimate) -> str:
-    return f"{one.value:+.3f} ({one.low:+.3f}–{one.high:+.3f})"
+    low, high = (f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
+    return f"{one.value:+.3f} ({low}…{high})"

@@ -45,10 +45,11 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
         program.step(epoch - 1)
         record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
         if job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
-            right = int(_known(program.score(epoch))) / context.sizes.validation
+            logits = _logits(program)
+            right = objective.score(logits).val_accuracy
             record["val_accuracy"] = right
             judgement = judgement.after(epoch, Scores(math.nan, 0.0, math.nan, right, None), job.train.select_by)
-            best = _logits(program) if judgement.best_epoch == epoch else best
+            best = logits if judgement.best_epoch == epoch else best
         metrics.append(record)
         progress(metrics)
         if judgement.stops(job.train):
@@ -76,9 +77,6 @@ def _for_one(job: SealedJob, graph: PartyGraph) -> SealedJob:
 
 
 def _logits(program: SealedProgram) -> Tensor:
-    return _known(program.predict()).clamp_min(_LEAST).log()
-
-
-def _known(found: Tensor | None) -> Tensor:
+    found = program.predict()
     assert found is not None  # one place knows all
-    return found
+    return found.clamp_min(_LEAST).log()

@@ -1,0 +1,286 @@
+"""A job beside its alternatives: each is what it says, on the same test nodes, in however many sessions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+from tests.cli.commands import one_error, veilgraph
+from tests.errors import refused
+from veilgraph.comparison import study as studies
+from veilgraph.comparison.figures import Scored, estimates, figures
+from veilgraph.comparison.plain import boosting, logistic
+from veilgraph.comparison.study import Study, compare_job
+from veilgraph.comparison.ways import ways
+from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.sealed.baselines import in_one_place
+from veilgraph.paradigms.sealed.settings import sealed
+from veilgraph.paradigms.sealed.twin import trained_twin
+from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run.comparing import compare
+from veilgraph.run.jobs import train
+from veilgraph.run.run_directory import RunDirectory
+
+
+def small(**changes: Any) -> JobSettings:
+    said = {"name": "small", "data": {"dataset": "synthetic"}, "model": {"dim": 4}, "train": {"epochs": 3}}
+    return parse_job({**said, **changes})
+
+
+def small_sealed(**train_settings: Any) -> JobSettings:
+    return small(paradigm="sealed", model={"network": "linear", "hops": 1}, train={"epochs": 3, **train_settings})
+
+
+def inputs_of(job: JobSettings) -> Inputs:
+    return paradigm_of(job).load(job)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return compare_job(small(), tmp_path_factory.mktemp("found") / "study", seeds=2)
+
+
+def values(study: Study) -> dict[str, dict[str, float]]:
+    return {line.name: {name: one.value for name, one in line.figures.items()} for line in study.lines}
+
+
+# Ways
+
+
+def test_there_is_every_way(found: Study) -> None:
+    own = ["A alone", "A: logistic", "A: boosting"]
+    pooled = ["pooled", "pooled: logistic", "pooled: boosting", "pooled − B's columns", "pooled − B's links"]
+    assert [line.name for line in found.lines] == [*own, "vertical", "sealed", *pooled, "B alone, lent labels"]
+    assert found.lines[0].gain is None
+    assert all(line.gain is not None for line in found.lines[1:])
+
+
+def test_the_job_and_its_baselines_are_those_of_a_run(found: Study, tmp_path: Path) -> None:
+    accuracy = dict[str, list[float]]()
+    for seed in (0, 1):
+        run = train(small(seed=seed), tmp_path / str(seed)).path
+        for name, summary in compare(RunDirectory.open(run)).summaries().items():
+            accuracy.setdefault(name, []).append(summary["test_auc"])
+    told = values(found)
+    names = {"A alone": "A alone", "B alone": "B alone, lent labels", "federated": "vertical", "pooled": "pooled"}
+    for name, way in names.items():
+        assert told[way]["auc"] == pytest.approx(np.mean(accuracy[name]), abs=1e-6), way
+
+
+def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
+    job = small()
+    inputs = inputs_of(job)
+    kinds = ways(inputs)
+    b = inputs.graphs[1]
+    bare = PartyGraph("B", torch.zeros(b.num_nodes, 1), b.edge_index, b.edge_weight)
+    unlinked = PartyGraph("B", b.features, torch.zeros(2, 0, dtype=torch.int64))
+    for name, less in (("columns", bare), ("links", unlinked)):
+        rest = pool([inputs.graphs[0], less], "A")
+        result = paradigm_of(job).pooled(Inputs(job, [inputs.graphs[0], less]), lambda records: None)
+        assert rest.num_nodes == b.num_nodes
+        likely = result.output.softmax(dim=1).double().numpy()
+        assert np.allclose(kinds[f"pooled − B's {name}"].way(lambda records: None), likely)
+
+
+def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
+    job = sealed(small_sealed())
+    inputs = inputs_of(job)
+    everything = pool(inputs.graphs, "A")
+    result = paradigm_of(job).pooled(inputs, lambda records: None)
+    like = job.model_copy(
+        update={
+            "output": "probabilities",
+            "data": job.data.model_copy(update={"holders": ("pooled",), "label_holder": None}),
+        }
+    )
+    likely = trained_twin(like, [everything]).predict()
+    assert likely is not None
+    assert torch.allclose(result.output.exp(), likely.clamp_min(2.0**-16))
+    assert result.summary["best_epoch"] == 3
+    alone = paradigm_of(job).alone(inputs, "B", lambda records: None)
+    assert alone is not None
+    assert torch.equal(alone.output, in_one_place(job, isolate(inputs.graphs, "B", "A"), lambda records: None).output)
+
+
+def test_a_sealed_step_is_chosen_by_right_validation_nodes() -> None:
+    job = sealed(small_sealed(select_by="accuracy", evaluate_every=1, patience=1, epochs=12))
+    graph = pool(inputs_of(job).graphs, "A")
+    result = in_one_place(job, graph, lambda records: None)
+    best = max(record["val_accuracy"] for record in result.metrics)
+    first = next(record["epoch"] for record in result.metrics if record["val_accuracy"] == best)
+    assert result.summary["best_epoch"] == first
+    assert result.summary["val_accuracy"] == pytest.approx(best)
+    assert len(result.metrics) in (12, first + 1)
+
+
+def test_a_sealed_run_is_compared(tmp_path: Path) -> None:
+    run = train(small_sealed(), tmp_path / "run").path
+    compared = compare(RunDirectory.open(run))
+    assert set(compared.alone) == {"A", "B"}
+    assert 0 <= compared.pooled["test_accuracy"] <= 1
+
+
+def signalled(nodes: int = 400) -> PartyGraph:
+    """Of column 0 nothing is known but by neighbours: a node's class is the sign of its neighbour's."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(nodes, 3, generator=generator)
+    partner = torch.arange(nodes) ^ 1
+    labels = (x[partner, 0] > 0).long()
+    place = torch.arange(nodes) // 2 % 4
+    edges = torch.stack([partner, torch.arange(nodes)])
+    return PartyGraph("A", x, edges, None, labels, place < 2, place == 2, place == 3, num_classes=2)
+
+
+def test_boosting_sees_neighbours_and_logistic_does_not() -> None:
+    graph = signalled()
+    assert graph.test_mask is not None
+    assert graph.labels is not None
+    test, labels = graph.test_mask.numpy(), graph.labels.numpy()
+    auc = {
+        make.__name__: figures(Scored(labels[test], make(graph, 0, balanced=False)[test]), 0.05)["auc"]
+        for make in (logistic, boosting)
+    }
+    assert auc["boosting"] > 0.95
+    assert auc["logistic"] < 0.65
+
+
+# Figures
+
+
+def test_recall_is_of_those_that_are_looked_at() -> None:
+    labels, score = np.array([1, 0, 1, 0, 0, 0, 0, 0, 0, 1]), np.linspace(1, 0.1, 10)
+    told = figures(Scored(labels, np.stack([1 - score, score], axis=1)), 0.3)
+    assert told["recall"] == pytest.approx(2 / 3)
+    assert told["auc"] == pytest.approx(13 / 21)
+
+
+def test_intervals_hold_what_they_say_and_differences_are_paired() -> None:
+    """Of 40 worlds about 38 intervals hold the truth; a way is no better than itself, its copy with noise hardly."""
+    generator, held = np.random.default_rng(1), 0
+    for _ in range(40):
+        labels = (generator.random(150) < 0.3).astype(np.int64)
+        score = generator.normal(labels * 1.0, 1)
+        likely = 1 / (1 + np.exp(-score))
+        auc = estimates([Scored(labels, np.stack([1 - likely, likely], axis=1))], 0.1)["auc"]
+        held += auc.low <= 0.7602 <= auc.high  # Φ(1/√2)
+    assert 32 <= held <= 40
+    slightly = 1 / (1 + np.exp(-(score + generator.normal(0, 0.01, len(score)))))
+    other = estimates([Scored(labels, np.stack([1 - slightly, slightly], axis=1))], 0.1)["auc"]
+    assert other.above(other).high == 0
+    gain = other.above(auc)
+    assert gain.high - gain.low < (auc.high - auc.low) / 5
+
+
+def test_a_class_that_is_missing_gives_no_ranking() -> None:
+    told = figures(Scored(np.zeros(5, np.int64), np.full((5, 2), 0.5)), 0.1)
+    assert np.isnan(told["auc"])
+    assert np.isnan(told["recall"])
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_figures_are_scikit_learns(classes: int) -> None:
+    generator = np.random.default_rng(2)
+    labels, likely = generator.integers(0, classes, 200), generator.random((200, classes)).round(1) + 0.05
+    likely /= likely.sum(axis=1, keepdims=True)  # many have the same
+    told, predicted = figures(Scored(labels, likely), 0.1), likely.argmax(axis=1)
+    assert told["f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
+    if classes == 2:
+        assert told["auc"] == pytest.approx(roc_auc_score(labels, likely[:, 1]))
+        assert told["pr_auc"] == pytest.approx(average_precision_score(labels, likely[:, 1]))
+    else:
+        assert told["auc"] == pytest.approx(roc_auc_score(labels, likely, multi_class="ovr"))
+        assert told["accuracy"] == pytest.approx((predicted == labels).mean())
+
+
+# Sessions
+
+
+def test_what_was_trained_is_not_trained_again(found: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (found.path / studies.FOUND).read_bytes()
+
+    def never(name: str, epochs: int) -> Any:
+        raise AssertionError(name)
+
+    assert values(compare_job(small(), found.path, seeds=2, stage=never)) == values(found)
+    assert (found.path / studies.FOUND).read_bytes() == before
+    with pytest.raises(AssertionError, match="seed 2: A alone"):
+        compare_job(small(), found.path, seeds=3, stage=never)
+    told = json.loads(before)
+    assert told["seeds"] == [0, 1]
+    assert told["ways"][3]["figures"]["auc"]["value"] == pytest.approx(values(found)["vertical"]["auc"], abs=1e-6)
+
+
+def test_another_job_or_other_files_are_refused(found: Study, tmp_path: Path) -> None:
+    with refused(RunError, key="out"):
+        compare_job(small(seed=5), found.path)
+    (tmp_path / "mine.txt").touch()
+    with refused(RunError, key="out"):
+        compare_job(small(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"), [({"seeds": 0}, "seeds"), ({"alarms": 0.0}, "alarms"), ({"alarms": 1.5}, "alarms")]
+)
+def test_bad_arguments(arguments: dict[str, Any], key: str, tmp_path: Path) -> None:
+    with refused(ConfigError, key=key):
+        compare_job(small(), tmp_path / "study", **arguments)
+    assert not (tmp_path / "study").exists()
+
+
+def test_holders_with_nodes_of_their_own_have_no_one_set_of_test_nodes(tmp_path: Path) -> None:
+    with refused(ConfigError, key="paradigm"):
+        compare_job(small(paradigm="averaging"), tmp_path / "study")
+
+
+# Tables
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    folder = tmp_path_factory.mktemp("tables") / "organisations"
+    assert veilgraph("data", "export", "synthetic", "--out", folder, "--overlap", "0.9").exit_code == 0
+    return folder
+
+
+def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(exported: Path, tmp_path: Path) -> None:
+    job = str(exported / "job.yaml")
+    changes = [part for key in ("train.epochs=2", "model.dim=4") for part in ("--set", key)]
+    whole = veilgraph("compare", job, *changes, "--out", tmp_path / "whole")
+    assert whole.exit_code == 0, whole.output
+    for part in ("Is it worth it?", "vertical", "sealed", "above the best at home"):
+        assert part in whole.stdout
+    assert (tmp_path / "whole" / "comparison.png").is_file()
+    (exported / "B").rename(exported / "elsewhere")
+    try:
+        party = exported / "A" / "party.yaml"
+        apart = [*changes, "--set", "data={holders: [A, B], label_holder: A}"]
+        home = veilgraph("compare", job, *apart, "--party", party, "--out", tmp_path / "home")
+        assert home.exit_code == 0, home.output
+        assert "the best at home is" in home.stdout
+        assert "vertical" not in home.stdout
+        assert "--party" in one_error(veilgraph("compare", job, *apart, "--out", tmp_path / "none"))
+    finally:
+        (exported / "elsewhere").rename(exported / "B")
+
+
+def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = inputs_of(small())
+    graphs = [
+        PartyGraph(g.party, g.features, g.edge_index, labels=g.labels, train_mask=g.train_mask, val_mask=g.val_mask)
+        for g in inputs.graphs
+    ]
+    monkeypatch.setattr(studies, "_inputs", lambda *rest: iter([(0, Inputs(inputs.settings, graphs))]))
+    with refused(DataError, key="test_mask"):
+        compare_job(small(), tmp_path / "study")
