@@ -26,8 +26,6 @@ from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.run.jobs import train
 
 POOLED: Final = "pooled"
-BESIDE: Final[Mapping[str, str]] = {"vertical": "sealed", "sealed": "vertical"}
-"""Paradigm of a job → the one that it is trained in as well, with that one's defaults."""
 
 Way = Callable[[Progress], Floats]
 """Trains, and gives probabilities of the common nodes [N, C]."""
@@ -75,9 +73,9 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
     if at_home:
         return found
     found |= {job.paradigm: Kind(partial(_federated, job, graphs), epochs, AS_JOB)}
-    if (other := BESIDE.get(job.paradigm)) is not None:
-        beside = in_paradigm(job, other)
-        found[other] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB)
+    if (said := paradigm.beside(job)) is not None:
+        beside = _over_the_same_data(job, said)
+        found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB)
     everything = pool(graphs, holder)
     found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING)
     found |= {f"{POOLED}: {name}": replace(_of_library(name, everything, job), shares=EVERYTHING) for name in PLAIN}
@@ -92,19 +90,10 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
     return found | {f"{name} alone, lent labels": alone(name) for name in lent}
 
 
-def in_paradigm(job: JobSettings, paradigm: str) -> JobSettings:
-    """A job over the same data in another paradigm, with that one's defaults."""
-    content: dict[str, Any] = {
-        "name": job.name,
-        "paradigm": paradigm,
-        "seed": job.seed,
-        "data": job.data.model_dump(mode="json"),
-        "train": {"class_weights": job.train.class_weights},
-        "timeout_s": job.timeout_s,
-    }
-    if paradigm == "sealed":
-        content["output"] = "probabilities"
-    return parse_job(content)
+def _over_the_same_data(job: JobSettings, said: Mapping[str, Any]) -> JobSettings:
+    """Another job, with what both are to have alike."""
+    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
+    return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
 def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:

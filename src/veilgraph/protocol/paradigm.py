@@ -191,6 +191,13 @@ class Paradigm(ABC, Generic[J]):
         """The job's network trained on all holders' data in one place; as ``alone``."""
         raise _incomparable(inputs.settings)
 
+    def beside(self, job: J) -> Mapping[str, Any] | None:
+        """What a job over the same data in another paradigm says, that this one is compared with; None: there is none.
+
+        The rest it has from the job, or has its defaults.
+        """
+        return None
+
     def space(self, job: J) -> Space:
         """What is worth varying where a job is tuned: dotted keys of its settings, and what each may be."""
         return LEARNING

@@ -86,7 +86,6 @@ def _caption(study: Study) -> str:
         said.append(f"Recall: of class 1, among the {100 * study.alarms:g} % that are likeliest of it.")
     if study.judged is not None:
         said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
-    if study.job.paradigm == "sealed" or any(line.name == "sealed" for line in study.lines):
         said.append("Sealed jobs open probabilities here, so that nodes can be ranked.")
     return " ".join(said)
 

@@ -131,6 +131,9 @@ class Sealed(Paradigm[SealedJob]):
         job = sealed(inputs.settings)
         return in_one_place(job, pool(inputs.graphs, job.data.label_party), progress)
 
+    def beside(self, job: SealedJob) -> Mapping[str, Any]:
+        return {"paradigm": "vertical"}
+
     def space(self, job: SealedJob) -> Space:
         return {
             "train.learning_rate": Span(0.03, 2, log=True),

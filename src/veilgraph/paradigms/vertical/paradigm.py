@@ -132,6 +132,9 @@ class Vertical(Paradigm[VerticalJob]):
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return pooled(inputs.settings, inputs.graphs, progress)
 
+    def beside(self, job: VerticalJob) -> Mapping[str, Any]:
+        return {"paradigm": "sealed", "output": "probabilities"}
+
     def space(self, job: VerticalJob) -> Space:
         space = {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.local.hops": Span(1, 4, whole=True)}
         if job.model.initial.method == "collaborative":
