@@ -142,6 +142,7 @@ def test_a_source_distribution_has_what_installing_and_reading_take(tmp_path):
     assert source_with(tmp_path, whole | {name}) == [f"{SOURCE} has {name}, which it should not"]
     name = "veilgraph-1.0/src/veilgraph/samples/jobs/digits.yaml"
     assert source_with(tmp_path, whole - {name}) == [f"{SOURCE} lacks {name}"]
+    assert source_with(tmp_path, [*whole, name]) == [f"{SOURCE} has {name} twice"]
 
 
 def test_a_link_among_the_files_or_to_none_of_them_is_found(tmp_path):
@@ -170,6 +171,25 @@ def test_what_git_tracks_is_what_is_looked_for(tmp_path):
 def test_not_one_of_each_is_refused(tmp_path, capsys):
     assert CONTENTS.main(tmp_path) == 1
     assert "0 wheels and 0 source distributions" in capsys.readouterr().out
+
+
+def test_a_fault_fails_and_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(CONTENTS, "tracked", lambda root: FILES)
+    stem = "veilgraph-1.0"
+    wheel_with(tmp_path, CONTENTS.of_wheel(FILES, stem))
+    source_with(tmp_path, CONTENTS.of_source(FILES, stem))
+    assert CONTENTS.main(tmp_path) == 0
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == ["0.0 MB", "0.0 MB"]
+    for spoil in (wheel_with, source_with):
+        spoil(tmp_path, ["notes.txt"])
+        assert CONTENTS.main(tmp_path) == 1
+        assert "has notes.txt, which it should not" in capsys.readouterr().out
+
+
+def test_make_dist_builds_with_the_locked_tools_alone_and_checks_strictly():
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ndist:")[1].split("\n\n")[0]
+    wanted = ("-m build --quiet --no-isolation", "-m twine --no-color check --strict", "lock/contents.py $(DIST)")
+    assert [each for each in wanted if f"\n\t@$(TOOLS_VENV)/bin/python {each}" not in recipe] == []
 
 
 # Built, and installed beside nothing.

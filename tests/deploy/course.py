@@ -31,6 +31,7 @@ class Course:
     Attributes:
         panics: why it ended the job.
         targets: the sites that it started.
+        unsaid: errors that the server's own part is not to say itself; None: it did none.
         own: what the server's own part does, given whether it is to stop; None: it may have none.
     """
 
@@ -42,6 +43,7 @@ class Course:
         self.controller = engine.ServerController(JOB, "train")
         self.panics: list[str] = []
         self.targets: list[str] = []
+        self.unsaid: tuple[type[VeilgraphError], ...] | None = None
         self.own: Callable[[Callable[[], bool]], Failure | None] | None = None
         self.answers: list[tuple[str, Failure | None]] = []
         monkeypatch.setattr(self.controller, "broadcast", self._broadcast)
@@ -54,6 +56,7 @@ class Course:
         monkeypatch.setattr(engine, "CAUSE_S", 0.01)
 
     def _part(self, job, work, resume, context, stopped, unsaid=()) -> Failure | None:
+        self.unsaid = unsaid
         if self.own is not None:
             return self.own(stopped)
         return self._run(job, work, resume, context, stopped, unsaid)

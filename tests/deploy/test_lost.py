@@ -94,6 +94,7 @@ def test_the_log_names_the_party_that_was_lost(course: Course, caplog: pytest.Lo
     (error,) = logged(caplog)
     assert (type(error), error.code, error.party) == (PeerFailed, LOST, "shop")
     assert course.panics == [str(error)]
+    assert course.unsaid == CONSEQUENCES, "else the bank's closed link would be in the log as well"
 
 
 def test_a_word_that_comes_a_moment_later_is_waited_for(
@@ -114,6 +115,8 @@ def test_a_word_that_comes_a_moment_later_is_waited_for(
 
 
 def test_a_part_of_the_server_that_does_not_notice_is_ended(course: Course, caplog: pytest.LogCaptureFixture) -> None:
+    """That it was is not why the job ended."""
+
     def own(stopped):
         deadline = time.monotonic() + 20
         while not stopped():
@@ -121,9 +124,8 @@ def test_a_part_of_the_server_that_does_not_notice_is_ended(course: Course, capl
         return STOPPED
 
     course.own = own
-    course.run(("bank", LOST_SHOP))
-    (error,) = logged(caplog)
-    assert error.party == "shop", "that the server stopped its own part is not why the job ended"
+    course.run(("bank", LOST_SHOP), ("shop", Failure(kind="LinkTimeout", lost="bank")))
+    assert [error.party for error in logged(caplog)] == ["bank", "shop"]
 
 
 def test_what_the_server_did_itself_is_said_at_once(course: Course, caplog: pytest.LogCaptureFixture) -> None:
