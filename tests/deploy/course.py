@@ -50,8 +50,8 @@ class Course:
         monkeypatch.setattr(self.controller, "system_panic", lambda why, _: self.panics.append(why))
         monkeypatch.setattr(engine, "installed", lambda: True)
         monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("the relay took part"))
-        self._run = engine._run
-        monkeypatch.setattr(engine, "_run", self._part)
+        self._run = engine.run_part
+        monkeypatch.setattr(engine, "run_part", self._part)
         monkeypatch.setattr(engine, "ABORT_POLL_S", 0.001)
         monkeypatch.setattr(engine, "CAUSE_S", 0.01)
 

@@ -138,13 +138,12 @@ def test_the_servers_part_says_its_own_errors_and_leaves_losses_to_be_judged(
     course: Course, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(error):
-        def kit(context):
+        def installed():
             raise error
 
-        monkeypatch.setattr(engine, "_kit", kit)
-        return engine._run({}, "train", False, course.context, bool, unsaid=CONSEQUENCES)
+        monkeypatch.setattr(engine, "installed", installed)
+        return engine.run_part({}, "train", False, course.context, bool, unsaid=CONSEQUENCES)
 
-    monkeypatch.setattr(engine, "parse_job", lambda job: None)
     assert fails(PeerFailed("bank closed its link", party="bank")).lost == "bank"
     assert logged(caplog) == []
     assert fails(DataError("damaged")).kind == "DataError"
@@ -193,12 +192,11 @@ def test_a_site_that_misses_three_signs_of_life_is_lost() -> None:
     assert dealer == Presence("notary", 0.0)
 
 
-def test_a_job_waits_for_who_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_waits_for_who_is_lost() -> None:
     """FLARE would take it: it lists a site for ten minutes after its last sign of life."""
-    monkeypatch.setattr(control, "_POLL_S", 0.0)
     with refused(LinkError, code="not-connected", party="shop"):
-        control._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, 0.0)
-    control._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, 0.0)
+        control._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, -1.0)
+    control._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, -1.0)
 
 
 def test_the_server_says_how_long_ago_it_heard_of_a_site(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         """Does this site's part from beginning to end; FLARE calls it once."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        failure = _run(self._job, self._work, self._resume, fl_ctx, lambda: bool(abort_signal.triggered))
+        failure = run_part(self._job, self._work, self._resume, fl_ctx, lambda: bool(abort_signal.triggered))
         if failure is None:
             return make_reply(ReturnCode.OK)
         return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={FAILURE: failure.model_dump_json()})
@@ -124,7 +124,7 @@ class ServerController(Controller):  # type: ignore[misc]
                 over.set()
             return bool(abort_signal.triggered) or over.is_set()
 
-        failure = _run(self._job, self._work, self._resume, fl_ctx, stopped, unsaid=CONSEQUENCES)
+        failure = run_part(self._job, self._work, self._resume, fl_ctx, stopped, unsaid=CONSEQUENCES)
         if failure is not None and not failure.is_consequence:
             self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
             return False
@@ -156,7 +156,7 @@ class ServerController(Controller):  # type: ignore[misc]
             self._fails(name, Failure.read(None if result is None else result.get_header(FAILURE)))
 
 
-def _run(
+def run_part(
     job: dict[str, Any],
     work: str,
     resume: bool,
