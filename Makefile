@@ -30,11 +30,13 @@ LOCKABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_inf
 LOCKED_PIP := -m pip install -qq --disable-pip-version-check --only-binary :all: --no-deps --require-hashes
 # The requirements file that brings torch; one of your own may state its hash.
 TORCH ?= constraints.txt
+# Where make dist puts what it builds.
+DIST ?= dist
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo demo-network install-locked lock sbom test nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs help demo demo-network install-locked lock sbom dist test nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +64,13 @@ sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked install
 	  --output-file dist/veilgraph.cdx.json $(LOCKED_VENV)/bin/python
 	@$(TOOLS_VENV)/bin/python lock/hashes.py "$$($(LOCKED_VENV)/bin/veilgraph --version | cut -d ' ' -f 2)" \
 	  dist/veilgraph.cdx.json $(LOCKED_VENV)/report-lock.json $(LOCKED_VENV)/report-torch.json
+
+# Built with what lock/tools.txt names, the wheel from the unpacked source distribution; what an earlier build left would get in.
+dist: $(TOOLS_INSTALLED) ## wheel and source distribution into dist/ (DIST=folder: there), checked: contents, metadata
+	@rm -rf build src/veilgraph.egg-info $(DIST)/veilgraph-*.whl $(DIST)/veilgraph-*.tar.gz
+	@$(TOOLS_VENV)/bin/python -m build --quiet --no-isolation --outdir $(DIST) .
+	@$(TOOLS_VENV)/bin/python -m twine --no-color check --strict $(DIST)/veilgraph-*.whl $(DIST)/veilgraph-*.tar.gz
+	@$(TOOLS_VENV)/bin/python lock/contents.py $(DIST)
 
 test: lint ## what continuous integration runs: lint, types, import floors, tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -20,10 +20,19 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "lock" / "deploy.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-DIRECT = [
-    Requirement(text)
-    for text in PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["deploy"]
-]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+def of_extra(name):
+    """What an extra adds, with that of the extras that it has."""
+    for requirement in map(Requirement, EXTRAS[name]):
+        if requirement.name == PROJECT["project"]["name"]:
+            yield from (each for inner in sorted(requirement.extras) for each in of_extra(inner))
+        else:
+            yield requirement
+
+
+DIRECT = [*map(Requirement, PROJECT["project"]["dependencies"]), *of_extra("deploy")]
 BUILD = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
 LEFT_OUT = set(tomllib.loads((ROOT / "lock" / "uv.toml").read_text(encoding="utf-8"))["exclude-dependencies"])
 TESTED = [
@@ -145,6 +154,7 @@ def test_the_lock_covers_all_that_a_deployment_needs():
     [
         (r"^flask==.*\n(    .*\n)*", "", "flask is not in the lock"),  # nvflare's own
         (r"^uvicorn==.*\n(    .*\n)*", "", "uvicorn is not in the lock"),
+        (r"^openmined-psi==.*\n(    .*\n)*", "", "openmined-psi is not in the lock"),  # of the extra within the extra
         (r"^nvflare==\S+", "nvflare==2.8.0", "nvflare==2.8.0 is not ==2.9.0"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
@@ -307,8 +317,7 @@ def rows():
 
 
 def test_every_direct_dependency_has_a_row_that_says_where_it_is_imported():
-    optional = PROJECT["project"]["optional-dependencies"]
-    extra = [Requirement(text) for text in optional["arxiv"] + optional["pandas"] + optional["tune"]]
+    extra = [requirement for name in EXTRAS if name != "dev" for requirement in of_extra(name)]
     names = {canonicalize_name(requirement.name) for requirement in DIRECT + extra}
     found = importers()
     module = {name: MODULES.get(name, name.replace("-", "_")) for name in names}

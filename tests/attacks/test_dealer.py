@@ -21,21 +21,12 @@ from tests.errors import refused
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.message import Message
 from nvflare.private.fed.server.fed_server import FederatedServer
 
-from veilgraph.core.errors import (
-    ConfigError,
-    DataError,
-    PeerFailed,
-    ProtocolError,
-    RunError,
-    VeilgraphError,
-    error_of_json,
-)
+from tests.deploy.course import JOB, JOB_ID, Course, logged
+from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import engine, roles
 from veilgraph.deploy import join as joining
@@ -58,8 +49,6 @@ WITHOUT: Mapping[str, object] = {
     "name": "fraud", "server": {"host": RELAY}, "holders": HOLDERS, "administrators": [ADMINISTRATOR]
 }  # fmt: skip
 SESSION = Session("a job", (*HOLDERS, SERVER))
-JOB_ID = "aaaaaaaa-1111-4111-8111-111111111111"
-JOB = {"data": {"holders": list(HOLDERS), "label_holder": "bank"}}
 
 
 @pytest.fixture(scope="module")
@@ -265,12 +254,13 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
     monkeypatch.setattr(hooks, "install", lambda revoked=None, rules=RULES: given.append(rules))
     for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (os, "umask")):
         monkeypatch.setattr(module, attribute, lambda *_: None)
+    monkeypatch.setattr(commands, "tell_ages", lambda: given.append("ages"))
     monkeypatch.setattr(ended, "keep_who_ended", given.append)
     monkeypatch.setattr(runpy, "run_module", lambda *_, **__: given.append("FLARE"))
     monkeypatch.setattr(sys, "argv", ["program", role, "-m", str(path)])
     program.main()
     rules = RULES if name is None else RELAY_RULES
-    assert given == [rules, *([path] if role == "server" else []), "FLARE"]
+    assert given == [rules, *(["ages", path] if role == "server" else []), "FLARE"]
 
 
 # What a site's process does in a job
@@ -280,12 +270,6 @@ def part_of(context: SimpleNamespace, job: Mapping[str, object]) -> Failure:
     """How the site's part of a job fails."""
     reply = engine.PartyExecutor(dict(job), "train").execute(TASK, None, context, Signal())
     return Failure.read(reply.get_header(engine.FAILURE))
-
-
-def logged(caplog: pytest.LogCaptureFixture) -> list[VeilgraphError]:
-    """The errors in this process's log."""
-    found = [error_of_json(record.getMessage()) for record in caplog.records]
-    return [error for error in found if error is not None]
 
 
 def stopped_at_the_link(kit: Kit, job: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -320,41 +304,6 @@ def test_a_site_does_its_own_part_and_looks_for_party_server_at_the_dealers(
 
 
 # What the server's process does in a job
-
-
-class Course:
-    """A job at the server's controller, with an engine made up."""
-
-    def __init__(self, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.context = SimpleNamespace(
-            get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(kit.path)),
-            get_prop=lambda _: JOB_ID,
-        )
-        self.controller = engine.ServerController(JOB, "train")
-        self.panics: list[str] = []
-        self.targets: list[str] = []
-        self.answers: list[tuple[str, Failure | None]] = []
-        monkeypatch.setattr(self.controller, "broadcast", self._broadcast)
-        monkeypatch.setattr(self.controller, "system_panic", lambda why, _: self.panics.append(why))
-        monkeypatch.setattr(engine, "installed", lambda: True)
-        monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("the relay took part"))
-        monkeypatch.setattr(engine, "ABORT_POLL_S", 0.001)
-        monkeypatch.setattr(engine, "CAUSE_S", 0.01)
-
-    def _broadcast(self, task: object, context: object, targets: list[str], min_responses: int) -> None:
-        self.targets = targets
-        for name, failure in self.answers:
-            headers = {} if failure is None else {engine.FAILURE: failure.model_dump_json()}
-            code = ReturnCode.OK if failure is None else ReturnCode.EXECUTION_EXCEPTION
-            reply = make_reply(code, headers=headers)
-            self.controller._finished(SimpleNamespace(client=SimpleNamespace(name=name), result=reply), None)
-
-    def run(self, *answers: tuple[str, Failure | None], aborted: bool = False) -> None:
-        self.answers = list(answers)
-        signal = Signal()
-        if aborted:
-            signal.trigger(True)
-        self.controller.control_flow(signal, self.context)
 
 
 def test_a_server_that_only_relays_does_no_part_of_a_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from veilgraph.deploy import control
 from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.presence import Presence
 from veilgraph.link import private_key
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.journal import Journal
@@ -170,11 +172,26 @@ def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_pa
     assert "client.crt: cannot be read" in one_error(veilgraph("net", "join", damaged, "--party", party))
 
 
-def test_status_says_who_deals(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_who_deals_and_who_is_lost(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roles = Kit.open(kits / "ops@example.org").roles.model_copy(update={"dealer": "notary"})
-    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(("bank", "notary"), roles, ()))
+    sites = (Presence("bank", 3.2), Presence("shop", 61.0), Presence("telco", None), Presence("notary", 0.0))
+    jobs = (control.JobStatus("1", "fraud", "RUNNING", "2026-01-01", "epoch 3"),)
+    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites, roles, jobs))
     said = veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
-    assert "connected: bank, notary; notary deals, localhost relays and takes no part in jobs" in said
+    deals = "notary deals, localhost relays and takes no part in jobs"
+    assert f"connected: bank, notary; lost: shop; {deals}" in said
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    assert ["shop", "lost", "61 s ago"] in rows
+    assert ["telco", "not connected", "not within ten minutes"] in rows
+    told = json.loads(veilgraph("net", "status", "--kit", kits / "ops@example.org", "--json").stdout)
+    assert (told["project"], told["server"], told["dealer"]) == ("fraud", "localhost", "notary")
+    assert told["sites"][1] == {"name": "shop", "state": "lost", "heard_s": 61.0}
+    assert told["sites"][2] == {"name": "telco", "state": "not connected", "heard_s": None}
+    assert told["jobs"] == [
+        {"job_id": "1", "name": "fraud", "status": "RUNNING", "submitted": "2026-01-01", "says": "epoch 3"}
+    ]
+    monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites[2:3], roles, ()))
+    assert f"connected: nobody; {deals}" in veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:

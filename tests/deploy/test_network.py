@@ -32,10 +32,11 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, job, job_processes
+from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here, model_of, run_here
 from tests.errors import refused
 from veilgraph.cli import app
-from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import admin_session, logs, status, stop, write_submission
@@ -386,6 +387,30 @@ def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Pat
         assert session.wait_for_job(job_id, timeout=120)["status"] != "FINISHED:COMPLETED"
     assert not [trace for trace in traces if trace.exists()], "foreign code ran"
     assert not (consortium.network.runs("A") / "foreign").exists()
+
+
+@nightly
+def test_a_site_that_falls_silent_is_lost_and_comes_back(consortium: Consortium) -> None:
+    """FLARE itself lists it as connected for ten minutes."""
+    silent = list(processes_of(consortium.network.kits["C"]))
+
+    def told(lost: tuple[str, ...]) -> None:
+        deadline = time.monotonic() + 90
+        while (found := status(consortium.network.administrator)).lost != lost:
+            assert time.monotonic() < deadline, found
+            time.sleep(1)
+        assert found.connected == tuple(name for name in (*HOLDERS, DEALER) if name not in lost)
+
+    try:
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        told(("C",))
+        with refused(LinkError, code="not-connected", party="C"):
+            consortium.submit(job("without"), connect_s=2.0)
+    finally:
+        for pid in silent:
+            os.kill(pid, signal.SIGCONT)
+    told(())
 
 
 @nightly

@@ -153,15 +153,24 @@ def submit_command(
 
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net)
-def status_command(kit: KitOption, passphrase_file: PassphraseFile = None) -> None:
-    """Show who is connected and which jobs were submitted."""
+def status_command(
+    kit: KitOption,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="As JSON, for other programs.")] = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Show who is connected, who is lost and since when, and which jobs were submitted."""
     with deployment():
         from veilgraph.deploy.control import status  # noqa: PLC0415
 
         found = status(open_kit(kit, passphrase_file))
-    from veilgraph.report.project import project_table  # noqa: PLC0415
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    from veilgraph.report.project import project_table, site_table  # noqa: PLC0415
 
-    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
+    lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
+    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
+    results().print(site_table(found))
     results().print(project_table(found))
 
 

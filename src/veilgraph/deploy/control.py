@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,7 @@ from veilgraph.deploy.failures import CONSEQUENCES, sites_of
 from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, ITS_LOG_SAYS, TASK, Kit, SiteWork
+from veilgraph.deploy.presence import Presence, State, presences
 from veilgraph.deploy.quiet import no_logs, no_prints
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
@@ -79,11 +80,30 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class ProjectStatus:
-    """Who is connected, who is who, and what was submitted, newest first."""
+    """Which sites are there, who is who, and what was submitted, newest first."""
 
-    connected: tuple[PartyId, ...]
+    sites: tuple[Presence, ...]
     roles: Roles
     jobs: tuple[JobStatus, ...]
+
+    @property
+    def connected(self) -> tuple[PartyId, ...]:
+        """Names of the sites that are."""
+        return self._named("connected")
+
+    @property
+    def lost(self) -> tuple[PartyId, ...]:
+        """Names of the sites that were connected within ten minutes, and have fallen silent or left."""
+        return self._named("lost")
+
+    def _named(self, state: State) -> tuple[PartyId, ...]:
+        return tuple(site.name for site in self.sites if site.state == state)
+
+    def to_json(self) -> str:
+        """All of it, for other programs."""
+        sites = [{"name": site.name, "state": site.state, "heard_s": site.heard_s} for site in self.sites]
+        roles = self.roles.model_dump(mode="json", include={"project", "server", "dealer"})
+        return json.dumps({**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}, indent=2)
 
 
 def submit(
@@ -163,7 +183,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
             for job in session.list_jobs()
         ]
         newest_first = tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True))
-        return ProjectStatus(_connected(session), kit.roles, newest_first)
+        return ProjectStatus(presences(session, kit.roles), kit.roles, newest_first)
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
@@ -246,13 +266,11 @@ def admin_session(kit: Kit, connect_s: float) -> Iterator[Session]:
         raise RunError(f"the server at {address} reports: {error}") from error
 
 
-def _connected(session: Session) -> tuple[PartyId, ...]:
-    return tuple(sorted(client.name for client in session.get_system_info().client_info))
-
-
 def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float) -> None:
     deadline = time.monotonic() + connect_s
-    while missing := sorted(set(sites) - set(_connected(session))):
+    while missing := [
+        site.name for site in presences(session, roles) if site.name in sites and site.state != "connected"
+    ]:
         if time.monotonic() > deadline:
             raise not_connected(missing, roles)
         time.sleep(_POLL_S)

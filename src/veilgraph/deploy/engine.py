@@ -27,7 +27,7 @@ from nvflare.apis.signal import Signal
 
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.deploy.failures import Failure, ended_error, error_of, errors_of, sites_of
+from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
 from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
 from veilgraph.deploy.kit import TASK, Kit
@@ -67,7 +67,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         """Does this site's part from beginning to end; FLARE calls it once."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        failure = _run(self._job, self._work, self._resume, fl_ctx, abort_signal, lambda: _STOPPED)
+        failure = run_part(self._job, self._work, self._resume, fl_ctx, lambda: bool(abort_signal.triggered))
         if failure is None:
             return make_reply(ReturnCode.OK)
         return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={FAILURE: failure.model_dump_json()})
@@ -84,8 +84,7 @@ class ServerController(Controller):  # type: ignore[misc]
         self._job, self._work, self._resume = job, work, resume
         self._unfinished: set[str] = set()
         self._failures: dict[str, Failure] = {}
-        self._roles: Roles | None = None
-        self._why = _STOPPED
+        self._first_failed = math.inf
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to prepare."""
@@ -93,7 +92,7 @@ class ServerController(Controller):  # type: ignore[misc]
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Starts every site's part, does the server's own, if it has any, and waits for the others to end theirs."""
         try:
-            roles = self._roles = _kit(fl_ctx).roles
+            roles = _kit(fl_ctx).roles
             sites = sites_of(parse_job(self._job), roles)
         except VeilgraphError as error:
             self.system_panic(f"{SERVER}: {_failed(error)}", fl_ctx)
@@ -103,30 +102,43 @@ class ServerController(Controller):  # type: ignore[misc]
         self.broadcast(task, fl_ctx, targets=list(sites), min_responses=len(sites))
         if roles.dealer is not None:
             log.info("%s; its log says how far the job is", roles)
-            self._relay(sites, roles, abort_signal, fl_ctx)
+        elif not self._do_own_part(roles, abort_signal, fl_ctx):
             return
-        failure = _run(self._job, self._work, self._resume, fl_ctx, abort_signal, lambda: self._why)
-        if failure is not None:
-            self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
-            return
-        while self._unfinished and not abort_signal.triggered:
+        while self._unfinished and not abort_signal.triggered and not self._is_over():
+            if roles.dealer is None and not all(failure.is_consequence for failure in list(self._failures.values())):
+                break
             threading.Event().wait(ABORT_POLL_S)
-
-    def _relay(self, sites: tuple[PartyId, ...], roles: Roles, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Waits for the sites; once one has failed, a while for what the others say, for the first may not know why."""
-        latest = math.inf
-        while self._unfinished and not abort_signal.triggered and time.monotonic() < latest:
-            threading.Event().wait(ABORT_POLL_S)
-            if self._failures:
-                latest = min(latest, time.monotonic() + CAUSE_S)
-        errors = errors_of(self._failures, sites, roles)
         ended = ended_first(Path(fl_ctx.get_workspace().get_root_dir()), _job_id(fl_ctx))
-        if not errors and ended in sites:
-            errors = [ended_error(ended, roles)]
-        for error in errors:
-            _failed(error)
+        errors = errors_of(dict(self._failures), sites, roles, ended)
+        for each in errors:
+            _failed(each)
         if errors:
             self.system_panic(str(errors[0]), fl_ctx)
+
+    def _do_own_part(self, roles: Roles, abort_signal: Signal, fl_ctx: FLContext) -> bool:
+        """Does the server's part; False where it failed by itself. That it lost a party is one word among others'."""
+        over = threading.Event()
+
+        def stopped() -> bool:
+            if self._is_over():
+                over.set()
+            return bool(abort_signal.triggered) or over.is_set()
+
+        failure = run_part(self._job, self._work, self._resume, fl_ctx, stopped, unsaid=CONSEQUENCES)
+        if failure is not None and not failure.is_consequence:
+            self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
+            return False
+        if failure is not None and not over.is_set():
+            self._fails(roles.deals, failure)
+        return True
+
+    def _fails(self, site: PartyId, failure: Failure) -> None:
+        self._failures[site] = failure
+        self._first_failed = min(self._first_failed, time.monotonic())
+
+    def _is_over(self) -> bool:
+        """Whether a site has failed, and the others had time to say what they know: the first may not know why."""
+        return time.monotonic() >= self._first_failed + CAUSE_S
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to clean up: the run's own code does."""
@@ -140,27 +152,28 @@ class ServerController(Controller):  # type: ignore[misc]
         name = client_task.client.name
         self._unfinished.discard(name)
         result = client_task.result
-        if result is not None and result.get_return_code() == ReturnCode.OK:
-            return
-        failure = Failure.read(None if result is None else result.get_header(FAILURE))
-        if self._roles is None or self._roles.dealer is not None:
-            self._failures[name] = failure
-            return
-        error = error_of(name, failure, self._roles)
-        self._why = str(error)
-        _failed(error)
-        self.system_panic(self._why, fl_ctx)
+        if result is None or result.get_return_code() != ReturnCode.OK:
+            self._fails(name, Failure.read(None if result is None else result.get_header(FAILURE)))
 
 
-def _run(
+def run_part(
     job: dict[str, Any],
     work: str,
     resume: bool,
     fl_ctx: FLContext,
-    abort_signal: Signal,
-    why: Callable[[], str],
+    stopped: Callable[[], bool],
+    unsaid: tuple[type[VeilgraphError], ...] = (),
 ) -> Failure | None:
-    """Runs this site's part; returns what others may know of the error it failed with."""
+    """Runs this site's part; returns what others may know of the error it failed with.
+
+    Args:
+        job: settings, as in a job file.
+        work: one of ``SITE_WORKS``.
+        resume: go on with a run that was cut off.
+        fl_ctx: of the engine.
+        stopped: whether the job was stopped from outside.
+        unsaid: errors that the caller puts into the log, not this.
+    """
     keep_freed_memory()
     if "OMP_NUM_THREADS" not in os.environ:  # else several parties share this machine, as in the demonstration
         share_cores(1)
@@ -172,7 +185,7 @@ def _run(
         party = kit.party
         if party is None:
             raise ConfigError(f"{kit.name} takes no part in jobs: {kit.roles}; submit with the same release")
-        with _link(settings, kit, party, fl_ctx, abort_signal, why) as link:
+        with _link(settings, kit, party, fl_ctx, stopped) as link:
             take_part(
                 kit.runs_now(),
                 settings,
@@ -191,7 +204,8 @@ def _run(
                 consent=kit.consent,
             )
     except VeilgraphError as error:
-        _failed(error)
+        if not isinstance(error, unsaid):
+            _failed(error)
         return Failure.of(error, None if kit is None else kit.party)
     except Exception as error:
         log.exception("%s failed", "the site" if kit is None else kit.name)
@@ -231,10 +245,9 @@ def _link(
     kit: Kit,
     party: PartyId,
     fl_ctx: FLContext,
-    abort_signal: Signal,
-    why: Callable[[], str],
+    stopped: Callable[[], bool],
 ) -> Iterator[RecordedLink]:
-    """This party's sealed link, its traffic counted; it ends when FLARE aborts the job."""
+    """This party's sealed link, its traffic counted; it ends when the job is stopped."""
     job_id = _job_id(fl_ctx)
     holders, roles = settings.data.names, kit.roles
     parties = (*holders, SERVER)
@@ -250,7 +263,7 @@ def _link(
     take = partial(take_list, kit)
     wire = FlareLink(party, cell, addresses, identity, session, settings.timeout_s, extra=known, on_extra=take)
     done = threading.Event()
-    watcher = threading.Thread(target=_stop_on_abort, args=(wire, abort_signal, done, why), daemon=True)
+    watcher = threading.Thread(target=_end_when_stopped, args=(wire, stopped, done), daemon=True)
     watcher.start()
     try:
         link = RecordedLink(wire)
@@ -278,8 +291,8 @@ def take_list(kit: Kit, peer: PartyId, shown: bytes) -> None:
         raise LinkError(f"the list of revoked certificates that {peer} has cannot be kept here: {error}") from error
 
 
-def _stop_on_abort(wire: FlareLink, abort_signal: Signal, done: threading.Event, why: Callable[[], str]) -> None:
+def _end_when_stopped(wire: FlareLink, stopped: Callable[[], bool], done: threading.Event) -> None:
     while not done.wait(ABORT_POLL_S):
-        if abort_signal.triggered:
-            wire.abort(why())
+        if stopped():
+            wire.abort(_STOPPED)
             return

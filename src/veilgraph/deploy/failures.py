@@ -36,6 +36,11 @@ class Failure(BaseModel):
     error: Annotated[str, Field(max_length=_MOST_CHARACTERS)] = ""
     """The whole error as JSON, from who deals alone."""
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether another one's failure ended it; so too where it says nothing of why."""
+        return not self.kind or issubclass(KINDS.get(self.kind, VeilgraphError), CONSEQUENCES)
+
     @classmethod
     def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
         """Of the error with which ``party`` ended."""
@@ -70,33 +75,38 @@ def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
 
 def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
     """What the server's log says of a site that failed; only of who deals it is all."""
-    whole = error_of_json(failure.error) if site == roles.dealer else None
+    whole = error_of_json(failure.error) if site == roles.deals else None
     if whole is not None:
         return whole
     kind = KINDS.get(failure.kind, PeerFailed)
     return kind(f"{site} failed; its own log says why", code=ITS_LOG_SAYS, party=site)
 
 
-def errors_of(failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles) -> list[VeilgraphError]:
-    """What the server's log says of a job where another site deals.
+def errors_of(
+    failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles, ended: PartyId | None = None
+) -> list[VeilgraphError]:
+    """What the server's log says of a failed job.
 
     Args:
-        failures: site → what it said, of those that failed.
+        failures: site → what it said, of those that failed; who deals among them, where that is the server itself.
         sites: of the job.
         roles: of the project.
+        ended: the site whose process of the job was the first to end without a word.
 
     Returns:
-        Of those that ended by themselves, their errors; where there is none, who was lost: whom others miss, and who
-        said nothing itself.
+        Of those that ended by themselves, their errors. Where there is none, who was lost: whose process ended, else
+        whom others miss and who said nothing itself, else those that failed and miss nobody.
     """
-    errors = {site: error_of(site, failure, roles) for site, failure in failures.items()}
-    causes = [error for error in errors.values() if not isinstance(error, CONSEQUENCES)]
-    at = {SERVER: roles.dealer}
+    causes = {site for site, failure in failures.items() if not failure.is_consequence}
+    at = {SERVER: roles.deals}
     missed = {at.get(failure.lost, failure.lost): site for site, failure in failures.items()}
     silent = [site for site in sites if site not in failures and site in missed]
-    if causes or not silent:
-        return causes or list(errors.values())
-    return [_lost(site, missed[site], roles) for site in silent]
+    if not causes and ended in sites and ended not in failures:
+        return [ended_error(ended, roles)]
+    if not causes and silent:
+        return [_lost(site, missed[site], roles) for site in silent]
+    named = causes or {site for site, failure in failures.items() if not failure.lost} or failures.keys()
+    return [error_of(site, failure, roles) for site, failure in failures.items() if site in named]
 
 
 def ended_error(site: PartyId, roles: Roles) -> PeerFailed:

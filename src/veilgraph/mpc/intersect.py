@@ -246,8 +246,9 @@ def _load_library() -> ModuleType:
         return import_module("private_set_intersection.python")
     except ImportError as error:
         raise ConfigError(
-            "private alignment needs the package openmined_psi: pip install openmined_psi, with a Python below 3.14, "
-            "for which it has wheels; or bring the same ids into the same order at all holders by other means",
+            "private alignment needs the package openmined_psi: pip install 'veilgraph[alignment]', with Python 3.13 "
+            "or older (for newer ones it has no wheels); or bring the same ids into the same order at all holders by "
+            "other means",
             code="not-installed",
             key="openmined_psi",
         ) from error

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
 from rich.table import Table
 
 from veilgraph.deploy.control import ProjectStatus
+
+
+def site_table(status: ProjectStatus) -> Table:
+    """Every site beside the server, and when that last heard of it."""
+    table = Table()
+    for heading in ("site", "is", "last heard of"):
+        table.add_column(heading)
+    for site in status.sites:
+        heard = "not within ten minutes" if site.heard_s is None else f"{site.heard_s:.0f} s ago"
+        table.add_row(escape(site.name), site.state, heard)
+    return table
 
 
 def project_table(status: ProjectStatus) -> Table:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from nvflare.fuel.hci.conn import Connection
+from nvflare.fuel.hci.proto import MetaKey
 from nvflare.fuel.hci.reg import CommandRegister
 from nvflare.fuel.utils.zip_utils import unzip_all_from_bytes
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
@@ -87,3 +90,20 @@ def limit_server() -> None:
             add(commands, scope_name, cmd_name, *others, **named)
 
     CommandRegister.add_command = add_command
+
+
+def tell_ages() -> None:
+    """The server says how long ago it heard of each site, as a negative time, and not when by its own clock.
+
+    An administrator's clock may be minutes off, and a site is lost after seconds.
+    """
+    from nvflare.private.fed.server.training_cmds import TrainingCommandModule  # noqa: PLC0415  (slow, server alone)
+
+    check = TrainingCommandModule.check_status
+
+    def check_status(module: TrainingCommandModule, conn: Connection, args: list[str]) -> None:
+        check(module, conn, args)
+        for client in conn.buffer.meta.get(MetaKey.CLIENTS, ()):
+            client[MetaKey.CLIENT_LAST_CONNECT_TIME] -= time.time()
+
+    TrainingCommandModule.check_status = check_status

@@ -42,6 +42,7 @@ def main() -> None:
         hooks.install(partial(refuses, kit), rules)
         if role == "server":
             commands.limit_server()
+            commands.tell_ages()
             ended.keep_who_ended(kit)
         else:
             commands.limit_site()
