@@ -189,6 +189,7 @@ def _run(
                 names=kit.certified_names(),
                 job_id=_job_id(fl_ctx),
                 consent=kit.consent,
+                learning=kit.learning,
             )
     except VeilgraphError as error:
         _failed(error)

@@ -105,13 +105,13 @@ class Hello(BaseModel):
     """Of the table that the holder brings to an alignment; it is held to that number."""
     asked: _Count = 0
     """Nodes that the label holder names in a prediction of named ones; left out where there are none."""
+    mark: _Hash = ""
+    """The same again where the party runs the same job on the same tables; left out where it has none."""
 
     @model_serializer(mode="wrap")
     def _without_nothing_asked(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
-        if not self.asked:
-            del stated["asked"]
-        return stated
+        return {key: value for key, value in stated.items() if value or key not in ("asked", "mark")}
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
