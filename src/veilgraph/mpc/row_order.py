@@ -1,7 +1,8 @@
 """One order of the common nodes for as long as these and the first holder's seed are the same (docs/alignment.md).
 
-An alignment lists the common ids by tokens, in another order each time. What is drawn for a row in training would follow
-that; so the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
+An alignment lists the common ids by tokens, in another order each time, and what is drawn for a row in training would
+follow that. So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where
+each goes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def agree_on_order(link: Link, holders: Sequence[PartyId], ids: Sequence[str], s
 def order_of(ids: Sequence[str], streams: LearningStreams) -> list[int]:
     """Places of ``ids`` by a hash of each under a key that follows from the seed and from all of them together.
 
-    Who knows the seed cannot compute where an id stands without knowing every other, and of other ids the order is
+    Who knows the seed cannot compute where an id stands without knowing every other, and the order of other ids is
     another altogether.
     """
     every = hashlib.sha256()

@@ -26,8 +26,8 @@ _TABLES: Final = 9
 def align(own: Preparation) -> Prepared:
     """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
 
-    What is drawn in training follows the rows, so they are in an order that a repeated job has again. An inference draws
-    nothing: its rows stay in the alignment's own order, in which the server recognises no row.
+    What is drawn in training follows the rows, so they are in an order that a repeated job has again. An inference
+    draws nothing: its rows stay in the alignment's own order, in which the server recognises none.
 
     Raises:
         ConfigError: a party refuses to align, at every party with the same reason.

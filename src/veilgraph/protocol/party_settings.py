@@ -59,8 +59,9 @@ class PartySettings(TableSettings):
 
     seed: Literal["private", "fresh", "job"] = Field(
         "private",
-        description="whether its initial weights and dropout come from a secret seed, the same again where the same job is "
-        "repeated on the same tables; from one that is new in every run, and so everybody's; or from the job's",
+        description="whether its initial weights and dropout come from a secret seed, the same again where the same "
+        "job is repeated on the same tables; from one that is new in every run, as then everybody's is; or from the "
+        "job's",
     )
     limits: LimitSettings = LimitSettings()
     consent: ConsentSettings = Field(

@@ -2,8 +2,8 @@
 
 Each party has a secret for life. Of it, the job and its tables it makes a mark, which tells others whether these are
 those of an earlier run, and nothing else; its seed follows from the secret and from the marks of all. So a seed comes
-again only where no party has changed anything, and what it draws is then computed with what it was computed with before.
-Masks, shares, keys and noise never follow from it.
+again only where no party has changed anything, and then it only repeats what was computed before. Masks, shares, keys
+and noise never follow from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 
-_SECRET: Final = "secret"
+_FILE: Final = "secret"
 
 
 def learning_secret(folder: Path) -> bytes:
@@ -33,7 +33,7 @@ def learning_secret(folder: Path) -> bytes:
     Raises:
         RunError: the file is damaged.
     """
-    path = private_folder(folder) / _SECRET
+    path = private_folder(folder) / _FILE
     with locked(folder, f"{folder} is in use; try again", wait=True):
         if not path.is_file():
             write_whole(path, system_secrets(SEED_BYTES))

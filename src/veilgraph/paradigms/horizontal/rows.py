@@ -28,7 +28,6 @@ from veilgraph.protocol.rows import (
     TO_HOLDER,
     TO_SERVER,
     TWO_HOLDERS,
-    Ends,
     Exposed,
     Fact,
     Form,
