@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -33,10 +34,12 @@ from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol import aligning
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.revealed import causes
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.predictions import Predictions, load_predictions
+from veilgraph.run.repeating import mark
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
@@ -317,6 +320,21 @@ def test_another_secret_is_another_seed_and_a_damaged_one_is_refused(sites: Site
     path.write_bytes(b"short")
     with refused(RunError, key=PurePath("secret")):
         sites.run()
+
+
+def test_a_mark_tells_whether_anything_has_changed_and_nothing_else(tmp_path: Path) -> None:
+    """Who has not the secret cannot test a guess of the tables, nor connect marks of two jobs."""
+    settings = of_vertical(tmp_path, SMALL)
+    own = Organisation.read(Path(str((settings.data.parties or {})["B"])), "B")
+    job, secret = over_names(settings), bytes(range(32))
+    found = mark(secret, job, own)
+    assert re.fullmatch(r"[0-9a-f]{64}", found)
+    assert found == mark(secret, job.model_copy(update={"name": "another"}), own)
+    assert found != mark(secret, job.model_copy(update={"seed": 9}), own)
+    assert found != mark(bytes(32), job, own), "the secret is in it"
+    assert len({found, mark(secret, job, None), own.digest()}) == 3
+    grow(settings)
+    assert found != mark(secret, job, own)
 
 
 def test_jobs_with_noise_draw_anew(sites: Sites) -> None:
