@@ -39,7 +39,7 @@ from veilgraph.protocol.revealed import causes
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.predictions import Predictions, load_predictions
-from veilgraph.run.repeating import mark
+from veilgraph.run.repeating import learning_seed, mark
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
@@ -313,7 +313,9 @@ def test_the_jobs_seed_at_one_holder_leaves_the_others_theirs(sites: Sites) -> N
 def test_another_secret_is_another_seed_and_a_damaged_one_is_refused(sites: Sites) -> None:
     one = sites.run()
     path = sites.folder / "sites" / "learning-of-B" / "secret"
-    assert len(path.read_bytes()) == 32
+    drawn = {(sites.folder / "sites" / f"learning-of-{party}" / "secret").read_bytes() for party in ("A", "B", SERVER)}
+    assert {len(secret) for secret in drawn} == {32}
+    assert len(drawn) == 3
     assert path.stat().st_mode & 0o077 == 0
     path.unlink()
     assert all_new(one, sites.run())
@@ -335,6 +337,26 @@ def test_a_mark_tells_whether_anything_has_changed_and_nothing_else(tmp_path: Pa
     assert len({found, mark(secret, job, None), own.digest()}) == 3
     grow(settings)
     assert found != mark(secret, job, own)
+
+
+def test_who_knows_all_marks_but_not_the_secret_cannot_compute_a_seed(tmp_path: Path) -> None:
+    settings = over_names(of_vertical(tmp_path, SMALL))
+    marks = {name: mark(name.encode().ljust(32), settings, None) for name in ("A", "B", SERVER)}
+    secret = bytes(range(32))
+    found = learning_seed(secret, settings, None, marks)
+    assert found == learning_seed(secret, settings.model_copy(update={"name": "another"}), None, marks)
+    others = [
+        learning_seed(bytes(32), settings, None, marks),
+        learning_seed(secret, settings, None, {**marks, "A": marks["B"]}),
+        learning_seed(secret, settings, None, {"A": marks["B"], "B": marks["A"], SERVER: marks[SERVER]}),
+        *(learning_seed(secret, settings, None, {**marks, "B": ""}) for _ in range(2)),
+    ]
+    assert len({found, *others}) == 6
+    assert min(found, *others) > PUBLIC_SEEDS
+
+
+def test_a_release_of_perturbed_features_is_noise_as_well(tmp_path: Path) -> None:
+    assert mark(bytes(32), of_node_dp(tmp_path), None) == ""
 
 
 def test_jobs_with_noise_draw_anew(sites: Sites) -> None:
