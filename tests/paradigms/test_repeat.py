@@ -39,7 +39,7 @@ from veilgraph.protocol.revealed import causes
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.predictions import Predictions, load_predictions
-from veilgraph.run.repeating import learning_seed, mark
+from veilgraph.run.repeating import learning_secret, learning_seed, mark
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
@@ -322,6 +322,10 @@ def test_another_secret_is_another_seed_and_a_damaged_one_is_refused(sites: Site
     path.write_bytes(b"short")
     with refused(RunError, key=PurePath("secret")):
         sites.run()
+    path.unlink()
+    path.mkdir()
+    with refused(RunError, key=PurePath("secret")):
+        learning_secret(path.parent)
 
 
 def test_a_mark_tells_whether_anything_has_changed_and_nothing_else(tmp_path: Path) -> None:

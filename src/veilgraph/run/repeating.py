@@ -31,13 +31,16 @@ def learning_secret(folder: Path) -> bytes:
         folder: where it is kept, made at need, of this account alone.
 
     Raises:
-        RunError: the file is damaged.
+        RunError: the file is damaged, or cannot be made.
     """
-    path = private_folder(folder) / _FILE
-    with locked(folder, f"{folder} is in use; try again", wait=True):
-        if not path.is_file():
-            write_whole(path, system_secrets(SEED_BYTES))
-        secret = path.read_bytes()
+    path = folder / _FILE
+    try:
+        with locked(private_folder(folder), f"{folder} is in use; try again", wait=True):
+            if not path.is_file():
+                write_whole(path, system_secrets(SEED_BYTES))
+            secret = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made or read ({error}); keep the kit where you may write") from error
     if len(secret) != SEED_BYTES:
         raise RunError(
             f"{path}: {len(secret)} bytes in place of {SEED_BYTES}; restore it, or delete it, and jobs that were run "
