@@ -13,7 +13,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, Consortium, job
-from tests.paradigms.test_repeat import DROPPING, distance
+from tests.paradigms.repeated import DROPPING, distance
 from veilgraph.core.randomness import PUBLIC_SEEDS
 from veilgraph.core.types import SERVER
 from veilgraph.graph.settings import DataSettings, PartitionSettings

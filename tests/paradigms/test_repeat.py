@@ -23,6 +23,7 @@ from tests.paradigms.horizontal import MEAN, SECURE
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.local_tables import tables as local_tables
 from tests.paradigms.organisations import exported, job
+from tests.paradigms.repeated import DROPPING, distance
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from tests.roles.federation import Settings
 from veilgraph.core.errors import RunError
@@ -45,13 +46,6 @@ from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
-DROPPING: dict[str, Any] = {
-    "dim": 4,
-    "local": {"model": "sage-mean", "dropout": 0.5},
-    "initial": {"dropout": 0.3},
-    "server": {"dropout": 0.4},
-    "head": {"dropout": 0.4},
-}
 VERTICAL: Mapping[str, Settings] = {
     "dropout": {"model": DROPPING},
     "secure sum": {"model": DROPPING | {"initial": {"method": "secure-sum"}}},
@@ -66,18 +60,6 @@ SEALED: Settings = {
     "model": {"network": "mlp", "max_degree": 30, "edge_slots": 155},
     "train": {"batch_size": 4},
 }
-
-
-def by_id(found: Predictions) -> dict[str, Tensor]:
-    assert found.ids is not None
-    return dict(zip(found.ids, found.probabilities, strict=True))
-
-
-def distance(one: Predictions, other: Predictions) -> float:
-    """The largest difference of a probability; the ids are the same."""
-    ours, theirs = by_id(one), by_id(other)
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
 def twice(settings: JobSettings, folder: Path, *, processes: bool = False) -> tuple[Predictions, Predictions]:
