@@ -100,6 +100,7 @@ class Sites:
                 "resume": resume,
                 "job_id": job_id or f"submitted-{self.submitted}",
                 "consent": self.consent(party),
+                "learning": self.folder / party / "learning",
             }
             try:
                 take_part(runs, settings, party, work, link, recorder, **options)

@@ -76,6 +76,7 @@ class Sites:
                     names={SERVER: HOST},
                     job_id=uuid4().hex,
                     consent=self.folder / party / "consent",
+                    learning=self.folder / party / "learning",
                 )
 
             return take

@@ -33,6 +33,7 @@ from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.mpc.row_order import agree_on_order
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
@@ -133,7 +134,9 @@ def alignment() -> Mapping[PartyId, Program]:
         if link.party == SERVER:
             align_server(link, holders)
         else:
-            align_holder(link, holders, ["x", "y", "z", link.party], secrets=fixed_secrets(link.party))
+            own = ["x", "y", "z", link.party]
+            rows = align_holder(link, holders, own, secrets=fixed_secrets(link.party)).rows
+            agree_on_order(link, holders, [own[row] for row in rows.tolist()], LearningStreams(5, link.party))
 
     return dict.fromkeys([*holders, SERVER], program)
 

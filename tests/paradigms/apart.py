@@ -54,6 +54,7 @@ def apart(
                 auditor=auditor,
                 job_id=uuid4().hex,
                 consent=folder / f"consent of {party}",
+                learning=folder / f"learning-of-{party}",
             )
 
         return take

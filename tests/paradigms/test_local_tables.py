@@ -57,7 +57,7 @@ def test_aligned_trained_and_predicted_with_one_release(tmp_path: Path) -> None:
 def test_all_that_is_sent_is_said_to_be_of_the_alignment_or_the_release(tmp_path: Path) -> None:
     run = train(tables(tmp_path), tmp_path / "run").path
     alignment = {"hello", "blinded_ids", "id_tokens"}
-    assert kinds_sent(run, "A") == alignment
+    assert kinds_sent(run, "A") == {*alignment, "row_order"}
     assert kinds_sent(run, "B") == kinds_sent(run, "C") == {*alignment, "perturbed_features"}
     assert kinds_sent(run, SERVER) == {"hello", "common_ids"}
     for party in ("A", "B", "C", SERVER):

@@ -479,9 +479,9 @@ def test_a_prediction_for_changed_tables_is_a_new_release(tables: JobSettings, t
 
 
 def test_an_alignment_lost_is_a_new_release(tables: JobSettings, tmp_path: Path) -> None:
-    """The rows are in another order then."""
+    """A release is of one alignment, though the rows be in the same order in the next."""
     run = cut_run(tables, tmp_path / "run", 3)
     (run / "parties" / LABEL_HOLDER / "alignment.json").unlink()
     assert len(resume(run, restart=True).metrics) == 6
     assert paid(run, OTHER) == Counter(embeddings=2)
-    assert kinds_sent(run, LABEL_HOLDER) == {"hello", "blinded_ids", "id_tokens"}
+    assert kinds_sent(run, LABEL_HOLDER) == {"hello", "blinded_ids", "id_tokens", "row_order"}

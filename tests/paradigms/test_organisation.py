@@ -192,7 +192,7 @@ def test_with_one_release_the_label_holder_spends_nothing(parties: dict[str, Pat
     assert spent["releases"] == {"embeddings": 1}
     lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
     kinds = {DisclosureRecord.model_validate_json(line).kind for line in lines}
-    assert kinds == {"hello", "blinded_ids", "id_tokens"}
+    assert kinds == {"hello", "blinded_ids", "id_tokens", "row_order"}
 
 
 def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:

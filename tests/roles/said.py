@@ -27,6 +27,7 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", "B", Kind.BLINDED_IDS): "node ids as curve points under secret keys",
         ("A", SERVER, Kind.ID_TOKENS): "hashes of the node ids under all holders' keys",
         (SERVER, "A", Kind.COMMON_IDS): "the hashes that all holders sent",
+        ("A", "B", Kind.ROW_ORDER): "where the common nodes stand in the order of rows",
         ("A", "B", Kind.AUDIT_QUESTION): "random pairs of nodes",
         ("A", SERVER, Kind.AUDIT_QUESTION): "random pairs of nodes",
         ("A", "B", Kind.AUDIT_ANSWER): "how attacks on what the sender saw rank pairs of nodes",

@@ -321,6 +321,7 @@ def test_one_kind_that_carries_several_things() -> None:
         ("A", "B", Kind.BLINDED_IDS),
         ("B", SERVER, Kind.ID_TOKENS),
         (SERVER, "B", Kind.COMMON_IDS),
+        ("A", "B", Kind.ROW_ORDER),
         ("A", "B", Kind.SEAL),
     ],
 )
@@ -404,11 +405,18 @@ def test_gradients_tell_holders_labels_and_with_more_layers_edges(name: str) -> 
         (SERVER, "A", Kind.COMMON_IDS, "max"),
         ("A", "B", Kind.SHARE, "max"),
         ("A", SERVER, Kind.NODE_KEY, "max"),
+        ("A", "B", Kind.ROW_ORDER, "max"),
     ],
 )
 def test_what_a_horizontal_job_does_not_send(party: str, peer: str, kind: Kind, name: str) -> None:
     with refused(ProtocolError, code="undisclosed", value=peer, party=party):
         one(HORIZONTAL[name], party, peer, kind)
+
+
+@pytest.mark.parametrize(("party", "peer"), [("A", SERVER), ("B", "A"), (SERVER, "B")])
+def test_the_order_of_rows_goes_from_the_first_holder_to_holders_alone(party: str, peer: str) -> None:
+    with refused(ProtocolError, code="undisclosed", value=peer, party=party):
+        one(job(), party, peer, Kind.ROW_ORDER)
 
 
 def test_a_vertical_job_sends_no_node_lists() -> None:
@@ -562,7 +570,12 @@ def test_what_a_local_job_does_not_send(party: str, peer: str, kind: Kind, name:
 
 @pytest.mark.parametrize(
     ("party", "peer", "kind"),
-    [("A", "B", Kind.BLINDED_IDS), ("B", SERVER, Kind.ID_TOKENS), (SERVER, "B", Kind.COMMON_IDS)],
+    [
+        ("A", "B", Kind.BLINDED_IDS),
+        ("B", SERVER, Kind.ID_TOKENS),
+        (SERVER, "B", Kind.COMMON_IDS),
+        ("A", "B", Kind.ROW_ORDER),
+    ],
 )
 def test_tables_are_aligned_for_a_local_job(party: str, peer: str, kind: Kind) -> None:
     assert one(LOCAL["features"], party, peer, kind) == one(job(), party, peer, kind)

@@ -46,7 +46,7 @@ class LearningStreams:
 
     def to_share(self) -> int:
         """A seed that other parties may be told: a public one itself, of a private one another that follows from it."""
-        return (1 << 256) | int.from_bytes(self._key("to share", ()), "big") if self._is_private else self._seed
+        return seed_of(self._key("to share", ())) if self._is_private else self._seed
 
     def secret(self, purpose: str) -> bytes:
         """32 bytes for ``purpose``, as secret as the seed is."""
@@ -97,7 +97,12 @@ class LearningStreams:
 
 def private_seed() -> int:
     """A learning seed that nobody can guess: 256 bits of the operating system, and above every public one."""
-    return (1 << 256) | int.from_bytes(system_secrets(SEED_BYTES), "big")
+    return seed_of(system_secrets(SEED_BYTES))
+
+
+def seed_of(secret: bytes) -> int:
+    """The private seed of 32 secret bytes."""
+    return (1 << 256) | int.from_bytes(secret, "big")
 
 
 def _filled(state: Tensor, key: bytes) -> Tensor:

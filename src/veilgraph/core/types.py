@@ -93,6 +93,8 @@ class Kind(IntEnum):
     """What a dealer commits to before it deals: digests, whether they are opened, and the key that opens them."""
     AVERAGED = 36
     """What the server has made of sums over the holders: the weights that all have, or how well these do."""
+    ROW_ORDER = 37
+    """Where the common nodes, as an alignment lists them, stand in the order of rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,7 @@ def run_part(
                 names=kit.certified_names(),
                 job_id=_job_id(fl_ctx),
                 consent=kit.consent,
+                learning=kit.learning,
             )
     except VeilgraphError as error:
         if not isinstance(error, unsaid):

@@ -109,6 +109,11 @@ class Kit:
         return self.path / "consent"
 
     @property
+    def learning(self) -> Path:
+        """Where a party keeps the secret that its learning seeds follow from."""
+        return self.path / "learning"
+
+    @property
     def certificate_path(self) -> Path:
         """The participant's own certificate."""
         return self.path / "startup" / f"{self._stem}.crt"

@@ -29,7 +29,7 @@ from veilgraph.protocol.consent_settings import MAX_APPROVAL_WAIT_S
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 MAX_HELLO_BYTES: Final = 1 << 16
 
 TELL_EVERY_S: Final = 5.0
@@ -105,13 +105,13 @@ class Hello(BaseModel):
     """Of the table that the holder brings to an alignment; it is held to that number."""
     asked: _Count = 0
     """Nodes that the label holder names in a prediction of named ones; left out where there are none."""
+    mark: _Hash = ""
+    """The same again where the party runs the same job on the same tables; left out where it has none."""
 
     @model_serializer(mode="wrap")
     def _without_nothing_asked(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
-        if not self.asked:
-            del stated["asked"]
-        return stated
+        return {key: value for key, value in stated.items() if value or key not in ("asked", "mark")}
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
+import pyarrow as pa
+
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import build_graph, common_first, read_table
 from veilgraph.mpc.intersect import align_holder, align_server
+from veilgraph.mpc.row_order import agree_on_order
 from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import too_many
@@ -23,6 +26,9 @@ _TABLES: Final = 9
 def align(own: Preparation) -> Prepared:
     """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
 
+    What is drawn in training follows the rows, so they are in an order that a repeated job has again. An inference
+    draws nothing: its rows stay in the alignment's own order, in which the server recognises none.
+
     Raises:
         ConfigError: a party refuses to align, at every party with the same reason.
         DataError: a table breaks a rule, or the holders have no node in common.
@@ -37,12 +43,14 @@ def align(own: Preparation) -> Prepared:
     table = read_table(party, folder, encoding, scaling, own.streams)
     stated = _agree_to_align(link, settings, organisation, table.num_nodes)
     alignment = align_holder(link, holders, table.ids.to_pylist(), stated=stated)
+    rows = alignment.rows
     if encoding is None:
+        rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)
-    table = common_first(table, alignment.rows.numpy())  # in place of the other: tables may be large
+    table = common_first(table, rows.numpy())  # in place of the other: tables may be large
     per_node = link.party in settings.per_node
-    built = build_graph(party, folder, table, encoding, len(alignment.rows), per_node=per_node)
-    facts = {"common_nodes": len(alignment.rows), "set_sizes": dict(alignment.set_sizes)}
+    built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node)
+    facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
 
 

@@ -190,6 +190,11 @@ class JobSettings(Settings):
         return self.releasing
 
     @property
+    def adds_noise(self) -> bool:
+        """Whether anything leaves a holder with noise, or as if it had some."""
+        return self.privacy is not None or self.feature_release is not None or self.label_release is not None
+
+    @property
     def feature_release(self) -> FeatureReleaseSettings | None:
         """How nodes perturb their features; None in a job where they do not."""
         return None

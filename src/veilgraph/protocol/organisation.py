@@ -157,8 +157,13 @@ class Aligned:
 
 
 def agree_on_job(
-    link: Link, settings: JobSettings, party: PartyId, organisation: Organisation | None, refuses: str = ""
-) -> None:
+    link: Link,
+    settings: JobSettings,
+    party: PartyId,
+    organisation: Organisation | None,
+    refuses: str = "",
+    mark: str = "",
+) -> dict[PartyId, Hello]:
     """Before anything of the data is sent: the same release, the same job, accepted by every party.
 
     Where jobs are counted, this one is from here on, unless a party refuses; where a person is asked, it waits here.
@@ -169,6 +174,10 @@ def agree_on_job(
         party: its name.
         organisation: what it accepts; None at the server, or where a simulation has no party files.
         refuses: a reason of its own not to take part.
+        mark: of the job and its tables, where its draws are to be the same again.
+
+    Returns:
+        Party → what it stated.
 
     Raises:
         ConfigError: a party refuses, at every party with the same reason.
@@ -176,14 +185,13 @@ def agree_on_job(
     reasons = [refuses]
     if organisation is not None:
         reasons.append(organisation.refusal(settings) or "")
-    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)))
+    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)), mark=mark)
     consent = None if organisation is None else organisation.consent
     if consent is None or mine.refuses:
-        agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
-        return
+        return agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)
     with consent.job() as used_up:
         mine = mine.model_copy(update={"refuses": used_up, "waits": consent.asks and not used_up})
-        agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
+        return agree_with_people(link, settings.data.names, mine, consent.answer, settings.timeout_s, _BEFORE)
 
 
 def _nobody(_wait_s: float) -> str:

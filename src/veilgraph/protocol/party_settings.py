@@ -57,8 +57,11 @@ class MachineSettings(Settings):
 class PartySettings(TableSettings):
     """One organisation's own settings; private to it."""
 
-    seed: Literal["private", "job"] = Field(
-        "private", description="whether its initial weights and dropout come from a secret seed or the job's"
+    seed: Literal["private", "fresh", "job"] = Field(
+        "private",
+        description="whether its initial weights and dropout come from a secret seed, the same again where the same "
+        "job is repeated on the same tables; from one that is new in every run, as then everybody's is; or from the "
+        "job's",
     )
     limits: LimitSettings = LimitSettings()
     consent: ConsentSettings = Field(

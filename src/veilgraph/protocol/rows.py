@@ -137,6 +137,7 @@ class Row(Generic[J_contra]):
 TO_HOLDER: Final = Ends[JobSettings]("holder", "holder")
 TO_SERVER: Final = Ends[JobSettings]("holder", SERVER)
 FROM_SERVER: Final = Ends[JobSettings](SERVER, "holder")
+FIRST_TO_HOLDER: Final = Ends[JobSettings]("first holder", "holder", lambda job, sender, _: sender == job.data.names[0])
 LABELLED_TO_HOLDER: Final = Ends[JobSettings]("label holder", "holder", lambda job, sender, _: _has_labels(job, sender))
 LABELLED_TO_SERVER: Final = Ends[JobSettings]("label holder", SERVER, lambda job, sender, _: _has_labels(job, sender))
 
@@ -205,6 +206,9 @@ ALIGNMENT_ROWS: Final[tuple[Row[JobSettings], ...]] = (
     Row(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
         "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
         forms=(Form("0, 0", "uint8 [N, 16]", "alignment"),)),
+    Row(Kind.ROW_ORDER, FIRST_TO_HOLDER, "where the common nodes stand in the order of rows", "blinding",
+        "Follows from ids that the receiver has as well, and from the first holder's seed; nobody but the holders may "
+        "know it.", forms=(Form("0, 0", "int32 [N]", "alignment, not for an inference"),)),
 )
 """Where rows of all holders are the same nodes."""
 # fmt: on

@@ -11,7 +11,6 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.randomness import private_seed
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
@@ -22,6 +21,7 @@ from veilgraph.protocol.organisation import Organisation, agree_on_job
 from veilgraph.protocol.requests import JobRequest
 from veilgraph.run.part import Auditor, Part, Work
 from veilgraph.run.party import run_party
+from veilgraph.run.repeating import learning_secret, learning_seed, mark
 from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
 from veilgraph.run.summary import summarise
 
@@ -51,6 +51,7 @@ def take_part(
     names: Mapping[PartyId, str] = MappingProxyType({}),
     job_id: str,
     consent: Path,
+    learning: Path,
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -72,6 +73,7 @@ def take_part(
         names: party → the name in its certificate, where that is another one, as the server's is.
         job_id: the engine's, of what was submitted.
         consent: folder in which a holder counts its jobs.
+        learning: folder in which the party keeps the secret that its seeds follow from.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -89,13 +91,15 @@ def take_part(
     path = runs / settings.name
     allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
     refuses = [_occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
-    agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)))
+    secret = learning_secret(learning)
+    mine = mark(secret, settings, organisation) if work in ("align", "train") else ""
+    hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), mine)
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
     with run.lock():
         store = run.party(party)
         if not store.has_seed():
-            shared = organisation is not None and organisation.settings.seed == "job"
-            store.save_seed(settings.seed if shared else private_seed())
+            marks = {name: hello.mark for name, hello in hellos.items()}
+            store.save_seed(learning_seed(secret, settings, organisation, marks))
         if allows_audit and work == "train" and not store.keeps_views():
             store.record_views(passes_kept(settings))
         own = None if organisation is None else organisation.settings

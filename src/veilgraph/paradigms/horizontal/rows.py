@@ -20,6 +20,7 @@ from veilgraph.protocol.rows import (
     DEGREES,
     EMBEDDINGS,
     EXACTLY,
+    FIRST_TO_HOLDER,
     FROM_SERVER,
     LABELLED_TO_SERVER,
     MORE_HOLDERS,
@@ -27,7 +28,6 @@ from veilgraph.protocol.rows import (
     TO_HOLDER,
     TO_SERVER,
     TWO_HOLDERS,
-    Ends,
     Exposed,
     Fact,
     Form,
@@ -104,9 +104,6 @@ FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fix
 MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
 MORE_LEARNING: Final = Fact[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
-)
-FIRST_TO_HOLDER: Final = Ends[HorizontalJob](
-    "first holder", "holder", lambda job, sender, _: sender == job.data.names[0]
 )
 
 # What is sent
