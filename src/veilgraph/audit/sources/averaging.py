@@ -50,7 +50,7 @@ class AveragingSource(Source):
             return
         told = [seen for seen in trained.messages if seen.tag.kind is _told_by(view) and seen.receiver == view.party]
         about = tuple(name for name in view.settings.data.names if name != view.party)
-        words = "the averaged weights after the newest round, asked about its nodes"
+        words = "the averaged weights after the newest round"
         yield Evidence("model", words, about, asked=asked_model(trained, weights), messages=tuple(told))
         if view.party != SERVER:
             yield from _models(trained, _single(trained))
@@ -110,7 +110,7 @@ def _at_server(server: View, friends: Sequence[View], outside: Sequence[PartyId]
 def _models(view: View, updates: Sequence[Update]) -> Iterator[Evidence]:
     for update in updates:
         whose = coalition_of(update.about)
-        words = f"the weights that {whose} alone made of all holders' in the newest round, asked about its nodes"
+        words = f"weights that {whose} alone made in a round, worked out of {update.words}"
         yield Evidence("model", words, update.about, asked=asked_model(view, update.weights))
 
 

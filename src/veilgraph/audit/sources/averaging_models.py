@@ -18,14 +18,15 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
-from veilgraph.mpc import ring
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.classes import Classes
 from veilgraph.paradigms.averaging.tasks.task import Task
-from veilgraph.paradigms.averaging.training import EXTRA, REMEDY, UPDATE_BITS, public
+from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS, public
 from veilgraph.paradigms.horizontal.tally import Tally
 from veilgraph.protocol.job import JobSettings
 
+_MOST_EXAMPLES: Final = 1 << 29
+"""That fit a sum."""
 _BEGINS: Final = "train"
 """Sessions whose first weights are those that training begins with; others go on from checkpoints."""
 
@@ -37,12 +38,12 @@ class Update:
     Attributes:
         about: these holders.
         weights: Tensor[W] float64.
-        examples: how many they trained on.
+        words: what they were worked out of.
     """
 
     about: tuple[PartyId, ...]
     weights: Tensor
-    examples: int
+    words: str
 
 
 def is_attacked(job: JobSettings) -> bool:
@@ -122,7 +123,7 @@ def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[Par
             (each,): known.less_masks(each, known.sharing, own=True) for each in about if not known.hiding(each)
         }
         parts = parts or {about: known.total - notes}
-        found = [_update(server, whose, start, _real(part)) for whose, part in parts.items()]
+        found = [_update(server, whose, start, _real(part), "sums") for whose, part in parts.items()]
         if any(found):
             return [each for each in found if each is not None]
     return []
@@ -152,7 +153,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
             continue
         mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1)))
         whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
-        if found := _update(view, about, start, whole - _real(notes)):
+        if found := _update(view, about, start, whole - _real(notes), "averaged weights"):
             return [found]
     return []
 
@@ -219,15 +220,15 @@ def _notes(friends: Sequence[View], key: _Key) -> Tensor | None:
 
 
 def _real(words: Tensor) -> Tensor:
-    return ring.decode(words, UPDATE_BITS, torch.float64, "an update", REMEDY)
+    return words.double() * 2.0**-UPDATE_BITS
 
 
-def _update(view: View, about: tuple[PartyId, ...], start: Tensor, whole: Tensor) -> Update | None:
-    """Of what holders add together, Tensor[W + 2]; None where they have nothing to train on."""
+def _update(view: View, about: tuple[PartyId, ...], start: Tensor, whole: Tensor, words: str) -> Update | None:
+    """Of what holders add together, Tensor[W + 2]; None where nobody of them trains, or masks are still there."""
     examples = round(float(whole[-1]))
-    if not examples:
+    if not 0 < examples < _MOST_EXAMPLES:
         return None
     job = averaging(view.settings)
     rule = job.averaging.rule.build(len(start), job.train.learning_rate)
     change = whole[:-EXTRA] / examples
-    return Update(about, rule.step(start, change) if rule.sends_gradients else start + change, examples)
+    return Update(about, rule.step(start, change) if rule.sends_gradients else start + change, words)

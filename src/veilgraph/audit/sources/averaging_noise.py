@@ -23,8 +23,6 @@ _WORD: Final = 8
 _UNIFORM_BYTES: Final = ELEMENT_BYTES - _WORD
 """Of an element of the field, the lowest: the highest word of a number below 2^255 is not uniform."""
 
-Left = Callable[[KnownSum, PartyId], Tensor]
-
 
 def values_under_masks(
     sums: Sequence[KnownSum], friends: Sequence[PartyId], outside: Sequence[PartyId]
@@ -37,46 +35,52 @@ def values_under_masks(
         outside: the others.
     """
     whose = coalition_of(friends)
+    yield from _noise("sums with all own masks", outside, sums, _with_own)
     for holder in outside:
         came = [each for each in sums if holder in each.values]
         counted = [each for each in came if holder in each.counted]
         late = [each for each in came if holder not in each.counted and not each.hiding(holder)]
         hidden = [each for each in counted if each.hiding(holder)]
-        values = f"values under masks from {holder}"
-        yield from _noise(values, holder, came, _values)
-        yield from _noise(f"{values}, without its own", holder, hidden, partial(_less, (), own=True))
-        yield from _noise(f"sums with no mask but {holder}'s own", holder, counted, _own_alone)
-        yield from _noise(f"{values} that came too late", holder, late, _late)
+        values, less = f"values under masks from {holder}", partial(_less, holder)
+        yield from _noise(values, [holder], came, partial(_given, holder))
+        yield from _noise(f"{values}, without its own", [holder], hidden, partial(less, (), own=True))
+        words = f"sums with no own mask but {holder}'s"
+        yield from _noise(words, [holder], counted, partial(_own_alone, holder))
+        yield from _noise(
+            f"{values} that came too late, without those with others", [holder], late, partial(less, None, own=False)
+        )
         if friends:
-            less = f"{values}, without those with {whose}"
-            yield from _noise(less, holder, counted, partial(_less, friends, own=False))
-            yield from _noise(f"{less} and its own", holder, hidden, partial(_less, friends, own=True))
+            values += f", without those with {whose}"
+            yield from _noise(values, [holder], counted, partial(less, friends, own=False))
+            yield from _noise(f"{values} and its own", [holder], hidden, partial(less, friends, own=True))
 
 
-def _noise(words: str, holder: PartyId, sums: Sequence[KnownSum], left: Left) -> Iterator[Evidence]:
-    if sums:
-
-        def read() -> list[Ciphertext]:
-            return [Ciphertext(chosen_words(left(each, holder).numpy()), session=each.session) for each in sums]
-
-        messages = tuple(each.values[holder] for each in sums)
-        yield Evidence("noise", words, (holder,), permitted=False, noise=read, messages=messages)
+def _with_own(known: KnownSum) -> Tensor:
+    return known.less_pairs
 
 
-def _values(known: KnownSum, holder: PartyId) -> Tensor:
+def _given(holder: PartyId, known: KnownSum) -> Tensor:
     return known.values[holder].tensor()
 
 
-def _less(peers: Sequence[PartyId], known: KnownSum, holder: PartyId, *, own: bool) -> Tensor:
-    return known.less_masks(holder, peers, own=own)
-
-
-def _own_alone(known: KnownSum, holder: PartyId) -> Tensor:
+def _own_alone(holder: PartyId, known: KnownSum) -> Tensor:
     return known.total + known.own(holder)
 
 
-def _late(known: KnownSum, holder: PartyId) -> Tensor:
-    return known.less_masks(holder, known.sharing, own=False)
+def _less(holder: PartyId, peers: Sequence[PartyId] | None, known: KnownSum, *, own: bool) -> Tensor:
+    return known.less_masks(holder, known.sharing if peers is None else peers, own=own)
+
+
+def _noise(
+    words: str, about: Sequence[PartyId], sums: Sequence[KnownSum], left: Callable[[KnownSum], Tensor]
+) -> Iterator[Evidence]:
+    if sums:
+
+        def read() -> list[Ciphertext]:
+            return [Ciphertext(chosen_words(left(each).numpy()), session=each.session) for each in sums]
+
+        messages = tuple(each.values[party] for each in sums for party in about if party in each.values)
+        yield Evidence("noise", words, tuple(about), permitted=False, noise=read, messages=messages)
 
 
 def shares_at_server(server: View, outside: Sequence[PartyId]) -> Iterator[Evidence]:

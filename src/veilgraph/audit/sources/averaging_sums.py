@@ -105,10 +105,15 @@ class KnownSum:
         return self.offers[holder][_MASK_KEYS]
 
     @cached_property
+    def less_pairs(self) -> Tensor:
+        """The sum of what counted holders gave, where own masks alone are left: int64 [size]."""
+        gone = [holder for holder in self.sharing if holder not in self.counted]
+        return torch.stack([self.less_masks(holder, gone, own=False) for holder in self.counted]).sum(dim=0)
+
+    @cached_property
     def total(self) -> Tensor:
         """The sum that the server opens: int64 [size]."""
-        gone = [holder for holder in self.sharing if holder not in self.counted]
-        return torch.stack([self.less_masks(holder, gone, own=True) for holder in self.counted]).sum(dim=0)
+        return self.less_pairs - torch.stack([self.own(holder) for holder in self.counted]).sum(dim=0)
 
 
 def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
