@@ -14,6 +14,7 @@ from torch import Tensor
 from tests import nightly
 from tests.audit.runs import VERDICTS
 from tests.cli.commands import one_error, veilgraph
+from tests.errors import refused
 from tests.mpc.aggregation.rounds import GivesUp
 from tests.paradigms.averaging.jobs import Dropped, graphs
 from tests.paradigms.averaging.jobs import job as small_job
@@ -22,8 +23,11 @@ from tests.roles.federation import Settings
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import AuditResult
 from veilgraph.audit.sources import averaging_sums
+from veilgraph.audit.sources.averaging import AVERAGING
 from veilgraph.audit.sources.averaging_models import updates_of_sums, updates_of_weights
 from veilgraph.audit.view import load_view
+from veilgraph.core.errors import DataError
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.memory import MemoryHub
@@ -88,31 +92,48 @@ def first_again() -> Callable[[Tensor, tuple[PartyId, ...]], Tensor]:
     return lambda mask, pair: kept.setdefault((pair, len(mask)), mask).clone()
 
 
-def own_of_one(patch: Patch) -> None:
-    """C has no own mask, and the server takes none off."""
-    known, made, begin = set[int](), keys.own_mask, holder.HolderRound.__init__
+def secrets_of(patch: Patch, party: PartyId) -> set[int]:
+    """Filled with what a holder draws: the keys of its masks and the seeds of its own."""
+    found, begin = set[int](), holder.HolderRound.__init__
 
     def begins(self: holder.HolderRound, *arguments: object) -> None:
         begin(self, *arguments)  # type: ignore[arg-type]
-        if self._party == "C":
-            known.add(self._secrets.own_mask)
-
-    def mask(round_: Round, seed: int, size: int) -> Tensor:
-        return made(round_, seed, size) * (seed not in known)
+        if self._party == party:
+            found.update((self._secrets.own_mask, self._secrets.mask_key))
 
     patch.setattr(holder.HolderRound, "__init__", begins)
+    return found
+
+
+def own_of_one(patch: Patch) -> None:
+    """C has no own mask, and the server takes none off."""
+    known, made = secrets_of(patch, "C"), keys.own_mask
     for module in BOTH:
-        patch.setattr(module, "own_mask", mask)
+        patch.setattr(module, "own_mask", lambda round_, seed, size: made(round_, seed, size) * (seed not in known))
 
 
 def not_sealed(patch: Patch) -> None:
-    patch.setattr(Sealing, "seal", lambda self, to, public, content: content + bytes(16))
-    patch.setattr(Sealing, "open", lambda self, sender, public, sealed: sealed[:-16])
+    """What B seals is as it is."""
+    seal, open_ = Sealing.seal, Sealing.open
+
+    def sealed(self: Sealing, to: PartyId, public: bytes, content: bytes) -> bytes:
+        return content + bytes(16) if self._own == "B" else seal(self, to, public, content)
+
+    def opened(self: Sealing, sender: PartyId, public: bytes, content: bytes) -> bytes:
+        return content[:-16] if sender == "B" else open_(self, sender, public, content)
+
+    patch.setattr(Sealing, "seal", sealed)
+    patch.setattr(Sealing, "open", opened)
 
 
 def secrets_for_shares(patch: Patch) -> None:
-    """A polynomial of degree 0: everybody has the secret."""
-    patch.setattr(shamir, "split", lambda secret, threshold, count, secrets: [secret] * count)
+    """B's polynomials are of degree 0: everybody has its secrets."""
+    known, split = secrets_of(patch, "B"), shamir.split
+
+    def all_of_it(secret: int, threshold: int, count: int, source: SecretSource) -> list[int]:
+        return [secret] * count if secret in known else split(secret, threshold, count, source)
+
+    patch.setattr(shamir, "split", all_of_it)
 
 
 def nothing(patch: Patch) -> None:
@@ -157,7 +178,7 @@ LEAKS: Mapping[str, Leak] = {
     "one has no own mask, and the others know theirs": Leak(own_of_one, "server+A+B", "from C, without those with A+B"),
     "one has no own mask, and its values come too late": Leak(own_of_one, SERVER, "from C that came too late", "C"),
     "shares are not sealed": Leak(not_sealed, SERVER, "shares that B sealed"),
-    "shares are the secret": Leak(secrets_for_shares, "A+B", "shares that C gave it"),
+    "shares are the secret": Leak(secrets_for_shares, "A+C", "shares that B gave it"),
 }
 SLOW = (
     "pairwise masks are of 32 bits",
@@ -209,6 +230,7 @@ def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(late: str, tmp_p
     asked = coalitions(NAMES) if late else sorted({leak.adversary for leak in LEAKS.values()})
     result = audited(made(tmp_path / "run", small(), late), *asked)
     assert (result.failed, result.untested) == ((), ())
+    assert all("shares that" in each.attack for each in result.skipped if each.name == "uniformity")
     tested = {(each.adversary, each.evidence) for each in result.findings}
     for leak in LEAKS.values():
         if leak.late in ("", late) and (not late or leak.adversary == SERVER):
@@ -218,13 +240,16 @@ def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(late: str, tmp_p
 # What opens
 
 
-def truth(run: RunDirectory, name: PartyId, number: int) -> Tensor:
-    """What a holder noted of a sum of weights: its change of them, by its training nodes."""
-    (note,) = (
-        each.tensor() for each in load_view(run, name).own if (each.tag.kind, each.tag.step) == (Kind.MASKED, number)
-    )
-    real = note.double() * 2.0**-UPDATE_BITS
-    return real[:-EXTRA] / real[-1].round()
+def truth(run: RunDirectory, names: Iterable[PartyId], number: int) -> Tensor:
+    """What holders noted of a sum of weights: their mean change, by their training nodes."""
+    notes = [
+        each.tensor().double() * 2.0**-UPDATE_BITS
+        for name in names
+        for each in load_view(run, name).own
+        if (each.tag.kind, each.tag.step) == (Kind.MASKED, number)
+    ]
+    whole = torch.stack(notes).sum(dim=0)
+    return whole[:-EXTRA] / whole[-1].round()
 
 
 def told(run: RunDirectory, number: int) -> Tensor:
@@ -240,7 +265,7 @@ def told(run: RunDirectory, number: int) -> Tensor:
 def test_an_update_opens_to_as_many_as_the_page_says_and_to_no_fewer(
     holders: int, threshold: int, tmp_path: Path
 ) -> None:
-    settings = small(holders, {"averaging": {"threshold": threshold}})
+    settings = small(holders, {"averaging": {"threshold": threshold, "rule": {"server_rate": 0.5}}})
     run = RunDirectory.open(made(tmp_path / "run", settings))
     names, newest = settings.data.names, 2 * settings.train.epochs - 1
     before = told(run, newest - 2)[:-EXTRA]
@@ -251,13 +276,11 @@ def test_an_update_opens_to_as_many_as_the_page_says_and_to_no_fewer(
         opened = {each.about: each.weights - before for each in updates_of_sums(server, views, outside)}
         alone = count >= threshold or count == holders - 1
         assert set(opened) == ({(name,) for name in outside} if alone else {outside})
-        if alone:
-            for (name,), change in opened.items():
-                assert torch.allclose(change, truth(run, name, newest), rtol=0, atol=1e-9)
-        (without_server,) = updates_of_weights(views, outside)
-        assert without_server.about == outside
-        if count == holders - 1:
-            assert torch.allclose(without_server.weights - before, truth(run, outside[0], newest), atol=1e-4)
+        for about, change in opened.items():
+            assert torch.allclose(change, truth(run, about, newest), rtol=0, atol=1e-9)
+        (found,) = updates_of_weights(views, outside)
+        assert found.about == outside
+        assert torch.allclose(found.weights - before, truth(run, outside, newest), rtol=0, atol=1e-5)
         words = [each.words for each in evidence_for(run, "+".join([SERVER, *friends])) if not each.permitted]
         assert any(" and its own" in each for each in words) == (not alone)
 
@@ -290,15 +313,28 @@ def test_without_views_there_is_one_clear_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("who", "changes", "why"),
     [
-        ({"averaging": {"personal": ["input"]}}, "averaging.personal=input"),
-        ({"averaging": {"rule": {"name": "fedadam"}}}, "any attack on single-updates"),
+        ("A", {"averaging": {"personal": ["input"]}}, "averaging.personal=input"),
+        ("A", {"averaging": {"rule": {"name": "fedadam"}}}, "any attack on single-updates"),
+        ("A+B", {"data": {"holders": 3}, "averaging": {"rule": {"name": "fedadam"}}}, "any attack on C: the catalogue"),
     ],
 )
-def test_what_cannot_be_worked_out_is_listed(changes: Settings, why: str, tmp_path: Path) -> None:
-    result = audit(made(tmp_path / "run", small(2, changes)), AuditPlan(("A",), ("membership-confidence",)))
+def test_what_cannot_be_worked_out_is_listed(who: str, changes: Settings, why: str, tmp_path: Path) -> None:
+    result = audit(made(tmp_path / "run", small(2, changes)), AuditPlan((who,), ("membership-confidence",)))
     assert any(why in f"{each.attack}: {each.why}" for each in result.skipped)
+
+
+def test_shadow_models_are_the_jobs_own_network_trained_as_long() -> None:
+    job = small(2, {"model": {"dim": 16}, "averaging": {"local_epochs": 5}})
+    graph = halved(graphs(job)[0])
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    few, many = (AVERAGING.posteriors(job, graph, epochs)[graph.train_mask] for epochs in (1, 30))
+    right = graph.labels[graph.train_mask][:, None]
+    assert many.gather(1, right).mean() > 0.9 > 0.7 > few.gather(1, right).mean()
+    with refused(DataError):
+        AVERAGING.posteriors(task_job("links"), graph, 1)
 
 
 @pytest.mark.parametrize("task", ["links", *(pytest.param(task, marks=nightly) for task in ("values", "graphs"))])
