@@ -62,6 +62,7 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),
     "sealed": (3, {"paradigm": "sealed", "model": {"network": "gcn"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
+    "averaging": (3, {"paradigm": "averaging", "averaging": {"local_epochs": 2}, "model": {"dim": 8}}),
     "tables": (2, {}),
 }
 """Kinds of jobs, with how many holders."""
@@ -72,7 +73,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
     holders, changes = MIX[kind]
     names = list("ABCD"[:holders])
     base: Content = {"seed": seed, "train": {"epochs": 2, "patience": None}}
-    if kind in ("horizontal", "local"):
+    if kind in ("horizontal", "local", "averaging"):
         data = {"dataset": "synthetic", "holders": holders}
         return parse_job(merge({**base, "data": data}, cast(Any, changes)))
     if kind == "tables":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from veilgraph.audit.case import Case
 from veilgraph.audit.coalition import joined_evidence
-from veilgraph.audit.evidence import SILENT, Evidence, check_rows, evidence_of, posteriors, unused
+from veilgraph.audit.evidence import OPEN, SILENT, Evidence, check_rows, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.checks import checked
 from veilgraph.audit.mounts.masks import against_chance, told_from_noise
@@ -143,10 +143,8 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
         yield Skipped(adversary, "any attack", str(error), limited=True)
         return
     for evidence in found:
-        if evidence.sort in SILENT:
-            if "uniformity" in attacks:
-                progress(f"{adversary}: {evidence.words}")
-                yield _uniformity(case, adversary, evidence)
+        if evidence.sort in SILENT or evidence.sort == OPEN:
+            yield from _unattacked(case, adversary, evidence, attacks, progress)
             continue
         for name, attack in ATTACKS.items():
             if name not in attacks or evidence.sort not in attack.sorts:
@@ -156,8 +154,9 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
                     continue
                 progress(f"{adversary}: {name} on {target}, from {evidence.words}")
                 try:
-                    check_rows(evidence, case.graph(target).num_nodes)
-                    outcome = attack.mount(case.beside_own(evidence, adversary, target), case, adversary, target)
+                    asked = evidence.on(case.graph(target))
+                    check_rows(asked, case.graph(target).num_nodes)
+                    outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
                     judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
                     yield Finding(
                         adversary,
@@ -179,6 +178,18 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
         yield from empirical_epsilon(case, adversary)
+
+
+def _unattacked(
+    case: Case, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
+) -> Iterator[Finding | Skipped]:
+    """What must say nothing is held against noise; what no attack is about is named."""
+    if evidence.sort == OPEN:
+        whose = coalition_of(evidence.about)
+        yield Skipped(adversary, f"any attack on {whose}", f"the catalogue has none on this: {evidence.words}")
+    elif "uniformity" in attacks:
+        progress(f"{adversary}: {evidence.words}")
+        yield _uniformity(case, adversary, evidence)
 
 
 def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:

@@ -5,8 +5,8 @@ The rows of what is sent say what each party is meant to have; this file takes i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from veilgraph.audit.source import source_of
 from veilgraph.audit.view import View
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.protocol.revealed import rows_of
 from veilgraph.protocol.rows import Exposed
@@ -28,6 +29,8 @@ Sort = Literal[
     "initial",
     "gradients",
     "posteriors",
+    "model",
+    "open",
     "beside",
     "masked",
     "propagation",
@@ -38,6 +41,9 @@ Sort = Literal[
 ]
 SILENT: Final = frozenset({"hidden", "noise"})
 """Sorts of messages that are held against noise, and that no attack is mounted on."""
+
+OPEN: Final = "open"
+"""Sort of what a party has and no attack of the catalogue is about: it is named as not attacked."""
 
 _HIDDEN: Final = frozenset({"mask", "share"})
 
@@ -58,6 +64,7 @@ class Evidence:
         outputs: with ``propagation``: what the hop made of each step.
         parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
         noise: with ``noise``: reads the words that must be uniform and independent.
+        asked: with ``model``: rows of the nodes of a holder whose data the adversary is granted.
         messages: where it was taken from.
     """
 
@@ -71,7 +78,16 @@ class Evidence:
     outputs: Sequence[Floats] = field(default_factory=Passes)
     parts: tuple[Floats, ...] = ()
     noise: Callable[[], Sequence[Ciphertext]] | None = None
+    asked: Callable[[PartyGraph], Floats] | None = None
     messages: tuple[Seen, ...] = field(default=(), repr=False)
+
+    def on(self, graph: PartyGraph) -> Evidence:
+        """With what a model makes of a holder's nodes, where it is one.
+
+        Raises:
+            DataError: it cannot be asked.
+        """
+        return self if self.asked is None else replace(self, rows=self.asked(graph))
 
 
 def evidence_of(view: View) -> list[Evidence]:
@@ -83,7 +99,7 @@ def evidence_of(view: View) -> list[Evidence]:
     trained = view.of_training
     source = source_of(view.settings)
     hidden = source.hidden(view)
-    silent = _hidden(view) if hidden is None else hidden
+    silent = hidden_of(view) if hidden is None else hidden
     return [*silent, *_exposed(trained), *source.evidence(view, trained)]
 
 
@@ -122,13 +138,13 @@ def _key(seen: Seen) -> tuple[Kind, PartyId, int]:
     return seen.tag.kind, seen.sender, seen.tag.round
 
 
-def _hidden(view: View) -> Iterator[Evidence]:
-    """Messages that are uniform by themselves, whatever the sender's data are."""
+def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
+    """Messages that are uniform by themselves, whatever the sender's data are; some kinds left out."""
     for sender in (*view.settings.data.names, SERVER):
         all_rows = rows_of(view.settings, sender, view.party)
         for kind in Kind:
             rows = [row for row in all_rows if row.kind is kind]
-            if rows and all(row.protection in _HIDDEN for row in rows):
+            if kind not in but and rows and all(row.protection in _HIDDEN for row in rows):
                 seen = view.received(kind, sender)
                 if seen:
                     words = f"{rows[0].what} from {sender}"

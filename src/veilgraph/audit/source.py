@@ -140,6 +140,7 @@ SOURCES: Final[Registry[Source]] = Registry(
     {
         "vertical": "veilgraph.audit.sources.vertical:VERTICAL",
         "sealed": "veilgraph.audit.sources.sealed:SEALED",
+        "averaging": "veilgraph.audit.sources.averaging:AVERAGING",
     },
     kind="veilgraph.audit.source:Source",
 )

@@ -112,6 +112,8 @@ def predictions_of(store: PartyStore) -> Tensor:
         DataError: they are about other nodes.
     """
     found, ids = load_predictions(store), store.ids()
+    if found.keys or not found.probabilities.shape[1]:
+        raise DataError("the predictions are no probabilities of nodes' classes, which attacks on predictions read")
     if found.ids is None or ids is None:
         return found.probabilities
     places, common = {name: row for row, name in enumerate(found.ids)}, ids[: load_party(store.graph_path).common]

@@ -90,8 +90,12 @@ def start_of(
         number = 1 + max((one.number for some in points.values() for one in some), default=0)
     else:
         number = 1 + point.number
-    session = hashlib.sha256("/".join(nonces).encode()).hexdigest()[:_ID_CHARACTERS]
-    return Start(point, min(number, MOST_SESSIONS), session)
+    return Start(point, min(number, MOST_SESSIONS), session_name(nonces))
+
+
+def session_name(nonces: Sequence[str]) -> str:
+    """What a session is called, by the nonces of all parties, in any order that all have."""
+    return hashlib.sha256("/".join(nonces).encode()).hexdigest()[:_ID_CHARACTERS]
 
 
 def alone(points: Sequence[Point], nonce: str) -> Start:

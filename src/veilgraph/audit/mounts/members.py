@@ -12,7 +12,7 @@ from veilgraph.audit.attacks.label_gradients import membership_scores
 from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.attacks.online_lira import online_lira_scores
 from veilgraph.audit.case import Case, Nodes
-from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.passes import mean
 from veilgraph.audit.roc import Floats
@@ -22,6 +22,7 @@ from veilgraph.core.types import PartyId
 _MOST: Final = 2000
 _STEPS: Final = 50
 """Gradients of later steps are smaller, and turn."""
+_SORTS: Final[tuple[Sort, ...]] = ("posteriors", "model")
 
 
 def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
@@ -122,7 +123,7 @@ def _some(nodes: Nodes, random: np.random.Generator) -> Nodes:
 
 
 FROM_GRADIENTS: Final = Attack("membership", ("gradients",), from_gradients, of_labels=True, blind=True)
-FROM_CONFIDENCE: Final = Attack("membership", ("posteriors",), from_confidence, of_labels=True)
-FROM_SHADOWS: Final = Attack("membership", ("posteriors",), from_shadows, of_labels=True)
-FROM_LIKELIHOODS: Final = Attack("membership", ("posteriors",), from_likelihoods, of_labels=True)
-FROM_BOTH_LIKELIHOODS: Final = Attack("membership", ("posteriors",), from_both_likelihoods, of_labels=True)
+FROM_CONFIDENCE: Final = Attack("membership", _SORTS, from_confidence, of_labels=True)
+FROM_SHADOWS: Final = Attack("membership", _SORTS, from_shadows, of_labels=True)
+FROM_LIKELIHOODS: Final = Attack("membership", _SORTS, from_likelihoods, of_labels=True)
+FROM_BOTH_LIKELIHOODS: Final = Attack("membership", _SORTS, from_both_likelihoods, of_labels=True)

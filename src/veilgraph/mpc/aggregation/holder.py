@@ -171,6 +171,18 @@ class HolderRound:
                 rows[place] = _tensor(mask if holder in self._survivors else mask_key)
         return rows
 
+    def noted_key(self) -> Tensor:
+        """What all its pairwise masks follow from, for its own notes alone: uint8 [ELEMENT_BYTES]."""
+        return _tensor(shamir.to_bytes(self._secrets.mask_key))
+
+    def noted_shares(self) -> Tensor:
+        """What others sealed for it, opened, for its own notes alone: uint8 [P, PAIR_BYTES], zeros where nobody did."""
+        rows = torch.zeros(len(self._round.holders), PAIR_BYTES, dtype=torch.uint8)
+        for place, holder in enumerate(self._round.holders):
+            if holder in self._shares:
+                rows[place] = _tensor(self._shares[holder])
+        return rows
+
     def _signed(self) -> bytes:
         return "\n".join(self._survivors).encode()
 

@@ -101,6 +101,7 @@ class SummingHolder:
 
     def _add(self, number: int, encoded: Tensor) -> bool:
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
+        self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
         offers = self._rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
         if not self._is_in(offers):
@@ -109,10 +110,10 @@ class SummingHolder:
         sealed = self._rows(Tag(Kind.MASK_SHARE, number, 1), SEALED_BYTES)
         if not self._is_in(sealed):
             return False
-        tag = Tag(Kind.MASKED, number, 0)
-        if isinstance(self._link, RecordedLink):
-            self._link.note(tag, lambda: encoded)
-        self._send(tag, one.mask(sealed, encoded))
+        masked = one.mask(sealed, encoded)
+        self._note(Tag(Kind.MASK_SHARE, number, 2), one.noted_shares)
+        self._note(Tag(Kind.MASKED, number, 0), lambda: encoded)
+        self._send(Tag(Kind.MASKED, number, 0), masked)
         survivors = receive_as(
             self._link, SERVER, Tag(Kind.CONTROL, number, 1), (len(self._group.holders),), torch.bool
         )
@@ -123,6 +124,10 @@ class SummingHolder:
         if self._is_in(confirmations):
             self._send(Tag(Kind.MASK_SHARE, number, 2), one.reveal(confirmations))
         return True
+
+    def _note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
+        if isinstance(self._link, RecordedLink):
+            self._link.note(tag, make)
 
     def _send(self, tag: Tag, tensor: Tensor) -> None:
         self._link.send(SERVER, tag, tensor)
