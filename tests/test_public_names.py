@@ -16,6 +16,7 @@ PUBLIC = [
     "PartyGraph",
     "Predictions",
     "Run",
+    "Tables",
     "VeilgraphError",
     "__version__",
     "datasets",

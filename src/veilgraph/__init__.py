@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from veilgraph import simulate as simulate
     from veilgraph.api.embed import Embeddings, embed
     from veilgraph.api.fit import fit
+    from veilgraph.api.jobs import read_job
     from veilgraph.api.runs import Run, load_run
     from veilgraph.api.tuning import tune
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically as split_vertically
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.protocol.job_file import Job, read_job
+    from veilgraph.protocol.job_file import Job
     from veilgraph.protocol.job_file import parse_job as parse_job
     from veilgraph.run.jobs import TrainResult as TrainResult
     from veilgraph.run.jobs import load_result as load_result
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from veilgraph.run.jobs import resume as resume
     from veilgraph.run.jobs import train as train
     from veilgraph.run.predictions import Predictions
+    from veilgraph.tables.frames import Tables
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "PartyGraph",
     "Predictions",
     "Run",
+    "Tables",
     "VeilgraphError",
     "__version__",
     "datasets",
@@ -63,11 +66,12 @@ _HOMES: Final = {
     "PartyGraph": "veilgraph.graph.party",
     "Predictions": "veilgraph.run.predictions",
     "Run": "veilgraph.api.runs",
+    "Tables": "veilgraph.tables.frames",
     "VeilgraphError": "veilgraph.core.errors",
     "embed": "veilgraph.api.embed",
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
-    "read_job": "veilgraph.protocol.job_file",
+    "read_job": "veilgraph.api.jobs",
     "tune": "veilgraph.api.tuning",
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.given import check_functions, check_mapping, check_several, check_whole, path_of
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
@@ -39,7 +40,8 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, custom: CustomModel | None = None) -> None:
-        self._directory = RunDirectory.open(Path(path))
+        check_functions(custom=custom)
+        self._directory = RunDirectory.open(path_of("path", path, "a run"))
         self._custom = custom
 
     @classmethod
@@ -196,6 +198,11 @@ class Run:
             RunError: the run is not complete, or no views were recorded.
             ConfigError: something is named that there is not.
         """
+        check_several("adversaries", adversaries, "parties")
+        check_several("attacks", attacks, "names of attacks")
+        check_whole(seed=seed, shadows=shadows)
+        if limits is not None:
+            check_mapping("limits", limits, "attack → what it may find")
         plan = AuditPlan(
             adversaries=None if adversaries is None else tuple(adversaries),
             attacks=None if attacks is None else tuple(attacks),
@@ -214,7 +221,7 @@ class Run:
         Returns:
             Where it is.
         """
-        page = self.path / PAGE if out is None else Path(out)
+        page = self.path / PAGE if out is None else path_of("out", out, "the page")
         write_page(self._directory, page)
         return page
 

@@ -186,15 +186,19 @@ class DataSettings(Settings):
             return data
         found = dict(data)
         brought = found.get("graphs") if found.get("graphs") is not None else found.get("parties")
-        if brought is not None:
-            if "holders" not in found and isinstance(brought, Sized):
-                found["holders"] = max(2, len(brought))
-        elif isinstance(found.get("holders", 2), int) and found.get("dataset") is None:
-            found["dataset"] = DEFAULT_DATASET
+        if brought is not None and "holders" not in found and isinstance(brought, Sized):
+            found["holders"] = max(2, len(brought))
         for dataset, described in DESCRIBED.items():
             if found.get("dataset") == dataset and found.get(described) is None:
                 found[described] = {}
         return found
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Self:
+        """Where nothing is brought it is the default data set, which does not count as stated."""
+        if self.dataset is None and self.graphs is None and self.parties is None and isinstance(self.holders, int):
+            self.__dict__["dataset"] = DEFAULT_DATASET
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -219,7 +223,10 @@ class DataSettings(Settings):
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
-            raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
+            raise ValueError(
+                f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}; name one of "
+                "them, or in holders those that bring their own"
+            )
         return self
 
     def _check_brought(self) -> None:
