@@ -11,6 +11,7 @@ import veilgraph
 
 PUBLIC = [
     "Embeddings",
+    "FederatedNodeClassifier",
     "Job",
     "JobSettings",
     "PartyGraph",

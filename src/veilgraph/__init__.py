@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from veilgraph import nn as nn
     from veilgraph import simulate as simulate
     from veilgraph.api.embed import Embeddings, embed
+    from veilgraph.api.estimator import FederatedNodeClassifier
     from veilgraph.api.fit import fit
     from veilgraph.api.jobs import read_job
     from veilgraph.api.runs import Run, load_run
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Embeddings",
+    "FederatedNodeClassifier",
     "Job",
     "JobSettings",
     "PartyGraph",
@@ -61,6 +63,7 @@ __all__ = [
 
 _HOMES: Final = {
     "Embeddings": "veilgraph.api.embed",
+    "FederatedNodeClassifier": "veilgraph.api.estimator",
     "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
