@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 
 import veilgraph as vg
 from tests.errors import refused
+from veilgraph.api import runs
 from veilgraph.api.showing import html_table
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.given import WRONG_TYPE
 from veilgraph.report.curves import draw_curves
 from veilgraph.run import comparing
+from veilgraph.run.run_directory import RunDirectory
 
 SETTINGS: dict[str, Any] = {
     "name": "small",
@@ -75,13 +77,13 @@ def test_a_comparison_is_a_table_of_all_trainings(run: vg.Run) -> None:
 def test_a_comparison_trains_once(run: vg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = vg.load_run(run.path)
     made = []
-    one_thread = comparing._one_thread
+    compare = comparing.compare
 
-    def noted() -> Any:
+    def noted(directory: RunDirectory) -> comparing.Comparison:
         made.append(1)
-        return one_thread()
+        return compare(directory)
 
-    monkeypatch.setattr(comparing, "_one_thread", noted)
+    monkeypatch.setattr(runs, "compare", noted)
     assert fresh.comparison.equals(fresh.comparison)
     assert len(made) == 1
     fresh.compare()

@@ -13,7 +13,7 @@ from veilgraph.core.files import fresh_path
 from veilgraph.core.given import check_functions, path_of
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
-from veilgraph.graph.settings import DESCRIBED
+from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIBED
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run import jobs
@@ -124,12 +124,14 @@ def _fresh(out: str | Path) -> Path:
 def _check_no_other_data(job: JobSettings, holders: int) -> None:
     """Refuses a job that says where its data come from, or how they are divided, beside holders that bring theirs.
 
+    The default data set says nothing: it is in every job that names none.
+
     Raises:
         ConfigError: names the setting.
     """
     for key in _OF_DATA:
         value = getattr(job.data, key)
-        if key in job.data.model_fields_set and value is not None:
+        if value is not None and (key, value) != ("dataset", DEFAULT_DATASET):
             raise ConfigError(
                 f"data.{key}: the job names it, and parties= brings the data in its place; leave one of them out "
                 "(a job without: vg.Job(**{**job.model_dump(), 'data': {}}))",

@@ -136,14 +136,19 @@ class PartyGraph:
         Raises:
             DataError: names the party, the argument, the value, the rule and the way out.
         """
-        self._check_types()
+        self.check_types()
         check_name(self.party)
         check_features(self.party, self.features)
         check_common(self.party, self.common, self.num_nodes)
         check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
         self.check_split()
 
-    def _check_types(self) -> None:
+    def check_types(self) -> None:
+        """Checks that tensors are tensors, and numbers whole; part of ``validate``.
+
+        Raises:
+            DataError: names the first.
+        """
         party = self.party if isinstance(self.party, str) else repr(self.party)
         if not isinstance(self.party, str):
             refuse(party, "party", f"{kind_of(self.party)} must be the holder's name (str)", "give one")

@@ -186,19 +186,15 @@ class DataSettings(Settings):
             return data
         found = dict(data)
         brought = found.get("graphs") if found.get("graphs") is not None else found.get("parties")
-        if brought is not None and "holders" not in found and isinstance(brought, Sized):
-            found["holders"] = max(2, len(brought))
+        if brought is not None:
+            if "holders" not in found and isinstance(brought, Sized):
+                found["holders"] = max(2, len(brought))
+        elif isinstance(found.get("holders", 2), int) and found.get("dataset") is None:
+            found["dataset"] = DEFAULT_DATASET
         for dataset, described in DESCRIBED.items():
             if found.get("dataset") == dataset and found.get(described) is None:
                 found[described] = {}
         return found
-
-    @model_validator(mode="after")
-    def _fill_in(self) -> Self:
-        """Where nothing is brought it is the default data set, which does not count as stated."""
-        if self.dataset is None and self.graphs is None and self.parties is None and isinstance(self.holders, int):
-            self.__dict__["dataset"] = DEFAULT_DATASET
-        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -56,14 +56,16 @@ class Given:
     """What holders bring, in the job's order: graphs, or tables.
 
     Attributes:
-        graphs: one per holder; none where they bring tables.
+        graphs: one per holder; none where they bring tables. Those of ``unchecked`` are still to be validated.
         ids: holder → ids of its graph's rows, where they came with it.
         tables: holder → its tables, or its party file; none where they bring graphs.
+        unchecked: holders that gave a ``PartyGraph``.
     """
 
     graphs: Sequence[PartyGraph] = ()
     ids: Mapping[PartyId, GivenVector] = field(default_factory=dict)
     tables: Mapping[PartyId, Tables | Path] = field(default_factory=dict)
+    unchecked: frozenset[PartyId] = frozenset()
 
     @property
     def in_memory(self) -> dict[PartyId, Tables]:
@@ -100,7 +102,9 @@ def taken(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) ->
         return Given(tables={name: _tables(each) for name, each in brought.items()})
     graphs = [_graph(name, each, aligned=aligned) for name, each in brought.items()]
     found = {name: _ids_of(each) for name, each in brought.items()}
-    return Given(graphs, {} if aligned else {name: ids for name, ids in found.items() if ids is not None})
+    unchecked = frozenset(name for name, each in brought.items() if isinstance(each, PartyGraph | HorizontalPart))
+    ids = {} if aligned else {name: each for name, each in found.items() if each is not None}
+    return Given(graphs, ids, unchecked=unchecked)
 
 
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
@@ -226,7 +230,7 @@ def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
         brought = brought.graph
     if isinstance(brought, PartyGraph):
         graph = replace(brought, party=name)
-        graph.validate()
+        graph.check_types()
         return graph
     from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
 

@@ -69,6 +69,9 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
     if given.tables:
         return _of_tables(settings, given, ids, out)
     label_party = paradigm.label_party(settings, given.graphs)
+    for graph in given.graphs:
+        if graph.party in given.unchecked:
+            graph.validate()
     names = {} if settings.is_aligned else _names(given, ids)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     return paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, names)
