@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,31 @@ def test_labels_at_two_are_refused_of_saved_graphs_that_a_job_names(graphs: list
         save_party(graphs[1], path)
     with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
         vg.fit({**JOB, "data": {"graphs": paths}}, out=tmp_path / "run")
+
+
+def test_labels_at_two_are_refused_of_party_files_that_a_job_names(tmp_path: Path) -> None:
+    found, paths = frames(np.random.default_rng(1))["bank"].fillna(0), {}
+    found.to_csv(tmp_path / "nodes.csv", index=False)
+    for name in ("bank", "shop"):
+        paths[name] = tmp_path / f"{name}.yaml"
+        paths[name].write_text(
+            f"""{{party: {name}, nodes: {{file: nodes.csv, id: customer, features: [{{columns: income}}],
+            label: {{column: fraud, classes: ["0.0", "1.0"]}}, split: {{train: 0.6, val: 0.2, test: 0.2}}}}}}""",
+            encoding="utf-8",
+        )
+    for given in ({"data": {"parties": paths}}, {"data": {"parties": paths, "label_holder": "shop"}}):
+        with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
+            vg.fit({**JOB, **given}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_that_breaks_a_rule_is_refused(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    bank, shop = graphs
+    bad = replace(bank, features=torch.full_like(bank.features.to_dense(), torch.nan))
+    for parties in ([bad, shop], {"bank": bad, "shop": shop}):
+        with refused(DataError, key="features", party="bank"):
+            vg.fit(JOB, parties, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_paradigms_with_labels_at_several_keep_them(tmp_path: Path) -> None:
