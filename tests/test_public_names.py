@@ -11,11 +11,13 @@ import veilgraph
 
 PUBLIC = [
     "Embeddings",
+    "FederatedNodeClassifier",
     "Job",
     "JobSettings",
     "PartyGraph",
     "Predictions",
     "Run",
+    "Tables",
     "VeilgraphError",
     "__version__",
     "datasets",

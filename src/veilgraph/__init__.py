@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from veilgraph import nn as nn
     from veilgraph import simulate as simulate
     from veilgraph.api.embed import Embeddings, embed
+    from veilgraph.api.estimator import FederatedNodeClassifier
     from veilgraph.api.fit import fit
+    from veilgraph.api.jobs import read_job
     from veilgraph.api.runs import Run, load_run
     from veilgraph.api.tuning import tune
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.partition import split_vertically as split_vertically
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.protocol.job_file import Job, read_job
+    from veilgraph.protocol.job_file import Job
     from veilgraph.protocol.job_file import parse_job as parse_job
     from veilgraph.run.jobs import TrainResult as TrainResult
     from veilgraph.run.jobs import load_result as load_result
@@ -34,16 +36,19 @@ if TYPE_CHECKING:
     from veilgraph.run.jobs import resume as resume
     from veilgraph.run.jobs import train as train
     from veilgraph.run.predictions import Predictions
+    from veilgraph.tables.frames import Tables
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Embeddings",
+    "FederatedNodeClassifier",
     "Job",
     "JobSettings",
     "PartyGraph",
     "Predictions",
     "Run",
+    "Tables",
     "VeilgraphError",
     "__version__",
     "datasets",
@@ -58,16 +63,18 @@ __all__ = [
 
 _HOMES: Final = {
     "Embeddings": "veilgraph.api.embed",
+    "FederatedNodeClassifier": "veilgraph.api.estimator",
     "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
     "Predictions": "veilgraph.run.predictions",
     "Run": "veilgraph.api.runs",
+    "Tables": "veilgraph.tables.frames",
     "VeilgraphError": "veilgraph.core.errors",
     "embed": "veilgraph.api.embed",
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
-    "read_job": "veilgraph.protocol.job_file",
+    "read_job": "veilgraph.api.jobs",
     "tune": "veilgraph.api.tuning",
 }
 

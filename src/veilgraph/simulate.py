@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.given import check_several, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.graph.horizontal import Knows, split_by_label, split_horizontally
 from veilgraph.graph.names import MAX_HOLDERS, holder_names
@@ -103,6 +104,9 @@ def horizontally(
 
 def _names(holders: Holders) -> Sequence[PartyId]:
     if not isinstance(holders, int):
+        check_several("holders", holders, "names, nor a number of holders")
+        if holders is None or not all(isinstance(name, str) for name in holders):
+            raise wrong_type("holders", holders, "a number of holders, or a list of names", "give one of these")
         return holders
     if not 1 <= holders <= MAX_HOLDERS:
         raise ConfigError(f"holders={holders}: a number from 1 to {MAX_HOLDERS}, or names; give one of these")

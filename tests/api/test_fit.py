@@ -25,6 +25,8 @@ SETTINGS: dict[str, object] = {
     "model": {"dim": 4},
     "train": {"epochs": 2, "patience": None},
 }
+BARE = {key: value for key, value in SETTINGS.items() if key != "data"}
+"""Of holders that bring their own."""
 HORIZONTAL: dict[str, object] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}
 
 
@@ -115,14 +117,14 @@ def test_graphs_come_as_a_list_by_name_as_data_and_as_files(whole: Data, tmp_pat
             for graph in graphs
         },
     }
-    runs = {name: vg.fit(SETTINGS, parties, tmp_path / name) for name, parties in given.items()}
+    runs = {name: vg.fit(BARE, parties, tmp_path / name) for name, parties in given.items()}
     assert {run.job.data.names for run in runs.values()} == {("bank", "shop")}
     assert len({tuple(run.history["loss"]) for run in runs.values()}) == 1
 
 
 def test_a_graph_has_the_name_that_it_is_given_under(whole: Data, tmp_path: Path) -> None:
     first, second = vg.simulate.vertically(whole)
-    run = vg.fit(SETTINGS, {"bank": first, "shop": second}, tmp_path / "run")
+    run = vg.fit(BARE, {"bank": first, "shop": second}, tmp_path / "run")
     assert run.job.data.names == ("bank", "shop")
 
 
@@ -140,10 +142,10 @@ def test_horizontal_parts_bring_their_ids(whole: Data, tmp_path: Path, mixed: fl
 
 def test_what_is_no_party_is_refused(whole: Data, tmp_path: Path) -> None:
     graph = vg.simulate.vertically(whole)[0]
-    wrong: list[object] = [[1, 2], [whole, whole], {"A": 1, "B": 2}, {"A": graph, "B": "b.yaml"}]
+    wrong: list[object] = [[1, 2], {"A": 1, "B": 2}, {"A": graph, "B": "b.yaml"}]
     for parties in wrong:
         with refused(ConfigError, key="parties"):
-            vg.fit(SETTINGS, parties, tmp_path / "run")  # type: ignore[arg-type]
+            vg.fit(BARE, parties, tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 

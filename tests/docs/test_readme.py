@@ -45,6 +45,17 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "bank-and-shop", "custom"}
 
 
+def test_the_python_pages_blocks_run_in_order(tmp_path, monkeypatch):
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    namespace = {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
+        exec(compile(block, "docs/python.md", "exec"), namespace)
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"tables", "classifier"}
+    assert (tmp_path / "curves.png").is_file()
+
+
 def commands(page):
     """The commands in a page's code, without their comments; those in its sentences, too, as far as they go."""
     text = page.read_text(encoding="utf-8")

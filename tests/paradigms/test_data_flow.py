@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_geometric.data import Data
 
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.roles.federation import Settings, small_data, small_job, small_parties
@@ -124,7 +125,9 @@ def test_graphs_from_python_are_checked_when_they_are_given(tmp_path: Path, chec
     train(small_job(2, ONE_EPOCH), tmp_path / "graphs", parties=graphs)
     assert checks == {"A": 3, "B": 3}
     checks.clear()
-    train(small_job(2, ONE_EPOCH), tmp_path / "data", parties={"A": small_data(), "B": small_data()})
+    whole = small_data()
+    bare = Data(x=whole.x, edge_index=whole.edge_index)
+    train(small_job(2, ONE_EPOCH), tmp_path / "data", parties={"A": whole, "B": bare})
     assert checks == {"A": 3, "B": 3}
 
 

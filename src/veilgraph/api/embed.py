@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from veilgraph.core.files import fresh_path, locked
+from veilgraph.core.given import check_functions, path_of, wrong_type
 from veilgraph.embedding.directory import EmbeddingDirectory
 from veilgraph.embedding.making import Progress, make
 from veilgraph.embedding.report import card_of, page_of, report_of
 from veilgraph.embedding.settings import EmbedJob, parse_embed_job, read_embed_job
 from veilgraph.embedding.sources import Ids, world_of
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.pyg import check_one_graph
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -31,7 +34,7 @@ class Embeddings:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._directory = EmbeddingDirectory.open(Path(path))
+        self._directory = EmbeddingDirectory.open(path_of("path", path, "embeddings"))
         self._ids, self._rows = self._directory.embeddings()
 
     def __repr__(self) -> str:
@@ -90,9 +93,13 @@ def embed(
         VeilgraphError: a setting or the data broke a rule, or the budget does not allow the release. Nothing is then in
             ``publish``; with ``noise`` the ledger may have been written.
     """
+    path = None if out is None else path_of("out", out)
+    check_functions(progress=progress)
     settings = job if isinstance(job, EmbedJob) else _read(job)
+    if graph is not None and not isinstance(graph, PartyGraph):
+        check_one_graph("graph", graph)
     world = world_of(settings, graph, ids)
-    directory = EmbeddingDirectory.create(fresh_path(settings.name) if out is None else Path(out), settings)
+    directory = EmbeddingDirectory.create(fresh_path(settings.name) if path is None else path, settings)
     with locked(directory.path, f"{directory.path} is in use by another process; wait for it, or stop it"):
         made = make(settings, world, directory.private, progress)
         report = report_of(settings, world, made)
@@ -103,4 +110,9 @@ def embed(
 
 
 def _read(job: Mapping[str, object] | str | Path) -> EmbedJob:
-    return read_embed_job(Path(job)) if isinstance(job, str | Path) else parse_embed_job(job)
+    if isinstance(job, Mapping):
+        return parse_embed_job(job)
+    if not isinstance(job, str | os.PathLike):
+        way_out = "give vg.embed a dict of settings, or the path of a YAML file (docs/embeddings.md)"
+        raise wrong_type("job", job, "a job of embeddings", way_out)
+    return read_embed_job(path_of("job", job, "a job file"))

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final
 
+from veilgraph.api.jobs import Job, settings_of
 from veilgraph.api.runs import ONE_MACHINE, Run
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
+from veilgraph.core.given import check_functions, path_of
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.settings import DESCRIBED, PARTY_FILE_SUFFIXES
+from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIBED
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.run import jobs
-from veilgraph.run.inputs import GivenIds, GivenParties
+from veilgraph.run.given import GivenIds, GivenParties, by_name
 from veilgraph.run.jobs import Progress
 
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
-
-Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
-"""A job, its settings, or the path of its file."""
-
-Party: TypeAlias = "PartyGraph | HorizontalPart | Data | str | Path"
-"""What one holder brings: a graph, or the path of its party file (.yaml) or of a saved graph (.safetensors)."""
-
-Parties: TypeAlias = "Mapping[PartyId, Party] | Sequence[PartyGraph | HorizontalPart]"
-"""Holder → what it brings; graphs that know their holder may come as a list."""
+_OF_DATA: Final = (
+    "dataset",
+    *DESCRIBED.values(),
+    "root",
+    "graphs",
+    "parties",
+    "feature_proportions",
+    "edge_proportions",
+    "split",
+)
+"""Settings of ``data`` that are of no use beside ``parties=``."""
 
 
 def fit(
     job: Job,
-    parties: Parties | None = None,
+    parties: GivenParties | None = None,
     out: str | Path | None = None,
     *,
     ids: GivenIds | None = None,
@@ -49,15 +49,19 @@ def fit(
     machines: Mapping[PartyId, int] = ONE_MACHINE,
     begin_with: Run | str | Path | None = None,
     progress: Progress = lambda records: None,
+    on_epoch: Callable[[Record], object] | None = None,
 ) -> Run:
     """Trains a job with all parties on this machine.
 
     Args:
-        job: its settings (``veilgraph.Job``), a mapping of them, or the path of its file.
-        parties: what each holder brings; default: what the job names. Graphs, or PyTorch Geometric ``Data``, of a
-            vertical job have the same node in row v everywhere, and labels and masks at the label holder; those of a
-            horizontal job have rows, labels and masks of their own over the same columns. Paths are of party files,
-            whose tables are aligned first, or of saved graphs.
+        job: its settings (``veilgraph.Job``), a dict of them, the path of its file, or the name of a shipped job.
+        parties: what each holder brings; default: what the job names. A dict of holder → PyTorch Geometric ``Data``,
+            ``PartyGraph``, a part of ``simulate.horizontally``, or the path of a saved graph (.safetensors); or of all
+            holders ``Tables`` of DataFrames or the paths of party files (.yaml), which are aligned by id first. Graphs
+            may come as a list: those that know their holder keep its name, others are A, B, …. The job then names no
+            data; ``data.holders`` and ``data.label_holder`` follow, unless it states them. Graphs of a vertical job
+            have the same node in row v everywhere, and one holder alone has labels and masks; those of a horizontal
+            job have rows, labels and masks of their own over the same columns.
         out: the run's directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``, kept.
         ids: horizontal, with graphs: holder → an id for each of its rows, where they are not ``Data.n_id`` already.
         custom: for ``model.local.model: custom``, makes the user's local model for a width.
@@ -72,20 +76,26 @@ def fit(
         profile: write ``trace.json``: when each party computes, sends and waits.
         machines: holder → how many processes share its local part, as machines of its own would.
         begin_with: averaging: a complete run, whose weights this one begins with, whoever its holders were.
-        progress: called now and then with the records of all epochs so far.
+        progress: called now and then with the records of all epochs so far, in the calling thread.
+        on_epoch: called with the record of each epoch, once and in their order, in the calling thread, while later
+            ones are computed. What it raises ends the training, with which ``Run.resume`` goes on.
 
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
-    settings, given, found = _brought(settings_of(job), parties, ids)
-    earlier = begin_with.path if isinstance(begin_with, Run) else begin_with
-    path = fresh_path(settings.name) if out is None else Path(out)
+    check_functions(on_epoch=on_epoch, progress=progress)
+    path = None if out is None else _fresh(out)
+    names = None if parties is None else list(by_name(parties, None))
+    settings = settings_of(job, names)
+    if names is not None:
+        _check_no_other_data(settings, len(names))
+    path = fresh_path(settings.name) if path is None else path
     jobs.train(
         settings,
         path,
-        parties=given,
+        parties=parties,
         custom=custom,
-        ids=found,
+        ids=ids,
         processes=processes,
         link=link,
         private_seeds=private_seeds,
@@ -93,52 +103,62 @@ def fit(
         view_passes=view_passes,
         profile=profile,
         machines=machines,
-        begin_with=None if earlier is None else Path(earlier),
-        progress=progress,
+        begin_with=begin_with.path if isinstance(begin_with, Run) else begin_with,
+        progress=_teller(progress, on_epoch),
     )
     return Run(path, custom=custom)
 
 
-def settings_of(job: Job) -> JobSettings:
-    """Those of a job, however it is given."""
-    if isinstance(job, JobSettings):
-        return job
-    return read_job(Path(job)) if isinstance(job, str | Path) else parse_job(dict(job))
+def _fresh(out: str | Path) -> Path:
+    path = path_of("out", out)
+    if path.is_file():
+        raise ConfigError(
+            f"out={str(path)!r} is a file, and a run is a directory of its own; give one that is not there yet",
+            code="not-a-directory",
+            key="out",
+            value=str(path),
+        )
+    return path
 
 
-def _brought(
-    job: JobSettings, parties: Parties | None, ids: GivenIds | None
-) -> tuple[JobSettings, GivenParties | None, GivenIds | None]:
-    """The job, what stands in place of its data, and the ids of its rows."""
-    if parties is None:
-        return job, None, ids
-    if not isinstance(parties, Mapping):
-        parts = {each.graph.party: each for each in parties if isinstance(each, HorizontalPart)}
-        return job, [_graph(each, PartyGraph) for each in parties], _ids(parts, ids)
-    paths = {name: each for name, each in parties.items() if isinstance(each, str | Path)}
-    if paths and len(paths) == len(parties):
-        kinds = {"parties" if Path(each).suffix in PARTY_FILE_SUFFIXES else "graphs" for each in paths.values()}
-        content = job.model_dump(mode="json")
-        content["data"].update(dict.fromkeys(("dataset", *DESCRIBED.values(), "graphs", "parties")))
-        content["data"].update(dict.fromkeys(kinds, paths), holders=len(paths))
-        return parse_job(content, "parties"), None, ids
-    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+def _check_no_other_data(job: JobSettings, holders: int) -> None:
+    """Refuses a job that says where its data come from, or how they are divided, beside holders that bring theirs.
 
-    parts = {name: each for name, each in parties.items() if isinstance(each, HorizontalPart)}
-    graphs = {name: _graph(each, PartyGraph, Data) for name, each in parties.items()}
-    return job, graphs, _ids(parts, ids)
+    The default data set says nothing: it is in every job that names none.
 
-
-def _graph(brought: object, *kinds: type) -> PartyGraph | Data:
-    graph = brought.graph if isinstance(brought, HorizontalPart) else brought
-    if isinstance(graph, kinds):
-        return graph
-    raise ConfigError(
-        f"parties: {type(graph).__name__} is not what a holder brings; give a list of PartyGraphs, or holder → "
-        "PartyGraph, PyTorch Geometric's Data, or for all of them the path of a party file or a saved graph",
-        key="parties",
-    )
+    Raises:
+        ConfigError: names the setting.
+    """
+    for key in _OF_DATA:
+        value = getattr(job.data, key)
+        if value is not None and (key, value) != ("dataset", DEFAULT_DATASET):
+            raise ConfigError(
+                f"data.{key}: the job names it, and parties= brings the data in its place; leave one of them out "
+                "(a job without: vg.Job(**{**job.model_dump(), 'data': {}}))",
+                code="other-data",
+                key=f"data.{key}",
+                value=value,
+            )
+    stated = job.data.holders
+    if "holders" in job.data.model_fields_set and isinstance(stated, int) and stated != holders:
+        raise ConfigError(
+            f"data.holders={stated}: parties= brings {holders}; give as many, or leave data.holders out",
+            code="other-holders",
+            key="data.holders",
+            value=stated,
+        )
 
 
-def _ids(parts: Mapping[PartyId, HorizontalPart], ids: GivenIds | None) -> GivenIds | None:
-    return {**{name: part.ids for name, part in parts.items()}, **(ids or {})} or None
+def _teller(progress: Progress, on_epoch: Callable[[Record], object] | None) -> Progress:
+    """``progress``, and ``on_epoch`` once of every epoch, in their order."""
+    told = 0
+
+    def tell(records: list[Record]) -> None:
+        nonlocal told
+        progress(records)
+        for record in records[told:]:
+            told += 1
+            assert on_epoch is not None
+            on_epoch(dict(record))
+
+    return progress if on_epoch is None else tell

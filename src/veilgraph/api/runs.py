@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from veilgraph.api.showing import data_frame, facts, html_table
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import RunError
+from veilgraph.core.given import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.audit_settings import AttackLimit
 from veilgraph.protocol.job import JobSettings
+from veilgraph.report.curves import curves
 from veilgraph.report.page.assemble import PAGE, write_page
 from veilgraph.run import jobs
 from veilgraph.run.comparing import Comparison, compare
@@ -23,6 +26,7 @@ from veilgraph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
 
@@ -39,8 +43,10 @@ class Run:
     """
 
     def __init__(self, path: str | Path, *, custom: CustomModel | None = None) -> None:
-        self._directory = RunDirectory.open(Path(path))
+        check_functions(custom=custom)
+        self._directory = RunDirectory.open(path_of("path", path, "a run"))
         self._custom = custom
+        self._compared: Comparison | None = None
 
     @classmethod
     def load(cls, path: str | Path, *, custom: CustomModel | None = None) -> Run:
@@ -55,6 +61,9 @@ class Run:
         if value is not None:
             state = f"test {main.title} {value:.3f}"
         return f"Run({str(self.path)!r}): {self.job.name}, {state}"
+
+    def _repr_html_(self) -> str:
+        return html_table(facts(self._directory), "veilgraph run")
 
     @property
     def path(self) -> Path:
@@ -92,14 +101,44 @@ class Run:
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
-            import pandas as pd  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                "history: pandas is not installed; install it (pip install 'veilgraph[pandas]'), or take run.epochs",
-                key="history",
-            ) from error
-        return pd.DataFrame(self.epochs, columns=None if self.epochs else ["epoch"]).set_index("epoch")
+        records = self.epochs
+        rows = {each["epoch"]: {key: value for key, value in each.items() if key != "epoch"} for each in records}
+        return data_frame("history", rows, "epoch", "run.epochs")
+
+    @property
+    def comparison(self) -> pd.DataFrame:
+        """``compare()`` as a table: a row for each holder alone, ``federated`` and ``pooled``; needs pandas.
+
+        Columns are the figures of each split and the best epoch. It trains once; of the same ``Run`` it is there then.
+
+        Raises:
+            ConfigError: pandas is not installed, or as ``compare``.
+            RunError: as ``compare``.
+        """
+        data_frame("comparison", {}, "training", "run.compare()")  # before it trains
+        compared = self.compare() if self._compared is None else self._compared
+        rows = {name: {key: each.get(key) for key in compared.pooled} for name, each in compared.summaries().items()}
+        return data_frame("comparison", rows, "training", "run.compare()")
+
+    def plot(self, compared: Comparison | None = None) -> Figure:
+        """Loss and the job's first figure over epochs, as ``curves.png`` has them; of an incomplete run, so far.
+
+        Args:
+            compared: what ``compare`` gave, drawn as horizontal lines.
+
+        Returns:
+            A picture of matplotlib's, with ``savefig``; a notebook shows it.
+        """
+        if not isinstance(compared, Comparison | None):
+            raise wrong_type("compared", compared, "a comparison", "give run.compare(), or leave it out")
+        job, summary = self.job, self._directory.summary
+        return curves(
+            self.epochs,
+            {} if compared is None else compared.references(job.measures.main.name),
+            title=job.name,
+            best_epoch=None if summary is None else summary["best_epoch"],
+            measures=job.measures,
+        )
 
     @property
     def predictions(self) -> Predictions:
@@ -170,7 +209,8 @@ class Run:
             ConfigError: the job's paradigm has no such trainings.
             RunError: the run is not complete, or has not every holder's data.
         """
-        return compare(self._directory)
+        self._compared = compare(self._directory)
+        return self._compared
 
     def audit(
         self,
@@ -196,6 +236,11 @@ class Run:
             RunError: the run is not complete, or no views were recorded.
             ConfigError: something is named that there is not.
         """
+        check_several("adversaries", adversaries, "parties")
+        check_several("attacks", attacks, "names of attacks")
+        check_whole(seed=seed, shadows=shadows)
+        if limits is not None:
+            check_mapping("limits", limits, "attack → what it may find")
         plan = AuditPlan(
             adversaries=None if adversaries is None else tuple(adversaries),
             attacks=None if attacks is None else tuple(attacks),
@@ -214,7 +259,7 @@ class Run:
         Returns:
             Where it is.
         """
-        page = self.path / PAGE if out is None else Path(out)
+        page = self.path / PAGE if out is None else path_of("out", out, "the page")
         write_page(self._directory, page)
         return page
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from veilgraph.api.fit import Job, settings_of
+from veilgraph.api.jobs import Job, settings_of
 from veilgraph.core.files import fresh_path
+from veilgraph.core.given import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.protocol.space import Choice, Value, choice_of
 from veilgraph.tuning import tune as tuning
 from veilgraph.tuning.tune import Tuning
@@ -34,7 +35,14 @@ def tune(
     Raises:
         VeilgraphError: as ``veilgraph.tuning.tune.tune``.
     """
-    settings = settings_of(job)
-    path = fresh_path(f"{settings.name}-tuning") if out is None else Path(out)
+    path = None if out is None else path_of("out", out)
+    for key, count in (("trials", trials), ("seeds", seeds)):
+        if count is None:
+            raise wrong_type(key, count, "a whole number (int)", "give one, or leave it out")
+    check_whole(trials=trials, seeds=seeds)
+    if vary is not None:
+        check_mapping("vary", vary, "dotted key → what to choose from")
     space = None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}
+    settings = settings_of(job)
+    path = fresh_path(f"{settings.name}-tuning") if path is None else path
     return tuning.tune(settings, path, trials=trials, seeds=seeds, space=space)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from veilgraph.core.given import kind_of
 from veilgraph.core.types import PartyId
 from veilgraph.graph.rules import refuse
 
@@ -50,8 +51,10 @@ def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, n
     Raises:
         DataError: there are not N, or an id is given twice.
     """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        refuse(party, "ids", f"{kind_of(ids)} must be one id for each row", "give a list, a tensor or an array")
     values: Iterable[Hashable] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
-    texts = [str(value) for value in values]
+    texts = [str(value) for value in values] if isinstance(values, Iterable) else [str(values)]
     if len(texts) != nodes:
         refuse(party, "ids", f"{len(texts)} for {nodes} nodes", "give every row its node's id")
     if len(set(texts)) < nodes:

@@ -18,9 +18,18 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
+from veilgraph.core.given import kind_of
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
-from veilgraph.graph.pyg import edge_weight_of, features_of, labels_of, membership_of, of_nodes, targets_of
+from veilgraph.graph.pyg import (
+    check_is_data,
+    edge_weight_of,
+    features_of,
+    labels_of,
+    membership_of,
+    of_nodes,
+    targets_of,
+)
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
     MASKS,
@@ -127,11 +136,30 @@ class PartyGraph:
         Raises:
             DataError: names the party, the argument, the value, the rule and the way out.
         """
+        self.check_types()
         check_name(self.party)
         check_features(self.party, self.features)
         check_common(self.party, self.common, self.num_nodes)
         check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
         self.check_split()
+
+    def check_types(self) -> None:
+        """Checks that tensors are tensors, and numbers whole; part of ``validate``.
+
+        Raises:
+            DataError: names the first.
+        """
+        party = self.party if isinstance(self.party, str) else repr(self.party)
+        if not isinstance(self.party, str):
+            refuse(party, "party", f"{kind_of(self.party)} must be the holder's name (str)", "give one")
+        for name in ("features", "edge_index", *_TENSORS[1:]):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) and (value is not None or name in ("features", "edge_index")):
+                refuse(party, name, f"{kind_of(value)} must be a torch.Tensor", "convert it with torch.as_tensor")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                refuse(party, name, f"{kind_of(value)} must be a whole number (int)", "give one, or leave it out")
 
     def check_split(self) -> None:
         """Checks the labels and masks alone, as where a split was drawn anew.
@@ -173,6 +201,7 @@ class PartyGraph:
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
+        check_is_data(party, data)
         features = features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
@@ -205,20 +234,19 @@ def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Non
     Raises:
         DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
     """
-    check_names(graphs)
+    check_names([graph.party for graph in graphs])
     check_aligned({graph.party: graph.common for graph in graphs})
     find_label_holder(graphs, label_holder)
 
 
-def check_names(graphs: Sequence[PartyGraph]) -> None:
+def check_names(names: Sequence[PartyId]) -> None:
     """Checks that there are two holders or more, of different names.
 
     Raises:
         DataError: there are not.
     """
-    if len(graphs) < 2:
-        raise DataError(f"holders: {len(graphs)} given, and a federation needs at least 2; add a holder")
-    names = [graph.party for graph in graphs]
+    if len(names) < 2:
+        raise DataError(f"holders: {len(names)} given, and a federation needs at least 2; add a holder")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
@@ -247,10 +275,8 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
     Raises:
         DataError: there is no such holder, or it has no labels.
     """
-    found = next((graph for graph in graphs if graph.party == label_holder), None)
-    if found is None:
-        names = ", ".join(graph.party for graph in graphs)
-        raise DataError(f"label_holder={label_holder!r} is not one of the holders {names}; name one of them")
+    check_is_holder(label_holder, [graph.party for graph in graphs])
+    found = next(graph for graph in graphs if graph.party == label_holder)
     if found.labels is None:
         refuse(
             label_holder,
@@ -259,6 +285,14 @@ def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> Pa
             "choose the holder that has them" if found.targets is None else "encode the classes as whole numbers",
         )
     return found
+
+
+def check_is_holder(label_holder: PartyId, holders: Sequence[PartyId]) -> None:
+    """Refuses a label holder that is no holder."""
+    if label_holder not in holders:
+        raise DataError(
+            f"label_holder={label_holder!r} is not one of the holders {', '.join(holders)}; name one of them"
+        )
 
 
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:

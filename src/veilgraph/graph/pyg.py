@@ -7,11 +7,50 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from veilgraph.core.given import kind_of, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
+
+
+def check_one_graph(key: str, given: object) -> None:
+    """Refuses an argument that is no ``Data``.
+
+    Raises:
+        ConfigError: says what it is, and how it becomes one.
+    """
+    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
+    if not isinstance(given, Data):
+        raise wrong_type(key, given, "PyTorch Geometric's Data", _way_to_data(given))
+
+
+def _way_to_data(given: object) -> str:
+    from torch_geometric.data import HeteroData  # noqa: PLC0415 - as above
+
+    if isinstance(given, HeteroData):  # of several kinds of nodes and edges
+        return (
+            "give data.to_homogeneous(), or of one relation Data(x=data[kind].x, edge_index=data[relation].edge_index)"
+        )
+    return "give Data(x=..., edge_index=...), with y and masks where there are labels"
+
+
+def check_is_data(party: PartyId, data: object) -> None:
+    """Refuses what is no ``Data`` of one kind of nodes, and a mask or weight in it that is no tensor.
+
+    Raises:
+        DataError: says what it is, and how it becomes one.
+    """
+    from torch_geometric.data import Data  # noqa: PLC0415 - as above
+
+    if not isinstance(data, Data):
+        refuse(party, "data", f"{kind_of(data)} must be PyTorch Geometric's Data", _way_to_data(data))
+    for name in ("edge_weight", "edge_attr", *MASKS):
+        value = data.get(name)
+        if value is not None and not isinstance(value, Tensor):
+            refuse(party, f"data.{name}", f"{kind_of(value)} must be a torch.Tensor", "convert it with torch.as_tensor")
 
 
 def features_of(party: PartyId, data: Data) -> Tensor:
@@ -22,7 +61,7 @@ def features_of(party: PartyId, data: Data) -> Tensor:
     """
     x = data.x
     if not isinstance(x, Tensor):
-        refuse(party, "data.x", f"{type(x).__name__} must be a tensor of features", "give one row per node")
+        refuse(party, "data.x", f"{kind_of(x)} must be a tensor of features", "give one row per node")
     if x.layout != torch.strided:
         x = x.to_sparse_csr()
     x = x.detach()
@@ -39,7 +78,7 @@ def labels_of(party: PartyId, data: Data) -> Tensor | None:
     if labels is None:
         return None
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        kind = labels.dtype if isinstance(labels, Tensor) else kind_of(labels)
         refuse(party, "data.y", f"{kind} must be whole numbers, one class per node", "encode the classes as 0, 1, 2, …")
     return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
 

@@ -219,7 +219,10 @@ class DataSettings(Settings):
         if SERVER in self.names:
             raise ValueError(f"a holder may not be called {SERVER!r}: that is the server's name; rename it")
         if self.label_holder is not None and self.label_holder not in self.names:
-            raise ValueError(f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}")
+            raise ValueError(
+                f"label_holder={self.label_holder!r} is not one of the holders {', '.join(self.names)}; name one of "
+                "them, or in holders those that bring their own"
+            )
         return self
 
     def _check_brought(self) -> None:

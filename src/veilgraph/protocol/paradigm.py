@@ -134,6 +134,19 @@ class Paradigm(ABC, Generic[J]):
             DataError: they are not one federation.
         """
 
+    def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        """Who has the labels, or reports, of holders that bring tables; the job may name it.
+
+        Args:
+            job: validated; of its holders nothing but ``label_holder`` counts.
+            holders: in order.
+            labelled: those whose tables have labels.
+
+        Raises:
+            DataError: labels are not where they must be.
+        """
+        return job.data.label_holder or holders[0]
+
     @abstractmethod
     def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         """Graphs that are given from Python, validated and scaled.

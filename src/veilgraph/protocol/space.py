@@ -10,6 +10,7 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.given import check_several
 
 Value = bool | int | float | str
 
@@ -84,6 +85,7 @@ def choice_of(key: str, said: Choice | str | Sequence[Value]) -> Choice:
     if isinstance(said, Span | Options):
         return said
     if not isinstance(said, str):
+        check_several(f"vary.{key}", said, "values")
         said = Options(tuple(dict.fromkeys(said)))
         if len(said.values) > 1:
             return said

@@ -31,18 +31,44 @@ def draw_curves(
     best_epoch: int | None = None,
     measures: Measures = CLASS_MEASURES,
 ) -> None:
-    """Writes a picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
+    """Writes ``curves`` as a PNG, whole or not at all; the other arguments are its.
+
+    Args:
+        metrics: see there.
+        path: the file.
+        references: see there.
+        title: see there.
+        best_epoch: see there.
+        measures: see there.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    figure = curves(metrics, references, title=title, best_epoch=best_epoch, measures=measures)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    try:
+        write_whole(path, picture.getvalue())
+    except OSError as error:
+        raise RunError(f"{path}: the curves cannot be written ({error}); choose a writable directory") from error
+
+
+def curves(
+    metrics: Sequence[Record],
+    references: Mapping[str, float] = _NO_REFERENCES,
+    *,
+    title: str = "Training",
+    best_epoch: int | None = None,
+    measures: Measures = CLASS_MEASURES,
+) -> Figure:
+    """A picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
 
     Args:
         metrics: one record per epoch, as in a run's ``metrics.jsonl``; those without an evaluation show no figure.
-        path: the PNG to write, whole or not at all.
         references: name → the figure of another training on test nodes, drawn as a horizontal line.
         title: of the picture.
         best_epoch: whose weights were kept; marked when given.
         measures: of the job.
-
-    Raises:
-        RunError: the file cannot be written.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     losses, judged = figure.subplots(1, 2)
@@ -67,12 +93,7 @@ def draw_curves(
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=9, framealpha=0.85, edgecolor="none")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    try:
-        write_whole(path, picture.getvalue())
-    except OSError as error:
-        raise RunError(f"{path}: the curves cannot be written ({error}); choose a writable directory") from error
+    return figure
 
 
 def _lines(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence[str]) -> None:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-import numpy as np
-from torch import Tensor
+import yaml
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
+from veilgraph.core.given import check_mapping
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import checked_ids
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run.given import Given, GivenIds, GivenParties, organisations, taken
 from veilgraph.run.run_directory import RunDirectory
 
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
+__all__ = ["GivenIds", "GivenParties", "accepted_by_parties", "gather_inputs", "save_inputs"]
 
-GivenParties = Sequence[PartyGraph] | Mapping[PartyId, "Data | PartyGraph"]
-"""One graph per holder, or holder → a graph, which may be PyTorch Geometric ``Data``."""
-
-GivenVector = Iterable[Hashable] | Tensor | np.ndarray
-GivenIds = Mapping[PartyId, GivenVector]
-"""Holder → the ids of its graph's rows."""
+_PARTY_FILE: Final = "party.yaml"
 
 
 def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
@@ -40,6 +35,11 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
         save_party(graph, store.graph_path)
         if graph.party in inputs.ids:
             store.save_ids(inputs.ids[graph.party])
+    for name, tables in inputs.tables.items():
+        folder = _tables_folder(run, name)
+        tables.write(folder)
+        content = yaml.safe_dump(tables.described(name), sort_keys=False, allow_unicode=True)
+        write_whole(folder / _PARTY_FILE, content.encode())
 
 
 def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: GivenIds | None, out: Path) -> Inputs:
@@ -55,6 +55,8 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
         ConfigError: a party refuses the job, or it cannot take what is given.
         DataError: the data cannot be read, or break a rule.
     """
+    if ids is not None:
+        check_mapping("ids", ids, "holder → one id for each of its rows")
     if ids is not None and (parties is None or settings.is_aligned):
         raise ConfigError(
             "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
@@ -62,29 +64,52 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
     paradigm = paradigm_of(settings)
     if parties is None:
         return Inputs(accepted_by_parties(settings)) if settings.data.from_tables else paradigm.load(settings)
-    graphs = _graphs(parties)
-    label_party = paradigm.label_party(settings, graphs)
-    names = {} if settings.is_aligned else _names(parties, graphs, ids)
-    settings = _with_parties(settings, graphs, label_party, out)
-    _check_given(parties, graphs)
-    return paradigm.accept(settings, graphs, names)
+    stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
+    given = taken(parties, stated, aligned=settings.is_aligned)
+    if given.tables:
+        return _of_tables(settings, given, ids, out)
+    label_party = paradigm.label_party(settings, given.graphs)
+    for graph in given.graphs:
+        if graph.party in given.unchecked:
+            graph.validate()
+    names = {} if settings.is_aligned else _names(given, ids)
+    paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
+    return paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, names)
 
 
-def _names(parties: GivenParties, graphs: Sequence[PartyGraph], ids: GivenIds | None) -> dict[PartyId, list[str]]:
-    """Every holder's ids: as given, or of its ``Data``."""
-    given: dict[PartyId, GivenVector] = {}
-    if isinstance(parties, Mapping):
-        given = {party: data.n_id for party, data in parties.items() if isinstance(getattr(data, "n_id", None), Tensor)}
-    given |= ids or {}
-    holders = [graph.party for graph in graphs]
-    if unknown := sorted(set(given) - set(holders)):
+def _names(given: Given, ids: GivenIds | None) -> dict[PartyId, list[str]]:
+    """Every holder's ids: as given, or as they came with its graph."""
+    found = {**given.ids, **(ids or {})}
+    holders = [graph.party for graph in given.graphs]
+    if unknown := sorted(set(found) - set(holders)):
         raise ConfigError(f"ids: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name")
-    if absent := [holder for holder in holders if holder not in given]:
+    if absent := [holder for holder in holders if holder not in found]:
         raise ConfigError(
             f"ids: there are none of {absent[0]}, and paradigm horizontal tells nodes by their ids; give "
             "ids={holder: one per row} or Data.n_id"
         )
-    return {graph.party: checked_ids(graph.party, given[graph.party], graph.num_nodes) for graph in graphs}
+    return {graph.party: checked_ids(graph.party, found[graph.party], graph.num_nodes) for graph in given.graphs}
+
+
+def _of_tables(settings: JobSettings, given: Given, ids: GivenIds | None, out: Path) -> Inputs:
+    """The job for tables: those in memory are going to be in their holders' parts of the run, with a party file."""
+    if ids is not None:
+        raise ConfigError("ids: tables name the column of theirs (id); leave ids out", key="ids")
+    run = RunDirectory(out.absolute())
+    folders = {name: _tables_folder(run, name) for name in given.in_memory}
+    found = organisations(given, folders)
+    label_party = paradigm_of(settings).labels_at(settings, list(found), _labelled(found))
+    written = {name: folder / _PARTY_FILE for name, folder in folders.items()}
+    paths = {name: written.get(name, path) for name, path in given.tables.items()}
+    return Inputs(_accepted(_brought(settings, "parties", paths, label_party), found), tables=given.in_memory)
+
+
+def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
+    return [name for name, each in found.items() if each.settings.nodes.label is not None]
+
+
+def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
+    return run.party_path(party) / "tables"
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:
@@ -102,33 +127,24 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
         )
     paths = {name: path.absolute() for name, path in (settings.data.parties or {}).items()}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
-    for name, path in paths.items():
-        reason = Organisation.read(path, name).refusal(settings, named=True)
+    found = {name: Organisation.read(path, name) for name, path in paths.items()}
+    data = settings.data.model_copy(update={"label_holder": settings.data.label_party})
+    paradigm_of(settings).labels_at(settings.model_copy(update={"data": data}), list(paths), _labelled(found))
+    return _accepted(settings, found)
+
+
+def _accepted(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> JobSettings:
+    for name, organisation in found.items():
+        reason = organisation.refusal(settings, named=True)
         if reason is not None:
             raise ConfigError(f"{name} refuses the job: {reason}", code="refused")
     return settings
 
 
-def _with_parties(settings: JobSettings, parties: Sequence[PartyGraph], label_party: PartyId, out: Path) -> JobSettings:
-    """The job for graphs given directly: its ``data`` names the holders and where the run keeps their graphs."""
-    paths = {graph.party: str(RunDirectory(out).party_path(graph.party) / "graph.safetensors") for graph in parties}
+def _brought(settings: JobSettings, key: str, paths: Mapping[PartyId, object], label_party: PartyId) -> JobSettings:
+    """The job for what is given directly: its ``data`` names the holders, and where the run keeps what they bring."""
     content = settings.model_dump(mode="json")
-    content["data"].update(dict.fromkeys(DESCRIBED.values()))
-    content["data"].update(dataset=None, graphs=paths, holders=len(parties), label_holder=label_party)
+    content["data"].update(dict.fromkeys(("dataset", *DESCRIBED.values(), "graphs", "parties")))
+    kept = {name: str(path) for name, path in paths.items()}
+    content["data"].update({key: kept}, holders=len(paths), label_holder=label_party)
     return parse_job(content)
-
-
-def _check_given(parties: GivenParties, graphs: Sequence[PartyGraph]) -> None:
-    """Graphs that come as such; of ``Data`` they were checked as they were made."""
-    given = parties.values() if isinstance(parties, Mapping) else parties
-    for graph in (graph for graph, each in zip(graphs, given, strict=True) if isinstance(each, PartyGraph)):
-        graph.validate()
-
-
-def _graphs(parties: GivenParties) -> list[PartyGraph]:
-    if isinstance(parties, Mapping):
-        return [
-            replace(graph, party=party) if isinstance(graph, PartyGraph) else PartyGraph.from_data(party, graph)
-            for party, graph in parties.items()
-        ]
-    return list(parties)

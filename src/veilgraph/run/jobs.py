@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.given import check_several, path_of
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -20,6 +21,7 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.arguments import check_job, check_options
 from veilgraph.run.beginning import begin, check_beginning
 from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
@@ -57,7 +59,7 @@ class TrainResult:
 
 def train(
     settings: JobSettings,
-    out: Path,
+    out: str | Path,
     *,
     parties: GivenParties | None = None,
     custom: CustomModel | None = None,
@@ -69,7 +71,7 @@ def train(
     view_passes: int | None = None,
     profile: bool = False,
     machines: Mapping[PartyId, int] = _ONE_EACH,
-    begin_with: Path | None = None,
+    begin_with: str | Path | None = None,
     progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -77,9 +79,9 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
-        parties: one graph per holder, or holder → PyTorch Geometric ``Data``, in place of the job's data set.
-            Vertical: row v is the same node at every holder; labels and masks are the label holder's. Horizontal: each
-            has rows, labels and masks of its own over the same columns.
+        parties: what each holder brings, in place of the job's data set: see ``veilgraph.run.given.GivenParties``.
+            Graphs, vertical: row v is the same node at every holder; labels and masks are the label holder's alone.
+            Horizontal: each has rows, labels and masks of its own over the same columns.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
             ``Data`` may have them as ``Data.n_id`` in its place.
@@ -103,6 +105,11 @@ def train(
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
     """
+    out = path_of("out", out)
+    earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
+    check_job(settings)
+    flags = {"processes": processes, "private_seeds": private_seeds, "record_views": record_views, "profile": profile}
+    check_options(flags, custom=custom, link=link, machines=machines, view_passes=view_passes, progress=progress)
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
     wire = _wire(link, processes=processes)
@@ -110,7 +117,7 @@ def train(
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
     _check_machines(settings, machines, processes=processes)
-    earlier = None if begin_with is None else check_beginning(settings, begin_with)
+    earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
     if earlier is not None:
@@ -125,7 +132,7 @@ def train(
 
 
 def resume(
-    path: Path,
+    path: str | Path,
     *,
     restart: bool = False,
     custom: CustomModel | None = None,
@@ -152,6 +159,9 @@ def resume(
         RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
             parties have no checkpoint in common.
     """
+    path = path_of("path", path, "a run")
+    flags = {"restart": restart, "processes": processes}
+    check_options(flags, custom=custom, link=link, machines=machines, progress=progress)
     run = RunDirectory.open(path)
     settings = run.settings
     if run.summary is not None:
@@ -164,7 +174,7 @@ def resume(
 
 
 def predict(
-    path: Path,
+    path: str | Path,
     nodes: Sequence[int] | None = None,
     *,
     ids: Sequence[str] | None = None,
@@ -193,6 +203,10 @@ def predict(
         RunError: the run is not complete.
         ConfigError: a node does not exist, or none is named where only such are predicted.
     """
+    path = path_of("path", path, "a run")
+    check_several("nodes", nodes, "rows")
+    check_several("ids", ids, "ids")
+    check_options({"processes": processes}, custom=custom, link=link)
     run = RunDirectory.open(path)
     settings = run.settings
     if run.summary is None:
@@ -213,19 +227,20 @@ def predict(
     return everything if nodes is None else everything.of_nodes(nodes)
 
 
-def load_result(path: Path) -> TrainResult:
+def load_result(path: str | Path) -> TrainResult:
     """Reads a complete run.
 
     Raises:
         RunError: it is not complete.
     """
+    path = path_of("path", path, "a run")
     run = RunDirectory.open(path)
     if run.summary is None:
         raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
     return TrainResult(path, run.summary, run.metrics(), _predictions(run))
 
 
-def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:
+def align(settings: JobSettings, out: str | Path, *, processes: bool = False) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
     ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for.
@@ -241,6 +256,9 @@ def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[
     Raises:
         VeilgraphError: a table breaks a rule, or a party refuses.
     """
+    out = path_of("out", out)
+    check_job(settings)
+    check_options({"processes": processes})
     if not settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
     settings = accepted_by_parties(settings)

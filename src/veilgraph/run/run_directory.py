@@ -11,6 +11,7 @@ report.html                    all of it on one page, once asked for
 trace.json                     where the time of the newest training went, in one with a profile
 parties/<name>/                private to that party
     graph.safetensors          its data
+    tables/                    tables that were given from Python, and the party file that describes them
     nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
                                they have changed since, alignment.json the common nodes; horizontal: ids alone
     release.safetensors        the newest single release, where a job has one; own_release.safetensors what this party

@@ -57,7 +57,7 @@ class Averaging(Paradigm[AveragingJob]):
         return inputs.load(job)
 
     def label_party(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names(graphs)
+        check_names([graph.party for graph in graphs])
         check_own(graphs)
         return job.data.label_holder or graphs[0].party
 

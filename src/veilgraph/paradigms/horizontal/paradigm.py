@@ -54,7 +54,7 @@ class Horizontal(Paradigm[HorizontalJob]):
         return inputs.load(job)
 
     def label_party(self, job: HorizontalJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names(graphs)
+        check_names([graph.party for graph in graphs])
         inputs.check_own(graphs)
         return job.data.label_holder or graphs[0].party
 

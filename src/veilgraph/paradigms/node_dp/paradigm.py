@@ -77,6 +77,10 @@ class NodeDp(Paradigm[NodeDpJob]):
     def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
         return learner_of(job, graphs)
 
+    def labels_at(self, job: NodeDpJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        learns = holders if job.label_release is not None else (*labelled, *holders)
+        return job.data.label_holder or learns[0]
+
     def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         check_values(job, graphs)
         return Inputs(job, graphs)

@@ -11,6 +11,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
+from veilgraph.graph.federation import find_only_label_holder, only_labelled
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.link.mailbox import SLACK_BYTES
@@ -100,14 +101,14 @@ class Sealed(Paradigm[SealedJob]):
 
     def load(self, job: SealedJob) -> Inputs:
         graphs = load_parties(job.data, job.seed)
-        check_federation(graphs, job.data.label_party)
+        find_only_label_holder(graphs, job.data.label_party)
         return Inputs(job, graphs)
 
     def label_party(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        labelled = [graph.party for graph in graphs if graph.labels is not None]
-        label_party = job.data.label_holder or next(iter(labelled), graphs[0].party if graphs else "")
-        check_federation(graphs, label_party)
-        return label_party
+        return find_only_label_holder(graphs, job.data.label_holder)
+
+    def labels_at(self, job: SealedJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        return only_labelled(holders, labelled, job.data.label_holder)
 
     def accept(self, job: SealedJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
         scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]

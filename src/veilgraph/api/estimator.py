@@ -1,0 +1,123 @@
+"""Training with scikit-learn's manners, for studies on one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted
+
+from veilgraph import datasets, simulate
+from veilgraph.api.fit import fit
+from veilgraph.api.jobs import Job, settings_of
+from veilgraph.core.errors import DataError
+from veilgraph.core.given import check_several, wrong_type
+from veilgraph.core.types import PartyId
+from veilgraph.graph.pyg import check_one_graph
+from veilgraph.run.given import GivenParties
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+
+class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A node classifier of several holders, trained by ``fit`` of a job with all of them on this machine.
+
+    It is a simulation: one process has every holder's data, and what each learns of the others is what the job's
+    paradigm says, no more protected and no less. It is no estimator of rows of X either: it is transductive, and
+    predicts nodes of the graphs that it was fitted to. So ``GridSearchCV`` and ``cross_val_score``, which divide rows,
+    are of no use; ``vg.tune`` chooses settings. Splits are the graphs' masks.
+
+    Args:
+        job: as for ``vg.fit``; it names no data. None: the default job.
+        holders: how many one graph is divided among, or their names.
+        split: shares of the labelled nodes to train, validate and test on, where one graph has no masks.
+        seed: of that division and split.
+        out: the run's directory, new in each ``fit``; default: one under ``runs``, by name and time, which is kept.
+
+    Attributes:
+        run_: the ``Run``: history, audit, report.
+        classes_: [C], what is predicted.
+    """
+
+    def __init__(
+        self,
+        job: Job | None = None,
+        holders: int | Sequence[PartyId] = 2,
+        split: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        seed: int = 0,
+        out: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.job, self.holders, self.split, self.seed, self.out = job, holders, split, seed, out
+
+    def fit(self, X: Data | GivenParties, y: Any = None) -> Self:  # noqa: ANN401 - as scikit-learn has it
+        """Trains with all holders.
+
+        Args:
+            X: one ``Data``, which is divided among ``holders`` (by ``simulate.vertically`` or, for a job whose holders
+                have nodes of their own, ``horizontally``); or what each holder brings, as ``vg.fit`` takes it.
+            y: of one ``Data``, in place of its ``y``: one class per node, of numbers or text.
+
+        Raises:
+            VeilgraphError: as ``vg.fit``.
+        """
+        parties, classes = (X, None) if isinstance(X, Mapping | list | tuple) else self._divided(X, y)
+        if isinstance(X, Mapping | list | tuple) and y is not None:
+            raise wrong_type("y", y, "None where holders bring labels with their graphs", "give them as Data.y")
+        run = fit({} if self.job is None else self.job, parties, None if self.out is None else os.fspath(self.out))
+        self.run_, self.graphs_ = run, X
+        count = run.predictions.probabilities.shape[1]
+        self.classes_ = np.arange(count) if classes is None else classes
+        return self
+
+    def predict(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
+        """Classes of nodes [n]; ``X`` as for ``predict_proba``."""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def predict_proba(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
+        """Probabilities [n, C] of nodes, by all holders together.
+
+        Args:
+            X: rows of the nodes; or None, or what was fitted: all nodes, horizontally the evaluator's.
+
+        Raises:
+            ConfigError: a row is no node, or X is another graph than what was fitted.
+            NotFittedError: of scikit-learn, before ``fit``.
+        """
+        check_is_fitted(self, "run_")
+        nodes = None if X is None or X is self.graphs_ else X
+        check_several("X", nodes, "rows of the nodes that were fitted")
+        return np.asarray(self.run_.predict(nodes).probabilities.numpy())
+
+    def score(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ANN401
+        """Accuracy: of nodes X with classes y; without both, of the test nodes."""
+        if X is None and y is None:
+            check_is_fitted(self, "run_")
+            return float(self.run_.metrics["test_accuracy"])
+        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def _divided(self, whole: Any, y: Any) -> tuple[GivenParties, np.ndarray | None]:  # noqa: ANN401
+        check_one_graph("X", whole)
+        data, classes, job = whole.clone(), None, settings_of({} if self.job is None else self.job)
+        if job.releasing and job.data.label_party not in job.releasing:  # the others' edges would not count
+            raise DataError("X: one holder has all edges in this job; give what each brings", key="X", code="divided")
+        if y is not None:
+            classes, codes = np.unique(np.asarray(y), return_inverse=True)
+            if codes.shape != (data.num_nodes,):
+                raise DataError(
+                    f"y: {len(codes)} classes for {data.num_nodes} nodes; give one of each node", key="y", code="length"
+                )
+            data.y = torch.from_numpy(codes)
+        if data.get("train_mask") is None:
+            if not isinstance(self.split, tuple | list) or len(self.split) != 3:
+                raise wrong_type("split", self.split, "three shares", "give (train, val, test)")
+            train, val, test = self.split
+            data = datasets.split(data, train=train, val=val, test=test, seed=self.seed)
+        divide = simulate.vertically if job.is_aligned else simulate.horizontally
+        return divide(data, self.holders, seed=self.seed), classes

@@ -1,0 +1,384 @@
+"""The forms in which jobs and holders' data may come, and what follows from them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import veilgraph as vg
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.run import jobs
+from veilgraph.run.run_directory import RunDirectory
+
+JOB: dict[str, Any] = {"model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
+HORIZONTAL: dict[str, Any] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}
+NODES = 48
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[PartyGraph]:
+    return vg.simulate.vertically(vg.datasets.load("synthetic", seed=3), ["bank", "shop"], label_holder="shop", seed=1)
+
+
+def data_of(graph: PartyGraph, **others: Any) -> Data:
+    masks = {name: getattr(graph, name) for name in ("train_mask", "val_mask", "test_mask")}
+    return Data(x=graph.features, edge_index=graph.edge_index, y=graph.labels, **masks, **others)
+
+
+def losses(run: vg.Run) -> list[float]:
+    return [float(record["loss"]) for record in run.epochs]
+
+
+def frames(rng: np.random.Generator) -> dict[str, Any]:
+    """Customers of a bank and a shop: most of both, in another order, some of one alone."""
+    ids = [f"c{number}" for number in range(NODES)]
+    risky = rng.integers(0, 2, NODES)
+    bank = pd.DataFrame({"customer": ids, "income": risky + rng.normal(size=NODES), "fraud": risky.astype(float)})
+    bank.loc[0, "fraud"] = None
+    others = [*rng.permutation(ids[8:]), "x1", "x2"]
+    shop = pd.DataFrame({"id": others, "spent": rng.normal(size=len(others)), "city": rng.choice(["Ulm", "Bonn"], 42)})
+    paid = pd.DataFrame({"payer": rng.choice(ids, 90), "payee": rng.choice(ids, 90), "amount": rng.random(90)})
+    return {"bank": bank, "shop": shop, "paid": paid}
+
+
+def tables(found: dict[str, Any], **of_bank: Any) -> dict[str, vg.Tables]:
+    columns = {"id": "customer", "source": "payer", "target": "payee", "weight": "amount", "label": "fraud"}
+    cities: dict[str, object] = {"columns": "city", "categories": ["Bonn", "Ulm"]}
+    bank = vg.Tables(found["bank"], found["paid"], **{**columns, **of_bank})
+    return {"shop": vg.Tables(found["shop"], features=["spent", cities]), "bank": bank}
+
+
+needs_psi = pytest.mark.skipif(
+    find_spec("private_set_intersection") is None, reason="there is no openmined-psi for this Python"
+)
+
+
+def held(run: vg.Run) -> dict[str, Any]:
+    """What every holder's graph says of each id, in whatever order an alignment put the rows."""
+    found = {}
+    for name in run.job.data.names:
+        store = RunDirectory.open(run.path).party(name)
+        graph, ids = load_party(store.graph_path), store.ids() or []
+        parts = [
+            graph.features.to_dense(),
+            *(each for each in (graph.labels, graph.train_mask, graph.val_mask) if each is not None),
+        ]
+        rows = torch.cat([each.reshape(len(ids), -1).double() for each in parts], dim=1).tolist()
+        weights = [1.0] * graph.num_edges if graph.edge_weight is None else graph.edge_weight.tolist()
+        ends = [(ids[source], ids[target]) for source, target in graph.edge_index.T.tolist()]
+        found[name] = dict(zip(ids, rows, strict=True)), sorted(zip(ends, weights, strict=True)), graph.common
+    return found
+
+
+# Jobs
+
+
+def test_a_job_is_a_dict_settings_a_path_or_a_shipped_name(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("{model: {dim: 4}, train: {epochs: 2, patience: null}}", encoding="utf-8")
+    path = tmp_path / "job.yaml"
+    assert vg.read_job(path) == vg.read_job(str(path)) == vg.Job(**JOB)
+    assert vg.read_job("cora-sealed").name == "cora-sealed"
+    assert vg.read_job("cora-sealed").paradigm == "sealed"
+
+
+def test_a_file_of_a_shipped_jobs_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cora").write_text("name: mine", encoding="utf-8")
+    assert vg.read_job("cora").name == "mine"
+    assert vg.read_job("citeseer").name == "citeseer"
+
+
+def test_a_dict_is_left_as_it_is(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    job = {**JOB, "data": {"label_holder": "shop"}}
+    vg.fit(job, graphs, tmp_path / "run")
+    assert job == {**JOB, "data": {"label_holder": "shop"}}
+
+
+# Holders' graphs
+
+
+def test_graphs_come_in_many_forms(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    paths = {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs}
+    for graph in graphs:
+        save_party(graph, paths[graph.party])
+    bank, shop = graphs
+    given: dict[str, Any] = {
+        "list": graphs,
+        "tuple": tuple(graphs),
+        "named": {"bank": bank, "shop": shop},
+        "data": {"bank": data_of(bank), "shop": data_of(shop)},
+        "paths": paths,
+        "texts": {name: str(path) for name, path in paths.items()},
+        "mixed": {"bank": str(paths["bank"]), "shop": data_of(shop)},
+    }
+    runs = {name: vg.fit(JOB, parties, tmp_path / name) for name, parties in given.items()}
+    assert {run.job.data.names for run in runs.values()} == {("bank", "shop")}
+    assert {run.job.data.label_party for run in runs.values()} == {"shop"}
+    assert {run.job.data.dataset for run in runs.values()} == {None}
+    assert len({tuple(losses(run)) for run in runs.values()}) == 1
+    below = jobs.train(vg.Job(**JOB), str(tmp_path / "below"), parties=given["mixed"])
+    assert [record["loss"] for record in below.metrics] == losses(runs["list"])
+
+
+def test_a_list_of_data_is_named_in_its_order(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    listed = [data_of(graph) for graph in graphs]
+    run = vg.fit(JOB, listed, tmp_path / "run")
+    assert (run.job.data.names, run.job.data.label_party) == (("A", "B"), "B")
+    stated = vg.fit({**JOB, "data": {"holders": ["x", "y"]}}, listed, tmp_path / "stated")
+    assert (stated.job.data.names, stated.job.data.label_party) == (("x", "y"), "y")
+
+
+def test_what_the_job_states_of_holders_is_kept(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    parties = dict(zip(("bank", "shop"), graphs, strict=True))
+    data = {"holders": ["shop", "bank"], "label_holder": "shop", "feature_scaling": "standard"}
+    of_dict = vg.fit({**JOB, "data": data}, parties, tmp_path / "dict")
+    of_job = vg.fit(vg.Job(**JOB, data=data), parties, tmp_path / "job")
+    for run in (of_dict, of_job):
+        assert (run.job.data.names, run.job.data.label_party) == (("shop", "bank"), "shop")
+        assert run.job.data.feature_scaling == "standard"
+    named = vg.fit({**JOB, "data": {"label_holder": "shop"}}, parties, tmp_path / "named")
+    assert (named.job.data.names, named.job.data.label_party) == (("bank", "shop"), "shop")
+
+
+def test_horizontal_data_bring_their_ids_as_a_list_too(tmp_path: Path) -> None:
+    parts = vg.simulate.horizontally(vg.datasets.load("synthetic", seed=3), 2, seed=2)
+    named = {part.graph.party: data_of(part.graph, n_id=part.ids) for part in parts}
+    paths = {part.graph.party: tmp_path / f"{part.graph.party}.safetensors" for part in parts}
+    for part in parts:
+        save_party(part.graph, paths[part.graph.party], part.ids.tolist())
+    given: dict[str, Any] = {"parts": parts, "named": named, "list": list(named.values()), "paths": paths}
+    runs = [vg.fit(HORIZONTAL, parties, tmp_path / name) for name, parties in given.items()]
+    assert len({tuple(losses(run)) for run in runs}) == 1
+    assert {tuple(RunDirectory.open(run.path).party("B").ids() or ()) for run in runs} == {
+        tuple(map(str, parts[1].ids.tolist()))
+    }
+
+
+def test_parts_with_nodes_of_their_own_are_refused_where_rows_are_the_same_nodes(tmp_path: Path) -> None:
+    parts = vg.simulate.horizontally(vg.datasets.load("synthetic"), 2, knows="all", seed=2)
+    assert len({part.graph.num_nodes for part in parts}) == 1
+    with refused(ConfigError, code="own-nodes", key="parties", party="A"):
+        vg.fit(JOB, parts, tmp_path / "run")
+
+
+# Labels
+
+
+@pytest.mark.parametrize("paradigm", ["vertical", "sealed"])
+def test_labels_are_at_one_holder(graphs: list[PartyGraph], tmp_path: Path, paradigm: str) -> None:
+    job: dict[str, Any] = {"paradigm": paradigm}
+    bank, shop = map(data_of, graphs)
+    twice, never = shop.clone(), bank.clone()
+    with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
+        vg.fit(job, {"bank": twice, "shop": shop}, tmp_path / "run")
+    with refused(DataError, code="labels-nowhere", key="labels"):
+        vg.fit(job, {"bank": bank, "shop": never}, tmp_path / "run")
+    with refused(DataError, code="labels-elsewhere", key="labels", value="shop", party="bank"):
+        vg.fit({**job, "data": {"label_holder": "bank"}}, {"bank": bank, "shop": shop}, tmp_path / "run")
+    named = {**job, "data": {"label_holder": "shop"}}
+    with refused(DataError, code="labels-at-several", key="labels"):
+        vg.fit(named, {"bank": twice, "shop": shop}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_at_two_are_refused_of_saved_graphs_that_a_job_names(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.safetensors" for name in ("bank", "shop")}
+    for path in paths.values():
+        save_party(graphs[1], path)
+    with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
+        vg.fit({**JOB, "data": {"graphs": paths}}, out=tmp_path / "run")
+
+
+def test_labels_at_two_are_refused_of_party_files_that_a_job_names(tmp_path: Path) -> None:
+    found, paths = frames(np.random.default_rng(1))["bank"].fillna(0), {}
+    found.to_csv(tmp_path / "nodes.csv", index=False)
+    for name in ("bank", "shop"):
+        paths[name] = tmp_path / f"{name}.yaml"
+        paths[name].write_text(
+            f"""{{party: {name}, nodes: {{file: nodes.csv, id: customer, features: [{{columns: income}}],
+            label: {{column: fraud, classes: ["0.0", "1.0"]}}, split: {{train: 0.6, val: 0.2, test: 0.2}}}}}}""",
+            encoding="utf-8",
+        )
+    for given in ({"data": {"parties": paths}}, {"data": {"parties": paths, "label_holder": "shop"}}):
+        with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
+            vg.fit({**JOB, **given}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_that_breaks_a_rule_is_refused(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    bank, shop = graphs
+    bad = replace(bank, features=torch.full_like(bank.features.to_dense(), torch.nan))
+    for parties in ([bad, shop], {"bank": bad, "shop": shop}):
+        with refused(DataError, key="features", party="bank"):
+            vg.fit(JOB, parties, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_paradigms_with_labels_at_several_keep_them(tmp_path: Path) -> None:
+    parts = vg.simulate.horizontally(vg.datasets.load("synthetic", seed=3), 2, seed=2)
+    assert all(part.graph.labels is not None for part in parts)
+    run = vg.fit({**HORIZONTAL, "data": {"label_holder": "B"}}, parts, tmp_path / "run")
+    assert run.job.data.label_party == "B"
+
+
+# Tables
+
+
+@needs_psi
+def test_tables_in_memory_are_what_files_of_them_are(tmp_path: Path) -> None:
+    found = frames(np.random.default_rng(1))
+    run = vg.fit(JOB, tables(found), tmp_path / "run")
+    assert (run.job.data.names, run.job.data.label_party) == (("shop", "bank"), "bank")
+    files = tmp_path / "files"
+    files.mkdir()
+    for name, table in found.items():
+        whole = table.astype({"fraud": "Int64"}) if name == "bank" else table
+        whole.to_csv(files / f"{name}.csv", index=False)
+    (files / "bank.yaml").write_text(
+        """{party: bank, nodes: {file: bank.csv, id: customer, features: [{columns: income}],
+        label: {column: fraud, classes: ["0", "1"]}, split: {train: 0.6, val: 0.2, test: 0.2}},
+        edges: [{file: paid.csv, source: payer, target: payee, weight: amount}]}""",
+        encoding="utf-8",
+    )
+    (files / "shop.yaml").write_text(
+        "{party: shop, nodes: {file: shop.csv, id: id, features: [{columns: spent}, {columns: city, "
+        "categories: [Bonn, Ulm]}]}}",
+        encoding="utf-8",
+    )
+    named = {"shop": files / "shop.yaml", "bank": str(files / "bank.yaml")}
+    of_files = vg.fit(JOB, named, tmp_path / "of-files")
+    assert of_files.job.data.label_party == "bank"
+    mixed = vg.fit(JOB, {"shop": tables(found)["shop"], "bank": named["bank"]}, tmp_path / "mixed")
+    assert held(run) == held(of_files) == held(mixed)
+    for each in (run, of_files, mixed):
+        assert sorted(each.predictions.ids or ()) == sorted(f"c{number}" for number in range(8, NODES))
+        assert each.predictions.class_names == ("0", "1")
+
+
+@needs_psi
+def test_other_libraries_tables_are_read_by_arrow(tmp_path: Path) -> None:
+    found = frames(np.random.default_rng(1))
+    arrow = {name: pa.Table.from_pandas(table, preserve_index=False) for name, table in found.items()}
+    assert held(vg.fit(JOB, tables(arrow), tmp_path / "arrow")) == held(vg.fit(JOB, tables(found), tmp_path / "run"))
+
+
+@needs_psi
+def test_a_run_keeps_tables_in_their_holders_part_and_predicts_from_them(tmp_path: Path) -> None:
+    run = vg.fit(JOB, tables(frames(np.random.default_rng(1))), tmp_path / "run")
+    assert vg.load_run(tmp_path / "run").predict(ids=["c9"]).ids == ("c9",)
+    folder = run.path / "parties" / "bank" / "tables"
+    assert sorted(path.name for path in folder.iterdir()) == ["edges.parquet", "nodes.parquet", "party.yaml"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.iterdir()))
+    assert not (run.path / "parties" / "shop" / "tables" / "edges.parquet").exists()
+
+
+@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+def test_tables_of_the_same_columns(tmp_path: Path, paradigm: str) -> None:
+    rng = np.random.default_rng(2)
+    given = {}
+    for name in ("north", "south"):
+        label = rng.integers(0, 2, 30)
+        nodes = pd.DataFrame(
+            {"id": [f"{name}{row}" for row in range(30)], "x": label + rng.normal(size=30), "y": label}
+        )
+        ends = rng.choice(nodes["id"], (2, 60))
+        given[name] = vg.Tables(nodes, pd.DataFrame({"source": ends[0], "target": ends[1]}), label="y")
+    run = vg.fit({**HORIZONTAL, "paradigm": paradigm}, given, tmp_path / "run")
+    assert [sum(row[1] >= 0 for row in rows.values()) for rows, *_ in held(run).values()] == [30, 30]
+    assert run.predict(ids=["north3"]).ids == ("north3",)
+
+
+@needs_psi
+def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
+    found = frames(np.random.default_rng(1))
+    broken = {**found, "paid": found["paid"].assign(payee="nobody")}
+    with refused(DataError, key="payee"):
+        vg.fit(JOB, tables(broken), tmp_path / "unknown")
+    dropped = vg.fit(JOB, tables(broken, unknown="drop"), tmp_path / "dropped")
+    assert dropped.metrics["nodes"] == NODES - 8
+    gap = {**found, "bank": found["bank"].assign(income=np.nan)}
+    with refused(DataError, key="income"):
+        vg.fit(JOB, tables(gap), tmp_path / "gap")
+    with refused(ConfigError, key="edges.0.unknown", value="ignore"):
+        vg.fit(JOB, tables(found, unknown="ignore"), tmp_path / "word")
+    assert not (tmp_path / "word").exists()
+
+
+@needs_psi
+def test_tables_accept_what_a_job_reveals_unless_they_have_limits(tmp_path: Path) -> None:
+    found = frames(np.random.default_rng(1))
+    job = {**JOB, "model": {"dim": 4, "rounds": 2}, "timeout_s": 20}
+    run = vg.fit(job, tables(found), tmp_path / "run")
+    assert run.predict(ids=["c9"]).ids == ("c9",)
+    with refused(ConfigError, code="refused"):
+        vg.fit(job, tables(found, limits={"max_rounds": 1}), tmp_path / "rounds")
+    with refused(ConfigError, code="refused"):
+        vg.fit(JOB, tables(found, limits={"min_common_nodes": 1_000}), tmp_path / "few")
+    with refused(ConfigError, key="limits.rounds"):
+        vg.fit(JOB, tables(found, limits={"rounds": 1}), tmp_path / "rounds")
+    assert not (tmp_path / "rounds").exists()
+
+
+def test_labels_of_tables_are_at_one_holder_too(tmp_path: Path) -> None:
+    found = frames(np.random.default_rng(1))
+    bank = tables(found)["bank"]
+    with refused(DataError, code="labels-at-several", key="labels", value=["bank", "other"]):
+        vg.fit(JOB, {"bank": bank, "other": bank}, tmp_path / "run")
+    with refused(DataError, code="labels-nowhere", key="labels"):
+        vg.fit(JOB, {**tables(found), "bank": tables(found, label=None)["bank"]}, tmp_path / "run")
+    with refused(DataError, code="labels-elsewhere", key="labels", value="bank"):
+        vg.fit({**JOB, "data": {"label_holder": "shop"}}, tables(found), tmp_path / "run")
+    with refused(ConfigError, key="ids"):
+        vg.fit(HORIZONTAL, tables(found), tmp_path / "run", ids={"bank": [1], "shop": [2]})
+
+
+def test_classes_of_numbers_are_in_their_order() -> None:
+    nodes = pd.DataFrame({"id": range(4), "x": 1.0, "y": [10.0, 2.0, None, -1.0]})
+    said: Any = vg.Tables(nodes, label="y", split={"train": 0.5, "val": 0.5, "test": 0}).described("A")["nodes"]
+    assert said["label"] == {"column": "y", "classes": ["-1", "2", "10"]}
+    assert said["split"] == {"train": 0.5, "val": 0.5, "test": 0}
+    assert said["features"] == [{"columns": "*"}]
+    assert repr(vg.Tables(nodes, label="y")) == "Tables(4 nodes)"
+
+
+# While it trains
+
+
+def test_each_epoch_is_told_once_in_the_calling_thread(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    threads = set()
+
+    def tell(record: dict[str, Any]) -> None:
+        told.append(dict(record))
+        threads.add(threading.get_ident())
+        record.clear()
+
+    run = vg.fit(JOB, graphs, tmp_path / "run", on_epoch=tell)
+    assert told == run.epochs
+    assert [record["epoch"] for record in told] == [1, 2]
+    assert threads == {threading.get_ident()}
+
+
+def test_what_a_callback_raises_ends_a_training_that_can_be_resumed(graphs: list[PartyGraph], tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(record: dict[str, Any]) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        vg.fit({**JOB, "train": {"epochs": 200, "patience": None}}, graphs, tmp_path / "run", on_epoch=stop)
+    run = vg.load_run(tmp_path / "run")
+    assert run.resume().metrics["best_epoch"] >= 1
