@@ -28,7 +28,7 @@ from veilgraph.samples.trajectories_tables import export_trajectories
 from veilgraph.testing.graphs import seeded
 
 Places = dict[tuple[int, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
-OBSERVE, PREDICT, TRAIN, VAL = 3, 4, 12, 21
+OBSERVE, PREDICT, TRAIN, VAL = 3, 4, 12, 20
 """Of the jobs here, whose frames are 0 to 29: a tenth of 0.4 and 0.7 of 30."""
 
 
