@@ -69,8 +69,8 @@ class Organisation:
         Raises:
             DataError: a table cannot be read.
         """
-        found = hashlib.sha256(self.settings.model_dump_json(include={"nodes", "edges"}).encode())
-        for name in (self.settings.nodes.file, *(edges.file for edges in self.settings.edges)):
+        found = hashlib.sha256(self.settings.hashed().encode())
+        for name in self.settings.files:
             path = self.folder / name
             try:
                 with path.open("rb") as file:

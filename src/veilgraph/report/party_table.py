@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,6 +11,7 @@ from veilgraph.report.tables import human_bytes
 from veilgraph.tables.describe import (
     CategoricalDescription,
     EdgeDescription,
+    FileDescription,
     NumericDescription,
     PartyDescription,
 )
@@ -25,7 +26,12 @@ def party_tables(description: PartyDescription) -> list[Table]:
     Args:
         description: of the party's tables.
     """
-    tables = [_overview(description), *([_edges(description)] if description.edges else []), _features(description)]
+    tables = [
+        _overview(description),
+        _files(description.files),
+        *([_edges(description)] if description.edges else []),
+        _features(description),
+    ]
     if description.classes is not None and description.splits is not None:
         tables.append(_labels(description.classes, description.splits, description.unlabelled))
     if description.target is not None and description.splits is not None:
@@ -51,6 +57,17 @@ def _overview(description: PartyDescription) -> Table:
     table.add_row("features of a node's own row alone", "yes" if alone else "no")
     if not alone:
         table.caption, table.caption_justify = escape("; ".join(description.beyond_own_row)), "left"
+    return table
+
+
+def _files(files: Sequence[FileDescription]) -> Table:
+    table = Table(title="Files", title_justify="left")
+    table.add_column("file", overflow="fold")
+    for heading in ("rows", "of no node", "nodes without a row"):
+        table.add_column(heading, justify="right")
+    for file in files:
+        counts = ("–" if count is None else f"{count:,}" for count in (file.unknown, file.without))
+        table.add_row(escape(str(file.file)), f"{file.rows:,}", *counts)
     return table
 
 

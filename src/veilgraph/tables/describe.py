@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
+from veilgraph.tables.joining import FileCounts
 from veilgraph.tables.nodes import FeatureColumn, read_nodes
 from veilgraph.tables.settings import TableSettings
 
@@ -79,6 +81,23 @@ class CategoricalDescription:
 
 
 @dataclass(frozen=True)
+class FileDescription:
+    """A file of nodes or edges.
+
+    Attributes:
+        file: as the settings name it.
+        rows: read.
+        unknown: rows whose id is no node's, which are left out; None where that is no question.
+        without: nodes that the file has no row of; None likewise.
+    """
+
+    file: Path
+    rows: int
+    unknown: int | None = None
+    without: int | None = None
+
+
+@dataclass(frozen=True)
 class PartyDescription:
     """A party's tables.
 
@@ -98,6 +117,7 @@ class PartyDescription:
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
         target: the numbers to predict; None without such a column.
         graphs: how many there are; None where nodes are not told apart by them.
+        files: every file of nodes, the node table first, then those of edges.
     """
 
     party: PartyId
@@ -115,6 +135,7 @@ class PartyDescription:
     beyond_own_row: tuple[str, ...]
     target: NumericDescription | None = None
     graphs: int | None = None
+    files: tuple[FileDescription, ...] = ()
 
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
@@ -129,10 +150,11 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     """
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
-    edges = []
+    edges, files = [], [_describe_file(counts, base, place) for place, counts in enumerate(table.counts)]
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids)
         edges.append(_describe_edges(read, table.num_nodes))
+        files.append(FileDescription(edge_settings.file, int(read.rows.sum()) + read.other))
         _count_degrees(read, incoming, outgoing)
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
@@ -155,7 +177,13 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
+        files=tuple(files),
     )
+
+
+def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:
+    joined = (counts.unknown, counts.without) if place else ()
+    return FileDescription(Path(os.path.relpath(counts.path, base)), counts.rows, *joined)
 
 
 def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:

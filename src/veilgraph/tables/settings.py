@@ -7,41 +7,36 @@ every key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import (
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
+from veilgraph.tables.file_settings import GrownSettings, TablePath
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _WILDCARDS = frozenset("*?[")
-
-
-def _check_suffix(path: Path) -> Path:
-    if not path.name.endswith(SUFFIXES):
-        raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
-    return path
-
-
-TablePath = Annotated[Path, Field(description="relative to the party file's folder")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class LabelSettings(Settings):
+class LabelSettings(GrownSettings):
     """The label holder's classes; a node without a value is unlabelled."""
 
-    column: Text = Field(description="of the node table")
+    column: Text = Field(description="of the node table, or of file")
     classes: Annotated[tuple[Text, ...], Field(min_length=2, description="its values, in the order of the classes")]
+    file: TablePath | None = Field(
+        None, description="labels in a file of their own; an id that is not there is unlabelled; null: the node table"
+    )
+    id: Text | None = Field(None, description="column of ids of that file; null: as nodes.id")
+
+    later: ClassVar[frozenset[str]] = frozenset({"file", "id"})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.file is None and self.id is not None:
+            raise ValueError(f"id={self.id!r} is the column of ids of a file of labels; give file, or leave id out")
+        return self
 
     @field_validator("classes")
     @classmethod
@@ -59,8 +54,13 @@ class SplitColumn(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_distinct((self.train, self.val, self.test))
+        check_distinct(self.names)
         return self
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """What training, validation and test are called."""
+        return (self.train, self.val, self.test)
 
 
 class SplitFractions(Settings):
@@ -95,11 +95,22 @@ Split = Annotated[
 ]
 
 
-class NodeSettings(Settings):
+class JoinedSettings(Settings):
+    """A further table of the same nodes, at most one row per node."""
+
+    file: TablePath
+    id: Text | None = Field(None, description="its column of ids; null: as nodes.id")
+    prefix: str = Field("", description="put before the names of its columns, as in usage.")
+
+
+class NodeSettings(GrownSettings):
     """The node table: one row per node."""
 
     file: TablePath
     id: Text = Field(description="the column by which holders' nodes are matched")
+    join: tuple[JoinedSettings, ...] = Field(
+        (), description="further tables with columns of the same nodes; an id that is not in file is left out"
+    )
     features: Annotated[
         tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
     ]
@@ -114,10 +125,7 @@ class NodeSettings(Settings):
     )
     split: Split | None = Field(None, description="with label or target only")
 
-    @field_validator("file")
-    @classmethod
-    def _check_file(cls, path: Path) -> Path:
-        return _check_suffix(path)
+    later: ClassVar[frozenset[str]] = frozenset({"join", "target", "graph"})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -135,12 +143,6 @@ class NodeSettings(Settings):
                     "the answer away; take it out of features"
                 )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings of tables are part of their digest, which was made before there were targets and graphs."""
-        stated: dict[str, Any] = all_of(self)
-        return {key: value for key, value in stated.items() if value is not None or key not in {"target", "graph"}}
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -171,11 +173,6 @@ class EdgeSettings(Settings):
     directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
     unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
 
-    @field_validator("file")
-    @classmethod
-    def _check_file(cls, path: Path) -> Path:
-        return _check_suffix(path)
-
 
 class TableSettings(Settings):
     """One organisation's own tables."""
@@ -190,6 +187,17 @@ class TableSettings(Settings):
         if name == SERVER:
             raise ValueError("a holder may not be called that: it is the server's name; rename it")
         return name
+
+    def hashed(self) -> str:
+        """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
+        return self.model_dump_json(include={"nodes", "edges"})
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that is read: the node table, edges, further tables of nodes, labels."""
+        nodes, label = self.nodes, self.nodes.label
+        own = () if label is None or label.file is None else (label.file,)
+        return (nodes.file, *(edges.file for edges in self.edges), *(each.file for each in nodes.join), *own)
 
 
 def is_pattern(column: str) -> bool:
