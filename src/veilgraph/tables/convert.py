@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.source import Bools, Column, Rows
 
 Floats = NDArray[np.float32]
@@ -17,6 +18,8 @@ Codes = NDArray[np.int32]
 
 MISSING, OTHER = -1, -2
 """Codes of no value, and of one outside the vocabulary."""
+
+AS_WRITTEN: Final = IdSettings()
 
 
 def to_text(column: Column) -> pa.StringArray:
@@ -33,8 +36,12 @@ def to_text(column: Column) -> pa.StringArray:
     return pc.if_else(pc.equal(text, ""), None, text) if _is_text(kind) else text
 
 
-def to_ids(column: Column) -> pa.StringArray:
+def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
     """Ids as text, every one present.
+
+    Args:
+        column: of ids.
+        spelling: how they are written alike.
 
     Raises:
         DataError: a column of neither text nor integers, or a row without an id.
@@ -42,6 +49,11 @@ def to_ids(column: Column) -> pa.StringArray:
     if pa.types.is_boolean(column.values.type):
         column.refuse_type("text or integers", "write it as one of them")
     text = to_text(column)
+    if spelling.strip:
+        text = pc.utf8_trim_whitespace(text)
+        text = pc.if_else(pc.equal(text, ""), None, text)
+    if spelling.lower:
+        text = pc.utf8_lower(text)
     column.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
     return text
 

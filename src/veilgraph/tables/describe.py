@@ -152,7 +152,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
     edges, files = [], [_describe_file(counts, base, place) for place, counts in enumerate(table.counts)]
     for edge_settings in settings.edges:
-        read = read_edges(edge_settings, base, table.ids)
+        read = read_edges(edge_settings, base, table.ids, settings.ids)
         edges.append(_describe_edges(read, table.num_nodes))
         files.append(FileDescription(edge_settings.file, int(read.rows.sum()) + read.other))
         _count_degrees(read, incoming, outgoing)

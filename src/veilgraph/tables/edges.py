@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from veilgraph.tables.convert import Codes, Floats, look_up, to_codes, to_ids, to_numbers
+from veilgraph.tables.convert import AS_WRITTEN, Codes, Floats, look_up, to_codes, to_ids, to_numbers
+from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.settings import EdgeSettings, RelationSettings
 from veilgraph.tables.source import Column, stream
 
@@ -62,13 +63,14 @@ class _Part:
     other: int
 
 
-def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray) -> EdgeTable:
+def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
     """Reads one edge table.
 
     Args:
         settings: of the table.
         base: the party file's folder.
         ids: [N] id of the node in each row, each once.
+        spelling: of the table's ids.
 
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
@@ -76,7 +78,7 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray) -> EdgeT
     relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
     factors = [1.0] if settings.relation is None else list(settings.relation.weights.values())
     weighted = settings.weight is not None or set(factors) != {1.0}
-    parts = list(_parts(settings, base / settings.file, ids, np.array(factors, np.float32)))
+    parts = list(_parts(settings, base / settings.file, ids, np.array(factors, np.float32), spelling))
     none = np.zeros(len(relations), np.int64)
     return EdgeTable(
         settings=settings,
@@ -91,7 +93,9 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray) -> EdgeT
     )
 
 
-def _parts(settings: EdgeSettings, path: Path, ids: pa.StringArray, factors: Floats) -> Iterator[_Part]:
+def _parts(
+    settings: EdgeSettings, path: Path, ids: pa.StringArray, factors: Floats, spelling: IdSettings
+) -> Iterator[_Part]:
     wanted = {"source": settings.source, "target": settings.target}
     if settings.weight is not None:
         wanted["weight"] = settings.weight
@@ -100,7 +104,7 @@ def _parts(settings: EdgeSettings, path: Path, ids: pa.StringArray, factors: Flo
     for columns in stream(path, list(wanted.values())):
         raw = dict(zip(wanted, columns, strict=True))
         relation, raw, other = _listed(settings.relation, raw)
-        source, target = _ends(settings, raw["source"], raw["target"], ids)
+        source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)
         rows = np.bincount(relation, minlength=len(factors))
         known = (source >= 0) & (target >= 0)
         if not known.all():
@@ -124,9 +128,11 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
     return codes[listed], {key: column.filter(listed) for key, column in raw.items()}, int((~listed).sum())
 
 
-def _ends(settings: EdgeSettings, source: Column, target: Column, ids: pa.StringArray) -> tuple[Codes, Codes]:
+def _ends(
+    settings: EdgeSettings, source: Column, target: Column, ids: pa.StringArray, spelling: IdSettings
+) -> tuple[Codes, Codes]:
     # One look-up for both: pyarrow builds the table of ids anew in each.
-    codes = look_up(pa.chunked_array([to_ids(source), to_ids(target)], pa.string()), ids)
+    codes = look_up(pa.chunked_array([to_ids(source, spelling), to_ids(target, spelling)], pa.string()), ids)
     ends = codes[: len(source.rows)], codes[len(source.rows) :]
     if settings.unknown == "error":
         for column, end in zip((source, target), ends, strict=True):

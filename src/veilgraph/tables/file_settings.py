@@ -35,3 +35,10 @@ class GrownSettings(Settings):
         fields = type(self).model_fields
         unsaid = {key for key in self.later if getattr(self, key) == fields[key].get_default()}
         return {key: value for key, value in stated.items() if key not in unsaid}
+
+
+class IdSettings(Settings):
+    """How ids are written alike before any two are compared: those of nodes, labels and edges."""
+
+    strip: bool = Field(False, description="without white space at either end")
+    lower: bool = Field(False, description="in lower case, by Unicode's rules")

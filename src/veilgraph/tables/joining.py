@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.convert import Codes, look_up, to_ids
+from veilgraph.tables.convert import AS_WRITTEN, Codes, look_up, to_ids
+from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.source import Column, Rows, stream
 
 Values = NDArray[Any]
@@ -113,12 +114,13 @@ def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
     return 0, name
 
 
-def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted]) -> JoinedTable:
+def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted], spelling: IdSettings = AS_WRITTEN) -> JoinedTable:
     """Reads the wanted columns of all files.
 
     Args:
         sources: the files; every row of the first is a node.
         wanted: columns of them.
+        spelling: of all files' ids.
 
     Raises:
         DataError: the first file has no row, an id is there twice in a file, or a value that must be there is not.
@@ -127,7 +129,7 @@ def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted]) -> JoinedTa
     of_first = [place for place, each in enumerate(wanted) if each.source == 0]
     first, batches = sources[0], []
     for raw_ids, *raw in stream(first.path, [first.id, *(wanted[place].column for place in of_first)], first.names):
-        batches.append(to_ids(raw_ids))
+        batches.append(to_ids(raw_ids, spelling))
         for place, column in zip(of_first, raw, strict=True):
             parts[place].append(wanted[place].convert(column))
     if not batches:
@@ -138,24 +140,26 @@ def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted]) -> JoinedTa
     counts = [FileCounts(first.path, len(ids), 0, 0)]
     for place, source in enumerate(sources[1:], start=1):
         of_this = [index for index, each in enumerate(wanted) if each.source == place]
-        found, joined = _read_beside(source, [wanted[index] for index in of_this], ids)
+        found, joined = _read_beside(source, [wanted[index] for index in of_this], ids, spelling)
         counts.append(found)
         for index, each in zip(of_this, joined, strict=True):
             values[index] = each
     return JoinedTable(ids, values, tuple(counts))
 
 
-def _read_beside(source: Source, wanted: Sequence[Wanted], ids: pa.StringArray) -> tuple[FileCounts, list[Values]]:
+def _read_beside(
+    source: Source, wanted: Sequence[Wanted], ids: pa.StringArray, spelling: IdSettings
+) -> tuple[FileCounts, list[Values]]:
     """A further file's columns in the order of the nodes; rows of others are counted and not looked at."""
     row_of = np.zeros(len(ids), np.int64)
     pieces: list[tuple[Codes, list[Values]]] = []
     rows = known = 0
     for raw_ids, *raw in stream(source.path, [source.id, *(each.column for each in wanted)], source.names):
-        codes = look_up(to_ids(raw_ids), ids)
+        codes = look_up(to_ids(raw_ids, spelling), ids)
         rows += len(codes)
         keep = codes >= 0
-        codes, here = codes[keep], raw_ids.filter(keep)
-        _refuse_twice(source, here, codes, row_of)
+        codes = codes[keep]
+        _refuse_twice(source, raw_ids.rows[keep], codes, row_of)
         known += len(codes)
         pieces.append((codes, [each.convert(column.filter(keep)) for each, column in zip(wanted, raw, strict=True)]))
     without = row_of == 0
@@ -174,15 +178,15 @@ def _read_beside(source: Source, wanted: Sequence[Wanted], ids: pa.StringArray) 
     return FileCounts(source.path, rows, rows - known, int(without.sum())), joined
 
 
-def _refuse_twice(source: Source, ids: Column, codes: Codes, row_of: Rows) -> None:
-    """Notes each node's row of this batch in ``row_of`` [N], from 1; refuses a second one."""
-    earlier = row_of[codes] > 0
+def _refuse_twice(source: Source, rows: Rows, codes: Codes, row_of: Rows) -> None:
+    """Notes the row of each node of this batch in ``row_of`` [N], from 1; refuses a second one."""
+    later = row_of[codes] > 0
     first, place = np.unique(codes, return_index=True)
-    earlier |= ~np.isin(np.arange(len(codes)), place)
-    row_of[first[row_of[first] == 0]] = ids.rows[place[row_of[first] == 0]]
-    if earlier.any():
-        index = int(earlier.argmax())
-        _refuse_double(source, ids.values[index].as_py(), int(ids.rows[index]), int(row_of[codes[index]]))
+    later |= ~np.isin(np.arange(len(codes)), place)
+    row_of[first] = np.where(row_of[first] > 0, row_of[first], rows[place])
+    if later.any():
+        index = int(later.argmax())
+        _refuse_double(source, int(rows[index]), int(row_of[codes[index]]))
 
 
 def _check_distinct(ids: pa.StringArray, source: Source) -> None:
@@ -190,11 +194,22 @@ def _check_distinct(ids: pa.StringArray, source: Source) -> None:
     repeated = first != np.arange(len(ids))
     if repeated.any():
         row = int(repeated.argmax())
-        _refuse_double(source, ids[row].as_py(), row + 1, int(first[row]) + 1)
+        _refuse_double(source, row + 1, int(first[row]) + 1)
 
 
-def _refuse_double(source: Source, name: str, row: int, earlier: int) -> None:
+def _refuse_double(source: Source, row: int, earlier: int) -> None:
+    """Refuses two rows of one node, with its id as each has it."""
+    name, before = (_spelled(source, each) for each in (row, earlier))
+    also = "also" if name == before else f"as {before!r} is,"
     raise DataError(
-        f"{source.path}: column {source.id!r}, row {row}: {name!r} is also the id of row {earlier}, and a node has one "
-        "row; merge them"
+        f"{source.path}: column {source.id!r}, row {row}: {name!r} is {also} the id of row {earlier}, and a node has "
+        "one row; merge them" + ("" if name == before else ", or leave ids out")
     )
+
+
+def _spelled(source: Source, row: int) -> str:
+    """The id of a row as it is written; the file is read again for it."""
+    for (column,) in stream(source.path, [source.id], source.names):
+        if row <= column.rows[-1]:
+            return str(column.values[row - int(column.rows[0])].as_py())
+    raise AssertionError(f"{source.path} has had a row {row}")

@@ -100,7 +100,7 @@ def read_nodes(
     wanted = [_wanted_feature(column, sources) for column in columns]
     others = _wanted_others(nodes, sources, labelled)
     files = [*sources, *(() if labelled is None else (labelled,))]
-    read = read_joined(files, [*wanted, *others.values()])
+    read = read_joined(files, [*wanted, *others.values()], settings.ids)
     found = dict(zip(others, read.values[len(wanted) :], strict=True))
     labels, targets, graphs, splits = (found.get(key) for key in ("label", "target", "graph", "split"))
     known = labels
@@ -212,7 +212,7 @@ def read_column(
         DataError: there is no such column, or its table breaks a rule.
     """
     sources = _sources(settings.nodes, base)
-    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)]).values[0]
+    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)], settings.ids).values[0]
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:

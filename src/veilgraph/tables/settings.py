@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
-from veilgraph.tables.file_settings import GrownSettings, TablePath
+from veilgraph.tables.file_settings import GrownSettings, IdSettings, TablePath
 
 _WILDCARDS = frozenset("*?[")
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -180,6 +180,9 @@ class TableSettings(Settings):
     party: PartyName = Field(description="this organisation's name, as in the job and in its kit")
     nodes: NodeSettings
     edges: tuple[EdgeSettings, ...] = ()
+    ids: IdSettings = Field(
+        IdSettings(), description="how ids are written alike; all holders must, who want to find nodes in common"
+    )
 
     @field_validator("party")
     @classmethod
@@ -190,7 +193,8 @@ class TableSettings(Settings):
 
     def hashed(self) -> str:
         """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
-        return self.model_dump_json(include={"nodes", "edges"})
+        said = {"ids"} if self.ids != IdSettings() else set()
+        return self.model_dump_json(include={"nodes", "edges", *said})
 
     @property
     def files(self) -> tuple[Path, ...]:
