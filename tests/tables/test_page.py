@@ -12,6 +12,7 @@ import yaml
 from tests.tables.writing import build
 from veilgraph.protocol.party_settings import PartySettings, read_party_settings
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.settings import EdgeSettings, NodeSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -41,6 +42,6 @@ def test_the_example_names_every_setting():
     example = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0])
     assert set(example) == set(PartySettings.model_fields)
     assert set(example["nodes"]) == set(NodeSettings.model_fields)
-    assert set(example["edges"][0]) == set(EdgeSettings.model_fields)
+    assert set(example["edges"][0]) | set(FormatSettings.model_fields) == set(EdgeSettings.model_fields)
     assert set(example["nodes"]["features"][1]) == set(NumericFeatures.model_fields)
     assert set(example["nodes"]["features"][-1]) == set(CategoricalFeatures.model_fields)

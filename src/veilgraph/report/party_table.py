@@ -63,11 +63,12 @@ def _overview(description: PartyDescription) -> Table:
 def _files(files: Sequence[FileDescription]) -> Table:
     table = Table(title="Files", title_justify="left")
     table.add_column("file", overflow="fold")
+    table.add_column("written with", overflow="fold")
     for heading in ("rows", "of no node", "nodes without a row"):
         table.add_column(heading, justify="right")
     for file in files:
         counts = ("–" if count is None else f"{count:,}" for count in (file.unknown, file.without))
-        table.add_row(escape(str(file.file)), f"{file.rows:,}", *counts)
+        table.add_row(escape(str(file.file)), escape(file.form), f"{file.rows:,}", *counts)
     return table
 
 

@@ -86,12 +86,14 @@ class FileDescription:
 
     Attributes:
         file: as the settings name it.
+        form: how it is written: set, or found in it.
         rows: read.
         unknown: rows whose id is no node's, which are left out; None where that is no question.
         without: nodes that the file has no row of; None likewise.
     """
 
     file: Path
+    form: str
     rows: int
     unknown: int | None = None
     without: int | None = None
@@ -154,7 +156,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids, settings.ids)
         edges.append(_describe_edges(read, table.num_nodes))
-        files.append(FileDescription(edge_settings.file, int(read.rows.sum()) + read.other))
+        files.append(FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other))
         _count_degrees(read, incoming, outgoing)
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
@@ -183,7 +185,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
 
 def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:
     joined = (counts.unknown, counts.without) if place else ()
-    return FileDescription(Path(os.path.relpath(counts.path, base)), counts.rows, *joined)
+    return FileDescription(Path(os.path.relpath(counts.path, base)), str(counts.form), counts.rows, *joined)
 
 
 def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from veilgraph.tables.convert import AS_WRITTEN, Codes, Floats, look_up, to_codes, to_ids, to_numbers
 from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.formats import Format
 from veilgraph.tables.settings import EdgeSettings, RelationSettings
-from veilgraph.tables.source import Column, stream
+from veilgraph.tables.source import Column, file_format, stream
 
 Counts = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -29,6 +30,7 @@ class EdgeTable:
 
     Attributes:
         settings: of the file.
+        form: how it is written.
         source: int32 [E], row of the node in the node table.
         target: int32 [E], as ``source``.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
@@ -40,6 +42,7 @@ class EdgeTable:
     """
 
     settings: EdgeSettings
+    form: Format
     source: Codes
     target: Codes
     weight: Floats | None
@@ -78,10 +81,13 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
     relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
     factors = [1.0] if settings.relation is None else list(settings.relation.weights.values())
     weighted = settings.weight is not None or set(factors) != {1.0}
-    parts = list(_parts(settings, base / settings.file, ids, np.array(factors, np.float32), spelling))
+    path = base / settings.file
+    form = file_format(path, settings)
+    parts = list(_parts(settings, path, form, ids, np.array(factors, np.float32), spelling))
     none = np.zeros(len(relations), np.int64)
     return EdgeTable(
         settings=settings,
+        form=form,
         source=_join([part.source for part in parts], np.int32),
         target=_join([part.target for part in parts], np.int32),
         weight=_join([part.weight for part in parts], np.float32) if weighted else None,
@@ -94,14 +100,14 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
 
 
 def _parts(
-    settings: EdgeSettings, path: Path, ids: pa.StringArray, factors: Floats, spelling: IdSettings
+    settings: EdgeSettings, path: Path, form: Format, ids: pa.StringArray, factors: Floats, spelling: IdSettings
 ) -> Iterator[_Part]:
     wanted = {"source": settings.source, "target": settings.target}
     if settings.weight is not None:
         wanted["weight"] = settings.weight
     if settings.relation is not None:
         wanted["relation"] = settings.relation.column
-    for columns in stream(path, list(wanted.values())):
+    for columns in stream(path, list(wanted.values()), None, form):
         raw = dict(zip(wanted, columns, strict=True))
         relation, raw, other = _listed(settings.relation, raw)
         source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)

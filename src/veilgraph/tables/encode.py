@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import MISSING, Floats
 from veilgraph.tables.exact import exact, exact_sums, mean_of
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures, ScaleSettings
+from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 Scaling = Literal["none", "row", "standard"]
@@ -104,7 +104,7 @@ class FeatureEncoding:
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    features: tuple[NumericFeatures | CategoricalFeatures, ...]
+    features: tuple[Features, ...]
     columns: tuple[tuple[str, int], ...]
     fills: tuple[float, ...]
     scaling: Scaling

@@ -113,6 +113,20 @@ class NumericFeatures(Settings):
         return self
 
 
+class BooleanFeatures(NumericFeatures):
+    """Columns of truth values, which become 1 and 0."""
+
+    boolean: bool = Field(description="true: true, yes, t, y, 1 are 1 and false, no, f, n, 0 are 0, in any case")
+
+    @model_validator(mode="after")
+    def _check_boolean(self) -> Self:
+        if not self.boolean:
+            raise ValueError("boolean=false says nothing: columns are numbers without it; leave it out")
+        if self.scale is not None:
+            raise ValueError("scale is for numbers, and truth values are 0 and 1 already; leave scale out, or boolean")
+        return self
+
+
 class CategoricalFeatures(Settings):
     """Columns of categories, each one column of 0 and 1 per category."""
 
@@ -138,13 +152,23 @@ class CategoricalFeatures(Settings):
         return check_distinct(values)
 
 
+_KINDS: Final = (
+    ("categories", CategoricalFeatures, "(categorical)"),
+    ("boolean", BooleanFeatures, "(boolean)"),
+)
+"""What an entry of a kind has, besides numbers."""
+
+
 def _feature_kind(value: object) -> str:
-    categorical = "categories" in value if isinstance(value, dict) else isinstance(value, CategoricalFeatures)
-    return "(categorical)" if categorical else "(numeric)"
+    if isinstance(value, dict):
+        return next((tag for key, _, tag in _KINDS if key in value), "(numeric)")
+    return next((tag for _, kind, tag in _KINDS if isinstance(value, kind)), "(numeric)")
 
 
 Features = Annotated[
-    Annotated[NumericFeatures, Tag("(numeric)")] | Annotated[CategoricalFeatures, Tag("(categorical)")],
+    Annotated[NumericFeatures, Tag("(numeric)")]
+    | Annotated[BooleanFeatures, Tag("(boolean)")]
+    | Annotated[CategoricalFeatures, Tag("(categorical)")],
     Discriminator(_feature_kind),
 ]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import AS_WRITTEN, Codes, look_up, to_ids
 from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.formats import Format
 from veilgraph.tables.source import Column, Rows, stream
 
 Values = NDArray[Any]
@@ -28,12 +29,14 @@ class Source:
         path: of the file.
         id: its column of ids.
         names: all its columns, as the file has them.
+        form: how it is written.
         prefix: put before their names in the party file.
     """
 
     path: Path
     id: str
     names: tuple[str, ...]
+    form: Format
     prefix: str = ""
 
     def own_name(self, name: str) -> str | None:
@@ -72,12 +75,14 @@ class FileCounts:
 
     Attributes:
         path: of the file.
+        form: how it is written.
         rows: read.
         unknown: of these, with an id that is no node's.
         without: nodes that it has no row of.
     """
 
     path: Path
+    form: Format
     rows: int
     unknown: int
     without: int
@@ -128,7 +133,9 @@ def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted], spelling: I
     parts: list[list[Values]] = [[] for _ in wanted]
     of_first = [place for place, each in enumerate(wanted) if each.source == 0]
     first, batches = sources[0], []
-    for raw_ids, *raw in stream(first.path, [first.id, *(wanted[place].column for place in of_first)], first.names):
+    for raw_ids, *raw in stream(
+        first.path, [first.id, *(wanted[place].column for place in of_first)], first.names, first.form
+    ):
         batches.append(to_ids(raw_ids, spelling))
         for place, column in zip(of_first, raw, strict=True):
             parts[place].append(wanted[place].convert(column))
@@ -137,7 +144,7 @@ def read_joined(sources: Sequence[Source], wanted: Sequence[Wanted], spelling: I
     ids = pa.concat_arrays(batches)
     _check_distinct(ids, first)
     values = [np.concatenate(each) if each else np.empty(0) for each in parts]
-    counts = [FileCounts(first.path, len(ids), 0, 0)]
+    counts = [FileCounts(first.path, first.form, len(ids), 0, 0)]
     for place, source in enumerate(sources[1:], start=1):
         of_this = [index for index, each in enumerate(wanted) if each.source == place]
         found, joined = _read_beside(source, [wanted[index] for index in of_this], ids, spelling)
@@ -154,7 +161,7 @@ def _read_beside(
     row_of = np.zeros(len(ids), np.int64)
     pieces: list[tuple[Codes, list[Values]]] = []
     rows = known = 0
-    for raw_ids, *raw in stream(source.path, [source.id, *(each.column for each in wanted)], source.names):
+    for raw_ids, *raw in stream(source.path, [source.id, *(each.column for each in wanted)], source.names, source.form):
         codes = look_up(to_ids(raw_ids, spelling), ids)
         rows += len(codes)
         keep = codes >= 0
@@ -175,7 +182,7 @@ def _read_beside(
         for codes, batch in pieces:
             column[codes] = batch[place]
         joined.append(column)
-    return FileCounts(source.path, rows, rows - known, int(without.sum())), joined
+    return FileCounts(source.path, source.form, rows, rows - known, int(without.sum())), joined
 
 
 def _refuse_twice(source: Source, rows: Rows, codes: Codes, row_of: Rows) -> None:
@@ -209,7 +216,7 @@ def _refuse_double(source: Source, row: int, earlier: int) -> None:
 
 def _spelled(source: Source, row: int) -> str:
     """The id of a row as it is written; the file is read again for it."""
-    for (column,) in stream(source.path, [source.id], source.names):
+    for (column,) in stream(source.path, [source.id], source.names, source.form):
         if row <= column.rows[-1]:
             return str(column.values[row - int(column.rows[0])].as_py())
     raise AssertionError(f"{source.path} has had a row {row}")

@@ -15,11 +15,12 @@ import pyarrow as pa
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_whole
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole
+from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, NumericFeatures
+from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.joining import FileCounts, Source, Values, Wanted, find, read_joined
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
-from veilgraph.tables.source import Bools, Column, Rows, column_names
+from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
 from veilgraph.tables.split import draw_splits
 
 
@@ -116,20 +117,20 @@ def read_nodes(
 
 def _sources(nodes: NodeSettings, base: Path) -> list[Source]:
     """The files that may have features, of which the headers alone are read; the first says which nodes there are."""
-    first = base / nodes.file
-    joined = [
-        Source(base / each.file, each.id or nodes.id, column_names(base / each.file), each.prefix)
-        for each in nodes.join
-    ]
-    return [Source(first, nodes.id, column_names(first)), *joined]
+    joined = [_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
+    return [_source(base / nodes.file, nodes.id, nodes), *joined]
 
 
 def _label_source(nodes: NodeSettings, base: Path) -> Source | None:
     label = nodes.label
     if label is None or label.file is None:
         return None
-    path = base / label.file
-    return Source(path, label.id or nodes.id, column_names(path))
+    return _source(base / label.file, label.id or nodes.id, label)
+
+
+def _source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
+    form = file_format(path, settings)
+    return Source(path, name, column_names(path, form), form, prefix)
 
 
 def _names(sources: Sequence[Source]) -> tuple[str, ...]:
@@ -256,7 +257,7 @@ def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> 
 def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatures) -> Floats | Codes:
     fill = "fill it in, or say under missing what it becomes"
     if isinstance(feature, NumericFeatures):
-        numbers = to_numbers(column)
+        numbers = to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
         if feature.missing == "error":
             column.refuse_any(np.isnan(numbers), "where missing values are an error", fill)
         return numbers

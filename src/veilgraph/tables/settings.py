@@ -14,13 +14,13 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
-from veilgraph.tables.file_settings import GrownSettings, IdSettings, TablePath
+from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
 
 _WILDCARDS = frozenset("*?[")
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class LabelSettings(GrownSettings):
+class LabelSettings(FormatSettings):
     """The label holder's classes; a node without a value is unlabelled."""
 
     column: Text = Field(description="of the node table, or of file")
@@ -30,12 +30,16 @@ class LabelSettings(GrownSettings):
     )
     id: Text | None = Field(None, description="column of ids of that file; null: as nodes.id")
 
-    later: ClassVar[frozenset[str]] = frozenset({"file", "id"})
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"file", "id"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.file is None and self.id is not None:
-            raise ValueError(f"id={self.id!r} is the column of ids of a file of labels; give file, or leave id out")
+        if self.file is not None:
+            self.check_format(self.file)
+            return self
+        given = next((key for key in ("id", *sorted(FormatSettings.later)) if key in self.model_fields_set), None)
+        if given is not None:
+            raise ValueError(f"{given}={getattr(self, given)!r} is of a file of labels; give file, or leave it out")
         return self
 
     @field_validator("classes")
@@ -95,18 +99,16 @@ Split = Annotated[
 ]
 
 
-class JoinedSettings(Settings):
+class JoinedSettings(TableFile):
     """A further table of the same nodes, at most one row per node."""
 
-    file: TablePath
     id: Text | None = Field(None, description="its column of ids; null: as nodes.id")
     prefix: str = Field("", description="put before the names of its columns, as in usage.")
 
 
-class NodeSettings(GrownSettings):
+class NodeSettings(TableFile):
     """The node table: one row per node."""
 
-    file: TablePath
     id: Text = Field(description="the column by which holders' nodes are matched")
     join: tuple[JoinedSettings, ...] = Field(
         (), description="further tables with columns of the same nodes; an id that is not in file is left out"
@@ -125,7 +127,7 @@ class NodeSettings(GrownSettings):
     )
     split: Split | None = Field(None, description="with label or target only")
 
-    later: ClassVar[frozenset[str]] = frozenset({"join", "target", "graph"})
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"join", "target", "graph"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -162,10 +164,9 @@ class RelationSettings(Settings):
     other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
 
 
-class EdgeSettings(Settings):
+class EdgeSettings(TableFile):
     """One table of edges: one row per edge."""
 
-    file: TablePath
     source: Text = Field(description="column of ids")
     target: Text = Field(description="column of ids")
     weight: Text | None = Field(None, description="column of finite numbers of at least 0")
