@@ -83,7 +83,7 @@ def to_numbers(column: Column) -> Floats:
         wide = pc.cast(values, pa.float64(), safe=False)
     except pa.ArrowInvalid:
         way_out = "write numbers like 1, -2.5 or 1e3, or say under decimal or missing_values what else there is"
-        column.refuse(_first_unreadable(values), "is not a number", way_out)
+        column.refuse(first_unreadable(values, pa.float64()), "is not a number", way_out)
     with np.errstate(over="ignore"):
         numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
     unfit = ~np.isfinite(numbers) & ~is_null(values)
@@ -159,13 +159,13 @@ def _plain(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.string()) if is_text(values.type) else values
 
 
-def _first_unreadable(values: pa.StringArray) -> int:
-    """Index of the first text that is not a number, found by halving what cannot be read."""
+def first_unreadable(values: pa.StringArray, kind: pa.DataType) -> int:
+    """Index of the first text that cannot be read as of a type, found by halving what cannot."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            pc.cast(values.slice(low, middle - low), pa.float64())
+            pc.cast(values.slice(low, middle - low), kind)
         except pa.ArrowInvalid:
             high = middle
         else:

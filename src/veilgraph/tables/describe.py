@@ -234,7 +234,7 @@ def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDe
         return CategoricalDescription(column.name, missing, counts, other)
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
-    return _describe_numbers(column.name, values, cut)
+    return _describe_numbers(column.title, values, cut)
 
 
 def _describe_numbers(name: str, values: Floats | Codes, cut: int = 0) -> NumericDescription:

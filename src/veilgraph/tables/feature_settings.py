@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import Settings
+from veilgraph.tables.time_settings import DateSettings
 
 MissingNumber = Literal["error", "zero", "mean"]
 _MISSING_NUMBERS: Final[tuple[MissingNumber, ...]] = get_args(MissingNumber)
@@ -127,6 +128,24 @@ class BooleanFeatures(NumericFeatures):
         return self
 
 
+class DateFeatures(NumericFeatures):
+    """Columns of dates, each of which becomes one or several columns of numbers."""
+
+    date: DateSettings
+
+    @model_validator(mode="after")
+    def _check_date(self) -> Self:
+        several = len(self.date.names) > 1 or self.date.parts
+        for key, value in (("scale", self.scale), ("missing", self.missing)):
+            if several and value is not None and not isinstance(value, str):
+                names = ", ".join(self.date.names)
+                raise ValueError(
+                    f"{key}={value!r} is of one number, and date gives {names}; give days_since or age_at an entry of "
+                    "its own"
+                )
+        return self
+
+
 class CategoricalFeatures(Settings):
     """Columns of categories, each one column of 0 and 1 per category."""
 
@@ -155,6 +174,7 @@ class CategoricalFeatures(Settings):
 _KINDS: Final = (
     ("categories", CategoricalFeatures, "(categorical)"),
     ("boolean", BooleanFeatures, "(boolean)"),
+    ("date", DateFeatures, "(date)"),
 )
 """What an entry of a kind has, besides numbers."""
 
@@ -168,6 +188,7 @@ def _feature_kind(value: object) -> str:
 Features = Annotated[
     Annotated[NumericFeatures, Tag("(numeric)")]
     | Annotated[BooleanFeatures, Tag("(boolean)")]
+    | Annotated[DateFeatures, Tag("(date)")]
     | Annotated[CategoricalFeatures, Tag("(categorical)")],
     Discriminator(_feature_kind),
 ]

@@ -16,20 +16,27 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole
-from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, NumericFeatures
+from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
 from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.joining import FileCounts, Source, Values, Wanted, find, read_joined
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
 from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
 from veilgraph.tables.split import draw_splits
+from veilgraph.tables.times import date_part, to_times
 
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """One column of the table and what becomes of it."""
+    """One column of the table and what becomes of it; ``part``: which of the numbers that a date becomes."""
 
     name: str
     feature: NumericFeatures | CategoricalFeatures
+    part: str = ""
+
+    @property
+    def title(self) -> str:
+        """The column's name, with what is taken of it."""
+        return f"{self.name} {self.part}" if self.part else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +150,7 @@ def _names(sources: Sequence[Source]) -> tuple[str, ...]:
 def _wanted_feature(column: FeatureColumn, sources: Sequence[Source]) -> Wanted:
     empty = np.nan if isinstance(column.feature, NumericFeatures) else MISSING
     unless = "say under missing what it becomes" if column.feature.missing == "error" else ""
-    return Wanted(
-        *find(sources, column.name), lambda batch: _feature_values(batch, column.feature), empty=empty, unless=unless
-    )
+    return Wanted(*find(sources, column.name), lambda batch: _feature_values(batch, column), empty=empty, unless=unless)
 
 
 def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Source | None) -> dict[str, Wanted]:
@@ -236,7 +241,7 @@ def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> 
     Raises:
         DataError: a pattern that matches nothing, or a column that is chosen twice.
     """
-    chosen: dict[str, FeatureColumn] = {}
+    chosen: dict[str, tuple[FeatureColumn, ...]] = {}
     for feature in settings.features:
         for wanted in feature.columns:
             found = [wanted]
@@ -250,14 +255,16 @@ def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> 
                         f"{path}: column {name!r} is chosen as a feature twice, the second time by {wanted!r}; name it "
                         "in one entry of features"
                     )
-                chosen[name] = FeatureColumn(name, feature)
-    return tuple(chosen.values())
+                parts = feature.date.names if isinstance(feature, DateFeatures) else ("",)
+                chosen[name] = tuple(FeatureColumn(name, feature, part) for part in parts)
+    return tuple(column for columns in chosen.values() for column in columns)
 
 
-def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatures) -> Floats | Codes:
+def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
+    feature = chosen.feature
     fill = "fill it in, or say under missing what it becomes"
     if isinstance(feature, NumericFeatures):
-        numbers = to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
+        numbers = _numbers(column, feature, chosen.part)
         if feature.missing == "error":
             column.refuse_any(np.isnan(numbers), "where missing values are an error", fill)
         return numbers
@@ -268,6 +275,12 @@ def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatur
         rule = f"is not one of the categories {', '.join(feature.categories)}"
         column.refuse_any(codes == OTHER, rule, "add it to categories, or set other to zero")
     return codes
+
+
+def _numbers(column: Column, feature: NumericFeatures, part: str) -> Floats:
+    if isinstance(feature, DateFeatures):
+        return date_part(to_times(column, feature.date.format), part, feature.date)
+    return to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
 
 
 def _codes_within(column: Column, vocabulary: Sequence[str], key: str) -> Codes:
