@@ -76,7 +76,7 @@ def _edges(description: PartyDescription) -> Table:
     table = Table(title="Edges", title_justify="left", caption="duplicates are kept", caption_justify="left")
     for heading in ("file", "relation", "direction"):
         table.add_column(heading, overflow="fold")
-    for heading in ("rows", "dropped", "self-loops", "duplicates"):
+    for heading in ("rows", "dropped", "self-loops", "duplicates", "mean weight"):
         table.add_column(heading, justify="right")
     for edges in description.edges:
         _add_file(table, edges)
@@ -88,11 +88,11 @@ def _add_file(table: Table, edges: EdgeDescription) -> None:
     for relation in edges.relations:
         counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
         name = "–" if relation.relation is None else escape(relation.relation)
-        table.add_row(escape(str(edges.file)), name, direction, *(f"{count:,}" for count in counts))
-    if edges.other:
-        table.add_row(
-            escape(str(edges.file)), "not listed", direction, f"{edges.other:,}", f"{edges.other:,}", "–", "–"
-        )
+        weight = "1" if relation.mean_weight is None else f"{relation.mean_weight:.4g}"
+        table.add_row(escape(str(edges.file)), name, direction, *(f"{count:,}" for count in counts), weight)
+    for reason, count in (("not listed", edges.other), ("outside the time", edges.outside)):
+        if count:
+            table.add_row(escape(str(edges.file)), reason, direction, f"{count:,}", f"{count:,}", "–", "–", "–")
     table.add_section()
 
 

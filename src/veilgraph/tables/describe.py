@@ -30,6 +30,7 @@ class RelationDescription:
         dropped: of these, left out because of an unknown id.
         self_loops: of the kept rows.
         duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
+        mean_weight: of the kept rows; None where there are none, or all edges of the table weigh 1.
     """
 
     relation: str | None
@@ -37,6 +38,7 @@ class RelationDescription:
     dropped: int
     self_loops: int
     duplicates: int
+    mean_weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class EdgeDescription:
         relations: one entry per relation that is kept.
         other: rows left out because their relation is not listed.
         edges: directed edges that it adds to the graph.
+        outside: rows left out because of their time.
     """
 
     file: Path
@@ -56,6 +59,7 @@ class EdgeDescription:
     relations: tuple[RelationDescription, ...]
     other: int
     edges: int
+    outside: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,9 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids, settings.ids)
         edges.append(_describe_edges(read, table.num_nodes))
-        files.append(FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other))
+        files.append(
+            FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
+        )
         _count_degrees(read, incoming, outgoing)
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
@@ -192,10 +198,10 @@ def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
     for place, name in enumerate(table.relations):
-        source, target = table.source, table.target
+        source, target, weight = table.source, table.target, table.weight
         if table.relation is not None:
             mine = table.relation == place
-            source, target = source[mine], target[mine]
+            source, target, weight = source[mine], target[mine], None if weight is None else weight[mine]
         relations.append(
             RelationDescription(
                 relation=name,
@@ -203,10 +209,12 @@ def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
                 dropped=int(table.dropped[place]),
                 self_loops=int((source == target).sum()),
                 duplicates=_count_duplicates(source, target, nodes, directed),
+                mean_weight=None if weight is None or not len(weight) else float(weight.mean(dtype=np.float64)),
             )
         )
     both = 0 if directed else int((table.source != table.target).sum())
-    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, edges=len(table.source) + both)
+    added = len(table.source) + both
+    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, table.outside)
 
 
 def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:

@@ -7,12 +7,13 @@ every key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.tables.edge_settings import EdgeSettings
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
 from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
 
@@ -152,27 +153,6 @@ class NodeSettings(TableFile):
         named = (None if self.label is None else self.label.column, self.target, self.graph)
         split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
         return (self.id, *(name for name in named if name is not None), *split)
-
-
-class RelationSettings(Settings):
-    """Which kinds of edges to keep, and what each multiplies the weight by."""
-
-    column: Text = Field(description="of the edge table")
-    weights: Annotated[
-        dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
-    ]
-    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
-
-
-class EdgeSettings(TableFile):
-    """One table of edges: one row per edge."""
-
-    source: Text = Field(description="column of ids")
-    target: Text = Field(description="column of ids")
-    weight: Text | None = Field(None, description="column of finite numbers of at least 0")
-    relation: RelationSettings | None = Field(None, description="null: all edges alike")
-    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
-    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
 
 
 class TableSettings(Settings):
