@@ -19,9 +19,9 @@ from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to
 from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
 from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.joining import FileCounts, Source, Values, Wanted, find, read_joined
-from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
+from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, SplitTimes, TableSettings, is_pattern
 from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
-from veilgraph.tables.split import draw_splits
+from veilgraph.tables.split import draw_splits, split_by_time
 from veilgraph.tables.times import date_part, to_times
 
 
@@ -116,6 +116,8 @@ def read_nodes(
         known = np.where(np.isnan(targets), MISSING, 0).astype(np.int32)
     if isinstance(nodes.split, SplitColumn) and splits is not None and known is not None:
         _check_labelled(nodes.split.names, splits, known != MISSING, files, others["split"], read.ids)
+    if isinstance(nodes.split, SplitTimes) and splits is not None and known is not None:
+        splits = np.where(known == MISSING, MISSING, splits).astype(np.int32)
     if isinstance(nodes.split, SplitFractions):
         splits = _drawn(known, nodes.split, settings.party, read.ids, graphs, streams)
     values = tuple(read.values[: len(wanted)])
@@ -164,11 +166,18 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
         wanted["target"] = Wanted(*find(sources, nodes.target), to_numbers, np.nan)
     if nodes.graph is not None:
         wanted["graph"] = Wanted(*find(sources, nodes.graph), to_whole, unless="leave nodes.graph out")
-    if isinstance(split, SplitColumn):
-        with_labels = labelled is not None and labelled.own_name(split.column) is not None
-        place = (own, split.column) if with_labels else find(sources, split.column)
-        wanted["split"] = Wanted(*place, partial(_codes_within, vocabulary=split.names, key="split"), MISSING)
+    if isinstance(split, SplitColumn | SplitTimes) and nodes.split_column is not None:
+        name = nodes.split_column
+        with_labels = labelled is not None and labelled.own_name(name) is not None
+        place = (own, name) if with_labels else find(sources, name)
+        wanted["split"] = Wanted(*place, partial(_splits, split=split), MISSING)
     return wanted
+
+
+def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
+    if isinstance(split, SplitColumn):
+        return _codes_within(column, split.names, "split")
+    return split_by_time(to_times(column, split.format), split)
 
 
 def _check_labelled(

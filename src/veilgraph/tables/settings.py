@@ -16,6 +16,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.edge_settings import EdgeSettings
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
 from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
+from veilgraph.tables.time_settings import Moment, TimeFormat
 
 _WILDCARDS = frozenset("*?[")
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -89,13 +90,35 @@ class SplitFractions(Settings):
         return self
 
 
+class SplitTimes(Settings):
+    """A date says which split a labelled node belongs to: what is early is trained on, what is late tested on."""
+
+    by: Text = Field(description="column of dates or times; a node without one is in no split")
+    train_before: Moment = Field(description="earlier nodes are training nodes")
+    val_before: Moment = Field(description="earlier ones of the others are validation nodes, the rest test nodes")
+    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.train_before >= self.val_before:
+            raise ValueError(
+                f"train_before={self.train_before} must be earlier than val_before={self.val_before}; mend one"
+            )
+        return self
+
+
 def _split_kind(value: object) -> str:
-    by_column = "column" in value if isinstance(value, dict) else isinstance(value, SplitColumn)
-    return "(column)" if by_column else "(fractions)"
+    if isinstance(value, dict):
+        return next((f"({key})" for key in ("column", "by") if key in value), "(fractions)")
+    if isinstance(value, SplitColumn):
+        return "(column)"
+    return "(by)" if isinstance(value, SplitTimes) else "(fractions)"
 
 
 Split = Annotated[
-    Annotated[SplitColumn, Tag("(column)")] | Annotated[SplitFractions, Tag("(fractions)")],
+    Annotated[SplitColumn, Tag("(column)")]
+    | Annotated[SplitTimes, Tag("(by)")]
+    | Annotated[SplitFractions, Tag("(fractions)")],
     Discriminator(_split_kind),
 ]
 
@@ -151,8 +174,14 @@ class NodeSettings(TableFile):
     def reserved(self) -> tuple[str, ...]:
         """Columns that are never features: id, label, target, graph and split."""
         named = (None if self.label is None else self.label.column, self.target, self.graph)
-        split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
-        return (self.id, *(name for name in named if name is not None), *split)
+        return (self.id, *(name for name in (*named, self.split_column) if name is not None))
+
+    @property
+    def split_column(self) -> str | None:
+        """The column that says which split a node is in, by name or by date; None where none does."""
+        if isinstance(self.split, SplitColumn):
+            return self.split.column
+        return self.split.by if isinstance(self.split, SplitTimes) else None
 
 
 class TableSettings(Settings):
