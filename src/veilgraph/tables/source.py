@@ -84,7 +84,7 @@ def file_format(path: Path, settings: FormatSettings) -> Format:
     Raises:
         DataError: there is no such file, or its encoding is in doubt.
     """
-    with _readable(path):
+    with readable(path):
         return format_of(path, settings)
 
 
@@ -99,7 +99,7 @@ def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
         DataError: there is no such file, or it is no table.
     """
     if is_parquet(path):
-        with _readable(path), pa.parquet.ParquetFile(path) as file:
+        with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
     with _open_csv(path, None, form) as reader:
         return tuple(reader.schema.names)
@@ -140,7 +140,7 @@ def stream(
 
 
 def _parquet_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
-    with _readable(path), pa.parquet.ParquetFile(path) as file:
+    with readable(path), pa.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=columns):
             yield _without(batch, form.missing) if form.missing else batch
 
@@ -182,7 +182,7 @@ def _open_csv(path: Path, columns: list[str] | None, form: Format) -> Iterator[p
         strings_can_be_null=True,
     )
     try:
-        with _readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
+        with readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
             yield reader
     except DataError as error:
         if not malformed:
@@ -195,7 +195,8 @@ def _open_csv(path: Path, columns: list[str] | None, form: Format) -> Iterator[p
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Whatever keeps a file from being read becomes a ``DataError``."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such table; mend the path, which is relative to the party file's folder")
     try:
