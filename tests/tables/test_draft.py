@@ -113,8 +113,10 @@ def test_one_file_and_nothing_else(tmp_path):
 
 def test_names_and_values_are_written_as_yaml_has_them(tmp_path):
     odd = ["a, b", "c}", "# d", '"e"', "'f'", "~", "on", "007", "g:h", "i\\j", "[k]", "*", "- l"]
-    columns = {f"{name} x": [0.5 + each for each in range(28)] for name in (*odd, "null")} | {"null": [0.5] * 28}
-    write(tmp_path / "a b'c.csv", {"id": [f"n{each}" for each in range(28)], "kind": odd * 2} | columns)
+    columns = {f"{name} x": [0.5 + each for each in range(2 * len(odd))] for name in (*odd, "null")} | {
+        "null": [0.5] * 2 * len(odd)
+    }
+    write(tmp_path / "a b'c.csv", {"id": [f"n{each}" for each in range(2 * len(odd))], "kind": odd * 2} | columns)
     settings = settings_of(tmp_path, "a b'c.csv")
     assert str(settings.nodes.file) == "a b'c.csv"
     kind, *numbers = settings.nodes.features

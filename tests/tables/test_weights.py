@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.errors import refused
-from tests.tables.test_edges import IDS, RELATION, read
+from tests.tables.reading import IDS, RELATION, read
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.tables.describe import describe_party
