@@ -138,7 +138,8 @@ def _parts(
             source, target, relation = source[known], target[known], relation[known]
         weight = np.empty(0, np.float32)
         if _has_own(settings):
-            weight = _own_weight(settings, {key: column.filter(known) for key, column in raw.items()})
+            own = {key: column.filter(known) for key, column in raw.items() if key in {"weight", "decay"}}
+            weight = _own_weight(settings, own, len(source))
         dropped = rows - np.bincount(relation, minlength=kinds)
         yield _Part(source, target, weight, relation, rows, dropped, other, outside)
 
@@ -157,9 +158,9 @@ def _within(window: TimeFilter, column: Column) -> Bools:
     return kept
 
 
-def _own_weight(settings: EdgeSettings, raw: dict[str, Column]) -> Floats:
+def _own_weight(settings: EdgeSettings, raw: dict[str, Column], count: int) -> Floats:
     """What the columns make of each edge's weight: float32 [n]."""
-    weight = _checked_weight(raw["weight"]) if "weight" in raw else np.ones(len(raw["source"].rows), np.float32)
+    weight = _checked_weight(raw["weight"]) if "weight" in raw else np.ones(count, np.float32)
     if settings.weight is not None and settings.weight.scale == "log":
         weight = np.log1p(weight.astype(np.float64)).astype(np.float32)
     if settings.decay is not None:
