@@ -52,6 +52,7 @@ def test_parquet_has_neither(tmp_path):
         ('id,note\nu,"a;b;c"\nv,"d;e;f"\n', ","),
         ('id,note\nu,"a\n;;b"\n', ","),
         ("id,x\nu,1;2\nv,3;4\n", ","),
+        ("id;a;b,x\nu;1;2,3\n", ","),  # as it always was, though semicolons give more
         ("a b|c d\n1 2|3 4\n", "|"),
         ("id\nu\n", ","),
         ("", ","),
@@ -81,6 +82,7 @@ def test_a_sample_is_looked_at_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "SAMPLE_BYTES", 40)
     assert form_of(tmp_path, b"id;x,y\n" + b"uvw;1,1\n" * 5 + b"w;2\n").delimiter == ","
     assert form_of(tmp_path, b"id;x\n" + b"uvw;1\n" * 5 + b"w;1,5\n").delimiter == ";"
+    assert form_of(tmp_path, b"id;a,b,c\n" + b"uvw;1\n" * 9).delimiter == ";"  # the sample's end divides a row
     for first in range(4):  # a character that the sample's end divides
         assert form_of(tmp_path, ("id;x" + "-" * first + "\n" + "ü€" * 100).encode()).encoding == "utf-8"
 

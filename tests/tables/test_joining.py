@@ -8,10 +8,10 @@ from tests.errors import refused
 from tests.tables.writing import FORMATS, build, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.tables.convert import MISSING
+from veilgraph.tables.convert import MISSING, to_numbers
 from veilgraph.tables.describe import FileDescription, describe_party
 from veilgraph.tables.encode import encode, fit_encoding
-from veilgraph.tables.nodes import feature_columns, read_nodes
+from veilgraph.tables.nodes import feature_columns, read_column, read_nodes
 
 LABEL = {"column": "fraud", "classes": ["no", "yes"], "file": "labels.csv", "id": "customer"}
 SPLIT = {"column": "part"}
@@ -154,6 +154,15 @@ def test_targets_may_be_in_a_further_table(tmp_path):
     write(tmp_path / "usage.csv", {"client": ["v", "u"], "spent": [2.5, 1.5]})
     table = read_nodes(party(join=JOIN, target="usage.spent", split=FRACTIONS), tmp_path)
     np.testing.assert_array_equal(table.targets, np.array([1.5, 2.5, np.nan, np.nan], np.float32))
+
+
+def test_one_column_that_is_no_feature(tmp_path):
+    write(tmp_path / "nodes.csv", NODES)
+    write(tmp_path / "usage.csv", {"client": ["w", "?", "u"], "spent": [3, 2, 1]})
+    found = read_column(party(join=JOIN), tmp_path, "usage.spent", to_numbers, np.nan)
+    np.testing.assert_array_equal(found, [1, np.nan, 3, np.nan])
+    with refused(DataError, key="usage.lost"):
+        read_column(party(join=JOIN), tmp_path, "usage.lost", to_numbers, np.nan)
 
 
 def test_rows_across_batches_of_a_further_table(tmp_path, monkeypatch):
