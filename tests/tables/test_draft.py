@@ -15,6 +15,7 @@ from veilgraph.protocol.party_settings import parse_party_text
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.draft import draft
 from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
+from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.formats import SAMPLE_BYTES
 from veilgraph.tables.guess import guess
 from veilgraph.tables.sampling import SampledColumn, sample
@@ -169,6 +170,22 @@ def test_nothing_behind_the_sample_is_read(tmp_path):
     assert settings_of(tmp_path, "n.parquet").nodes.id == "id"
     with refused(DataError, key=tmp_path / "n.parquet"):
         describe_party(settings_of(tmp_path, "n.parquet"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["n.csv", "n.parquet"])
+def test_a_thousand_rows_at_most(tmp_path, name):
+    write(tmp_path / name, {"id": list(range(1500)), "x": [0.5] * 1500})
+    assert [len(column.values) for column in sample(tmp_path / name).columns] == [1000, 1000]
+
+
+def test_ids_are_not_written_alike_where_two_nodes_would_become_one(tmp_path):
+    write(tmp_path / "n.csv", {"id": ["A", "a", "b"], "x": [0.5, 1.5, 1]})
+    write(tmp_path / "e.csv", {"source": ["A ", "a"], "target": ["b", "b "]})
+    assert settings_of(tmp_path, "n.csv", "e.csv").ids == IdSettings()
+    write(tmp_path / "n.csv", {"id": ["A", "c", "b"], "x": [0.5, 1.5, 1]})
+    assert settings_of(tmp_path, "n.csv", "e.csv").ids == IdSettings(strip=True, lower=True)
+    write(tmp_path / "e.csv", {"source": ["A", "c"], "target": ["b", "?"]})
+    assert settings_of(tmp_path, "n.csv", "e.csv").ids == IdSettings()
 
 
 @pytest.mark.parametrize(
