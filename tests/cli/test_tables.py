@@ -129,3 +129,23 @@ def test_export_of_trajectories(tmp_path: Path) -> None:
     export = ("data", "export", "trajectories", "--out", tmp_path / "other")
     for given in (("--holders", "2"), ("--overlap", "0.8"), ("--paradigm", "averaging")):
         assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))
+
+
+def test_a_party_file_is_drafted_checked_and_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "customers.csv").write_text("id;x\nu;1.5\nv;2.5\n", encoding="utf-8")
+    (tmp_path / "calls.csv").write_text("caller,callee\nu,v\n", encoding="utf-8")
+    out = tmp_path / "party.yaml"
+    tables = (tmp_path / "customers.csv", tmp_path / "calls.csv")
+    result = veilgraph("data", "init", *tables, "--out", out, "--party", "shop")
+    assert result.exit_code == 0, result.output
+    assert "to decide: nodes.id" in result.stdout
+    checked = veilgraph("data", "check", out)
+    assert "is a valid party file" in checked.stdout, checked.output
+    assert "delimiter ';'" in " ".join(checked.stdout.split())
+    before = out.read_bytes()
+    assert "exists" in one_error(veilgraph("data", "init", *tables, "--out", out))
+    assert out.read_bytes() == before
+    assert "party='server'" in one_error(
+        veilgraph("data", "init", *tables, "--out", tmp_path / "p", "--party", "server")
+    )
+    assert not (tmp_path / "p").exists()

@@ -18,7 +18,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import align, predict, train
 from veilgraph.samples.organisations import export_dataset, export_parts
-from veilgraph.tables import edges, nodes
+from veilgraph.tables import edges, joining, nodes
 from veilgraph.tables.source import column_names, stream
 
 ONE_EPOCH: Settings = {"train": {"epochs": 1}}
@@ -51,7 +51,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for module in (nodes, edges):
+    for module in (joining, edges):
         monkeypatch.setattr(module, "stream", counted(stream, ""))
     monkeypatch.setattr(nodes, "column_names", counted(column_names, ":header"))
     return found

@@ -135,3 +135,18 @@ def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path]
         train(job(parties, standard, unit="edge"), tmp_path / "run")
     declare(parties["B"], limits={"leakage": [], "max_epsilon": 8})
     assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None
+
+
+@pytest.mark.parametrize(("normalize", "refuses"), [("mean", True), (2.0, False), (None, False)])
+def test_a_mean_of_all_edges_is_refused_where_epsilon_is_of_one(
+    parties: dict[str, Path], normalize: object, refuses: bool
+) -> None:
+    content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
+    content["edges"][0]["normalize"] = normalize
+    accepts = {"leakage": ["output-embeddings", "training-rows"], "max_epsilon": 8, "epsilon_unit": "edge"}
+    parties["B"].write_text(yaml.safe_dump(content | {"limits": accepts}), encoding="utf-8")
+    own = Organisation.read(parties["B"], "B")
+    reason = own.refusal(job(parties, unit="edge"))
+    assert (reason is not None) == refuses, reason
+    assert not refuses or "edges.0.normalize=mean is computed from all edges; set normalize to a number" in str(reason)
+    assert "normalize" not in str(own.refusal(job(parties))), "one node's features are no edge's"

@@ -1,6 +1,9 @@
 """Tables from rows that a test writes."""
 
+import pyarrow as pa
+
 from tests.tables.writing import party, write
+from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 
 FEATURES = (
@@ -13,3 +16,14 @@ FEATURES = (
 def table_of(folder, rows, features=FEATURES):
     write(folder / "nodes.csv", {"id": list(range(len(next(iter(rows.values()))))), **rows})
     return read_nodes(party(features), folder)
+
+
+IDS = pa.array(["u", "v", "007"])
+RELATION = {"column": "kind", "weights": {"card": 0.5, "cash": 2.0}}
+
+
+def read(folder, columns, **settings):
+    """A table of edges between ``IDS``."""
+    name = settings.get("file", "edges.csv")
+    write(folder / name, columns)
+    return read_edges(party(edges=[settings]).edges[0], folder, IDS)

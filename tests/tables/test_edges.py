@@ -3,18 +3,10 @@ import pyarrow as pa
 import pytest
 
 from tests.errors import refused
+from tests.tables.reading import IDS, RELATION, read
 from tests.tables.writing import FORMATS, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.tables.edges import read_edges
-
-IDS = pa.array(["u", "v", "007"])
-RELATION = {"column": "kind", "weights": {"card": 0.5, "cash": 2.0}}
-
-
-def read(folder, columns, **settings):
-    name = settings.get("file", "edges.csv")
-    write(folder / name, columns)
-    return read_edges(party(edges=[settings]).edges[0], folder, IDS)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

@@ -193,7 +193,7 @@ def test_choices_of_columns(tmp_path, features, message):
         ("n.csv", b"", None),
         ("n.csv", b"id,x\n\xe9,1\n", None),
         ("n.csv", b"id,x,x\nu,1,2\n", "x"),
-        ("n.csv", b"id;x\nu;1\n", "id"),
+        ("n.csv", b"id:x\nu:1\n", "id"),
         ("n.csv.gz", b"id,x\nu,1\n", None),
         ("n.parquet", b"id,x\nu,1\n", None),
         ("n.csv", None, None),

@@ -11,8 +11,10 @@ import yaml
 
 from tests.tables.writing import build
 from veilgraph.protocol.party_settings import PartySettings, read_party_settings
+from veilgraph.tables.edge_settings import EdgeSettings
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.settings import EdgeSettings, NodeSettings
+from veilgraph.tables.file_settings import FormatSettings
+from veilgraph.tables.settings import NodeSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -24,6 +26,7 @@ def test_the_example_makes_a_graph(tmp_path):
     (tmp_path / "customers.csv").write_text(textwrap.dedent(customers), encoding="utf-8")
     settings = read_party_settings(tmp_path / "party.yaml")
     transfers = {"payer": ["007", "k-99"], "payee": ["k-12", "007"], "amount": [2.5, 1.0], "kind": ["card", "card"]}
+    transfers["date"] = ["2024-06-01", "2024-05-01"]
     pa.parquet.write_table(pa.table(transfers), tmp_path / "transfers.parquet")
     built = build(settings, tmp_path)
     assert built.encoding.names == (
@@ -34,13 +37,13 @@ def test_the_example_makes_a_graph(tmp_path):
     assert built.graph.features[2].tolist() == pytest.approx([51, 0, 0.002, 0, 0, 0, 0, 1])
     assert built.graph.edge_index.tolist() == [[0, 1], [1, 0]]
     assert built.graph.edge_weight is not None
-    assert built.graph.edge_weight.tolist() == [1.25, 1.25]
+    assert built.graph.edge_weight.tolist() == [0.5, 0.5]
 
 
 def test_the_example_names_every_setting():
     example = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0])
     assert set(example) == set(PartySettings.model_fields)
     assert set(example["nodes"]) == set(NodeSettings.model_fields)
-    assert set(example["edges"][0]) == set(EdgeSettings.model_fields)
+    assert set(example["edges"][0]) | set(FormatSettings.model_fields) == set(EdgeSettings.model_fields)
     assert set(example["nodes"]["features"][1]) == set(NumericFeatures.model_fields)
     assert set(example["nodes"]["features"][-1]) == set(CategoricalFeatures.model_fields)

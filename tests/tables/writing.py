@@ -26,14 +26,20 @@ def write(path, columns):
     path.write_bytes(gzip.compress(content) if path.name.endswith(".gz") else content)
 
 
-def party(features=("x",), label=None, split=None, edges=(), nodes="nodes.csv", node_id="id"):
-    """Settings; a feature may be a bare column name, an edge table its settings without the usual columns."""
+def party(features=("x",), label=None, split=None, edges=(), nodes="nodes.csv", node_id="id", **more):
+    """Settings; a feature may be a bare column name, an edge table its settings without the usual columns.
+
+    ``more``: of the nodes, as ``join``; ``ids`` is the party's.
+    """
     features = [{"columns": entry} if isinstance(entry, str) else entry for entry in features]
     content = {"file": nodes, "id": node_id, "features": features}
     if label is not None:
-        content.update(label=label, split=split)
+        content["label"] = label
+    if split is not None:
+        content["split"] = split
     edges = [{"file": "edges.csv", "source": "a", "target": "b"} | entry for entry in edges]
-    return parse_party_settings({"party": "bank", "nodes": content, "edges": edges})
+    ids = {"ids": more.pop("ids")} if "ids" in more else {}
+    return parse_party_settings({"party": "bank", "nodes": content | more, "edges": edges} | ids)
 
 
 def build(settings, folder, common=None, encoding=None, scaling="none", *, per_node=False):

@@ -56,6 +56,31 @@ def check_party_command(
     _check_party(file)
 
 
+@command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
+def init_command(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES...", help="Tables; the first of nodes says which nodes there are.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
+    party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
+) -> None:
+    """Guess a party file from the headers and first rows of tables, and say what is left to decide."""
+    from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
+    from veilgraph.tables.draft import draft  # noqa: PLC0415
+    from veilgraph.tables.guess import guess  # noqa: PLC0415
+    from veilgraph.tables.sampling import sample  # noqa: PLC0415
+
+    if out.exists():
+        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
+    drafted = draft(guess([sample(path) for path in files]), party, out.absolute().parent)
+    parse_party_text(drafted.text, str(out))
+    with out.open("x", encoding="utf-8") as file:
+        file.write(drafted.text)
+    for decision in drafted.decisions:
+        typer.echo(f"to decide: {decision}")
+    typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+
+
 def _is_party_file(file: Path) -> bool:
     """Party files name their party at the top; what cannot be read is reported as a job."""
     try:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -24,8 +23,9 @@ from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.convert import to_numbers, to_text
 from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.feature_settings import NumericFeatures
+from veilgraph.tables.nodes import read_column
 from veilgraph.tables.settings import TableSettings
-from veilgraph.tables.source import stream
+from veilgraph.tables.source import Column
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -193,16 +193,17 @@ def _check_of_each_node_alone(settings: TableSettings) -> None:
 
 
 def _of_column(key: str, asked: AttributeSettings, settings: TableSettings, base: Path) -> Attribute:
-    batches = list(stream(base / settings.nodes.file, [str(asked.column)]))
     if asked.cut:
-        return _of_numbers(key, asked, np.concatenate([to_numbers(column) for (column,) in batches]))
-    text = pa.concat_arrays([to_text(column) for (column,) in batches]).dictionary_encode()
-    names = [str(each) for each in text.dictionary.to_pylist()]
-    order = sorted(range(len(names)), key=names.__getitem__)
-    place = np.full(len(names) + 1, UNKNOWN, dtype=np.int64)
-    place[order] = np.arange(len(names))
-    codes = place[text.indices.fill_null(len(names)).to_numpy(zero_copy_only=False).astype(np.int64)]
-    return _checked(key, asked, [names[each] for each in order], codes)
+        return _of_numbers(key, asked, read_column(settings, base, str(asked.column), to_numbers, np.nan))
+    text = read_column(settings, base, str(asked.column), _to_objects, None)
+    names = sorted({name for name in text if name is not None})
+    places = {name: place for place, name in enumerate(names)}
+    return _checked(key, asked, names, np.array([places.get(name, UNKNOWN) for name in text], np.int64))
+
+
+def _to_objects(column: Column) -> np.ndarray:
+    found: np.ndarray = to_text(column).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _of_labels(key: str, asked: AttributeSettings, labels: Tensor | None, classes: tuple[str, ...] = ()) -> Attribute:

@@ -89,7 +89,9 @@ def build_graph(
     Raises:
         DataError: a rule that the tables break.
     """
-    edge_index, edge_weight = _join_edges([read_edges(edges, base, table.ids) for edges in settings.edges])
+    edge_index, edge_weight = _join_edges(
+        [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
+    )
     label = settings.nodes.label
     graph = PartyGraph(
         party=settings.party,

@@ -195,6 +195,11 @@ class JobSettings(Settings):
         return self.privacy is not None or self.feature_release is not None or self.label_release is not None
 
     @property
+    def per_edge(self) -> tuple[PartyId, ...]:
+        """The holders whose ε is of one edge: its weight must be made of that edge's own row alone."""
+        return ()
+
+    @property
     def feature_release(self) -> FeatureReleaseSettings | None:
         """How nodes perturb their features; None in a job where they do not."""
         return None

@@ -19,6 +19,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
+from veilgraph.tables.edge_settings import beyond_own_edge
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, scaled_twice
 
@@ -69,8 +70,8 @@ class Organisation:
         Raises:
             DataError: a table cannot be read.
         """
-        found = hashlib.sha256(self.settings.model_dump_json(include={"nodes", "edges"}).encode())
-        for name in (self.settings.nodes.file, *(edges.file for edges in self.settings.edges)):
+        found = hashlib.sha256(self.settings.hashed().encode())
+        for name in self.settings.files:
             path = self.folder / name
             try:
                 with path.open("rb") as file:
@@ -96,6 +97,9 @@ class Organisation:
             return twice
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
+            return (why + "; ".join(reasons))[:REASON_CHARACTERS]
+        if party in job.per_edge and (reasons := beyond_own_edge(self.settings.edges)):
+            why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
         epsilon, besides = largest_epsilon(job, party, nodes), paradigm_of(job).told_by_tables(job, features)
         return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=besides)

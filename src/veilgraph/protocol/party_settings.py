@@ -89,6 +89,15 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
         raise unsettled(error, source) from error
 
 
+def parse_party_text(text: str, source: str = "party") -> PartySettings:
+    """Validates the text of a party file.
+
+    Raises:
+        ConfigError: as ``parse_party_settings``.
+    """
+    return parse_party_settings(yaml.load(text, _TextLoader), source)  # noqa: S506 - derived from SafeLoader
+
+
 def read_party_settings(path: Path) -> PartySettings:
     """Reads and validates a party file.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,6 +11,7 @@ from veilgraph.report.tables import human_bytes
 from veilgraph.tables.describe import (
     CategoricalDescription,
     EdgeDescription,
+    FileDescription,
     NumericDescription,
     PartyDescription,
 )
@@ -25,7 +26,12 @@ def party_tables(description: PartyDescription) -> list[Table]:
     Args:
         description: of the party's tables.
     """
-    tables = [_overview(description), *([_edges(description)] if description.edges else []), _features(description)]
+    tables = [
+        _overview(description),
+        _files(description.files),
+        *([_edges(description)] if description.edges else []),
+        _features(description),
+    ]
     if description.classes is not None and description.splits is not None:
         tables.append(_labels(description.classes, description.splits, description.unlabelled))
     if description.target is not None and description.splits is not None:
@@ -54,27 +60,41 @@ def _overview(description: PartyDescription) -> Table:
     return table
 
 
+def _files(files: Sequence[FileDescription]) -> Table:
+    table = Table(title="Files", title_justify="left")
+    table.add_column("file", overflow="fold")
+    table.add_column("written with", overflow="fold")
+    for heading in ("rows", "of no node", "nodes without a row"):
+        table.add_column(heading, justify="right")
+    for file in files:
+        counts = ("–" if count is None else f"{count:,}" for count in (file.unknown, file.without))
+        table.add_row(escape(str(file.file)), escape(file.form), f"{file.rows:,}", *counts)
+    return table
+
+
 def _edges(description: PartyDescription) -> Table:
     table = Table(title="Edges", title_justify="left", caption="duplicates are kept", caption_justify="left")
     for heading in ("file", "relation", "direction"):
         table.add_column(heading, overflow="fold")
-    for heading in ("rows", "dropped", "self-loops", "duplicates"):
+    weighted = any(each.mean_weight is not None for edges in description.edges for each in edges.relations)
+    for heading in ("rows", "dropped", "self-loops", "duplicates", *(["mean weight"] if weighted else [])):
         table.add_column(heading, justify="right")
     for edges in description.edges:
-        _add_file(table, edges)
+        _add_file(table, edges, weighted=weighted)
     return table
 
 
-def _add_file(table: Table, edges: EdgeDescription) -> None:
+def _add_file(table: Table, edges: EdgeDescription, *, weighted: bool) -> None:
     direction = "directed" if edges.directed else "both"
     for relation in edges.relations:
         counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
         name = "–" if relation.relation is None else escape(relation.relation)
-        table.add_row(escape(str(edges.file)), name, direction, *(f"{count:,}" for count in counts))
-    if edges.other:
-        table.add_row(
-            escape(str(edges.file)), "not listed", direction, f"{edges.other:,}", f"{edges.other:,}", "–", "–"
-        )
+        weight = "1" if relation.mean_weight is None else f"{relation.mean_weight:.4g}"
+        shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else [])]
+        table.add_row(escape(str(edges.file)), name, direction, *shown)
+    for reason, count in (("not listed", edges.other), ("outside the time", edges.outside)):
+        if count:
+            table.add_row(escape(str(edges.file)), reason, direction, f"{count:,}", f"{count:,}", "–", "–")
     table.add_section()
 
 

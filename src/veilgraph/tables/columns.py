@@ -42,7 +42,7 @@ def column_hashes(columns: Sequence[FeatureColumn], classes: object, fitted: Fea
     return [
         _NONE if classes is None else _hash("classes", classes),
         _NONE if fitted is None else _hash("fitted", np.array(numbers, "<f8").tobytes().hex()),
-        *(_hash(column.name, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
+        *(_hash(column.title, column.feature.model_dump(mode="json", exclude={"columns"})) for column in columns),
     ]
 
 
@@ -69,7 +69,7 @@ def check_same_columns(
     for place, column in enumerate(columns):
         if mine[_FIRST_COLUMN + place] != theirs[_FIRST_COLUMN + place]:
             raise DataError(
-                f"{other}'s feature column {place + 1} is not {party}'s {column.name!r} with the same settings "
+                f"{other}'s feature column {place + 1} is not {party}'s {column.title!r} with the same settings "
                 "(missing, scale, categories, other); in paradigm horizontal all holders have the same columns, in the "
                 "same order: mend nodes.features at one of them"
             )

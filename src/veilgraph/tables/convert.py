@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from veilgraph.tables.source import Bools, Column, Rows
+from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.source import Bools, Column, Rows, is_text
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int32]
 
 MISSING, OTHER = -1, -2
 """Codes of no value, and of one outside the vocabulary."""
+
+TRUTHS: Final = (("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0"))
+"""What is true, and what is not, in lower case."""
+
+AS_WRITTEN: Final = IdSettings()
 
 
 def to_text(column: Column) -> pa.StringArray:
@@ -27,14 +33,18 @@ def to_text(column: Column) -> pa.StringArray:
     """
     values = _plain(column.values)
     kind = values.type
-    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
         column.refuse_type("text or integers", "write it as one of them")
     text = pc.cast(values, pa.string())
-    return pc.if_else(pc.equal(text, ""), None, text) if _is_text(kind) else text
+    return pc.if_else(pc.equal(text, ""), None, text) if is_text(kind) else text
 
 
-def to_ids(column: Column) -> pa.StringArray:
+def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
     """Ids as text, every one present.
+
+    Args:
+        column: of ids.
+        spelling: how they are written alike.
 
     Raises:
         DataError: a column of neither text nor integers, or a row without an id.
@@ -42,6 +52,11 @@ def to_ids(column: Column) -> pa.StringArray:
     if pa.types.is_boolean(column.values.type):
         column.refuse_type("text or integers", "write it as one of them")
     text = to_text(column)
+    if spelling.strip:
+        text = pc.utf8_trim_whitespace(text)
+        text = pc.if_else(pc.equal(text, ""), None, text)
+    if spelling.lower:
+        text = pc.utf8_lower(text)
     column.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
     return text
 
@@ -54,8 +69,8 @@ def to_numbers(column: Column) -> Floats:
     """
     values = _plain(column.values)
     kind = values.type
-    if _is_text(kind):
-        values = pc.if_else(pc.equal(values, ""), None, values)
+    if is_text(kind):
+        values = _with_points(column, pc.if_else(pc.equal(values, ""), None, values))
     elif not (
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
@@ -67,12 +82,26 @@ def to_numbers(column: Column) -> Floats:
     try:
         wide = pc.cast(values, pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        column.refuse(_first_unreadable(values), "is not a number", "write numbers like 1, -2.5 or 1e3")
+        way_out = "write numbers like 1, -2.5 or 1e3, or say under decimal or missing_values what else there is"
+        column.refuse(first_unreadable(values, pa.float64()), "is not a number", way_out)
     with np.errstate(over="ignore"):
         numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
     unfit = ~np.isfinite(numbers) & ~is_null(values)
     column.refuse_any(unfit, "is not a finite number of float32", "mend it, or leave it empty if it is unknown")
     return numbers
+
+
+def to_truths(column: Column) -> Floats:
+    """Truth values as 1 and 0, float32 [n]; missing ones are NaN.
+
+    Raises:
+        DataError: a column of another type than text, integers or booleans, or a value that is none of ``TRUTHS``.
+    """
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(to_text(column)))
+    codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
+    way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
+    column.refuse_any(codes == OTHER, "is no truth value", way_out)
+    return np.where(codes == MISSING, np.nan, codes < len(TRUTHS[0])).astype(np.float32)
 
 
 def to_whole(column: Column) -> Rows:
@@ -113,24 +142,30 @@ def is_null(values: pa.Array) -> Bools:
     return cast(Bools, pc.is_null(values).to_numpy(zero_copy_only=False))
 
 
+def _with_points(column: Column, values: pa.StringArray) -> pa.StringArray:
+    """Texts of numbers, whose decimal point is a point."""
+    if column.decimal == ".":
+        return values
+    pointed = pc.fill_null(pc.match_substring(values, "."), False).to_numpy(zero_copy_only=False)
+    rule = f"has a point, and the decimal point here is {column.decimal!r}"
+    column.refuse_any(pointed, rule, "write numbers without points between thousands, or leave decimal out")
+    return pc.replace_substring(values, column.decimal, ".")
+
+
 def _plain(values: pa.Array) -> pa.Array:
     """Without dictionary encoding, and with one type for all text."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    return pc.cast(values, pa.string()) if _is_text(values.type) else values
+    return pc.cast(values, pa.string()) if is_text(values.type) else values
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _first_unreadable(values: pa.StringArray) -> int:
-    """Index of the first text that is not a number, found by halving what cannot be read."""
+def first_unreadable(values: pa.StringArray, kind: pa.DataType) -> int:
+    """Index of the first text that cannot be read as of a type, found by halving what cannot."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            pc.cast(values.slice(low, middle - low), pa.float64())
+            pc.cast(values.slice(low, middle - low), kind)
         except pa.ArrowInvalid:
             high = middle
         else:

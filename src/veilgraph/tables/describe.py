@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
+from veilgraph.tables.joining import FileCounts
 from veilgraph.tables.nodes import FeatureColumn, read_nodes
 from veilgraph.tables.settings import TableSettings
 
@@ -28,6 +30,7 @@ class RelationDescription:
         dropped: of these, left out because of an unknown id.
         self_loops: of the kept rows.
         duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
+        mean_weight: of the kept rows; None where there are none, or all edges of the table weigh 1.
     """
 
     relation: str | None
@@ -35,6 +38,7 @@ class RelationDescription:
     dropped: int
     self_loops: int
     duplicates: int
+    mean_weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class EdgeDescription:
         relations: one entry per relation that is kept.
         other: rows left out because their relation is not listed.
         edges: directed edges that it adds to the graph.
+        outside: rows left out because of their time.
     """
 
     file: Path
@@ -54,6 +59,7 @@ class EdgeDescription:
     relations: tuple[RelationDescription, ...]
     other: int
     edges: int
+    outside: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,25 @@ class CategoricalDescription:
 
 
 @dataclass(frozen=True)
+class FileDescription:
+    """A file of nodes or edges.
+
+    Attributes:
+        file: as the settings name it.
+        form: how it is written: set, or found in it.
+        rows: read.
+        unknown: rows whose id is no node's, which are left out; None where that is no question.
+        without: nodes that the file has no row of; None likewise.
+    """
+
+    file: Path
+    form: str
+    rows: int
+    unknown: int | None = None
+    without: int | None = None
+
+
+@dataclass(frozen=True)
 class PartyDescription:
     """A party's tables.
 
@@ -98,6 +123,7 @@ class PartyDescription:
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
         target: the numbers to predict; None without such a column.
         graphs: how many there are; None where nodes are not told apart by them.
+        files: every file of nodes, the node table first, then those of edges.
     """
 
     party: PartyId
@@ -115,6 +141,7 @@ class PartyDescription:
     beyond_own_row: tuple[str, ...]
     target: NumericDescription | None = None
     graphs: int | None = None
+    files: tuple[FileDescription, ...] = ()
 
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
@@ -129,10 +156,13 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     """
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
-    edges = []
+    edges, files = [], [_describe_file(counts, base, place) for place, counts in enumerate(table.counts)]
     for edge_settings in settings.edges:
-        read = read_edges(edge_settings, base, table.ids)
+        read = read_edges(edge_settings, base, table.ids, settings.ids)
         edges.append(_describe_edges(read, table.num_nodes))
+        files.append(
+            FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
+        )
         _count_degrees(read, incoming, outgoing)
     encoding = fit_encoding(table, "none")
     shape = table.num_nodes, encoding.num_features
@@ -155,17 +185,23 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
+        files=tuple(files),
     )
+
+
+def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:
+    joined = (counts.unknown, counts.without) if place else ()
+    return FileDescription(Path(os.path.relpath(counts.path, base)), str(counts.form), counts.rows, *joined)
 
 
 def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
     for place, name in enumerate(table.relations):
-        source, target = table.source, table.target
+        source, target, weight = table.source, table.target, table.weight
         if table.relation is not None:
             mine = table.relation == place
-            source, target = source[mine], target[mine]
+            source, target, weight = source[mine], target[mine], None if weight is None else weight[mine]
         relations.append(
             RelationDescription(
                 relation=name,
@@ -173,10 +209,12 @@ def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
                 dropped=int(table.dropped[place]),
                 self_loops=int((source == target).sum()),
                 duplicates=_count_duplicates(source, target, nodes, directed),
+                mean_weight=None if weight is None or not len(weight) else float(weight.mean(dtype=np.float64)),
             )
         )
     both = 0 if directed else int((table.source != table.target).sum())
-    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, edges=len(table.source) + both)
+    added = len(table.source) + both
+    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, table.outside)
 
 
 def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:
@@ -204,7 +242,7 @@ def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDe
         return CategoricalDescription(column.name, missing, counts, other)
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
-    return _describe_numbers(column.name, values, cut)
+    return _describe_numbers(column.title, values, cut)
 
 
 def _describe_numbers(name: str, values: Floats | Codes, cut: int = 0) -> NumericDescription:

@@ -14,9 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from veilgraph.tables.convert import Codes, Floats, look_up, to_codes, to_ids, to_numbers
-from veilgraph.tables.settings import EdgeSettings, RelationSettings
-from veilgraph.tables.source import Column, stream
+from veilgraph.core.errors import DataError
+from veilgraph.tables.convert import AS_WRITTEN, Codes, Floats, look_up, to_codes, to_ids, to_numbers
+from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter
+from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.formats import Format
+from veilgraph.tables.source import Bools, Column, file_format, stream
+from veilgraph.tables.times import to_times
 
 Counts = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
@@ -28,6 +32,7 @@ class EdgeTable:
 
     Attributes:
         settings: of the file.
+        form: how it is written.
         source: int32 [E], row of the node in the node table.
         target: int32 [E], as ``source``.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
@@ -36,9 +41,11 @@ class EdgeTable:
         rows: [relations] rows read of each.
         dropped: [relations] rows of each left out because of an unknown id.
         other: rows left out because their relation is not listed.
+        outside: rows left out because of their time.
     """
 
     settings: EdgeSettings
+    form: Format
     source: Codes
     target: Codes
     weight: Floats | None
@@ -47,11 +54,12 @@ class EdgeTable:
     rows: Counts
     dropped: Counts
     other: int
+    outside: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The same of one batch; ``weight`` is empty where every edge weighs 1, ``relation`` 0 where there is but one."""
+    """The same of one batch; ``weight`` is empty where no column gives it, ``relation`` 0 where there is but one."""
 
     source: Codes
     target: Codes
@@ -60,56 +68,145 @@ class _Part:
     rows: Counts
     dropped: Counts
     other: int
+    outside: int
 
 
-def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray) -> EdgeTable:
+def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
     """Reads one edge table.
 
     Args:
         settings: of the table.
         base: the party file's folder.
         ids: [N] id of the node in each row, each once.
+        spelling: of the table's ids.
 
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
     relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
-    factors = [1.0] if settings.relation is None else list(settings.relation.weights.values())
-    weighted = settings.weight is not None or set(factors) != {1.0}
-    parts = list(_parts(settings, base / settings.file, ids, np.array(factors, np.float32)))
+    path = base / settings.file
+    form = file_format(path, settings)
+    parts = list(_parts(settings, stream(path, list(_wanted(settings).values()), None, form), ids, spelling))
     none = np.zeros(len(relations), np.int64)
+    relation = _join([part.relation for part in parts], np.int32)
+    own = _join([part.weight for part in parts], np.float32) if _has_own(settings) else None
     return EdgeTable(
         settings=settings,
+        form=form,
         source=_join([part.source for part in parts], np.int32),
         target=_join([part.target for part in parts], np.int32),
-        weight=_join([part.weight for part in parts], np.float32) if weighted else None,
-        relation=None if settings.relation is None else _join([part.relation for part in parts], np.int32),
+        weight=_weights(settings, path, own, relation),
+        relation=None if settings.relation is None else relation,
         relations=relations,
         rows=sum((part.rows for part in parts), none),
         dropped=sum((part.dropped for part in parts), none),
         other=sum(part.other for part in parts),
+        outside=sum(part.outside for part in parts),
     )
 
 
-def _parts(settings: EdgeSettings, path: Path, ids: pa.StringArray, factors: Floats) -> Iterator[_Part]:
+def _wanted(settings: EdgeSettings) -> dict[str, str]:
+    """What is read → the column that has it."""
     wanted = {"source": settings.source, "target": settings.target}
-    if settings.weight is not None:
-        wanted["weight"] = settings.weight
-    if settings.relation is not None:
-        wanted["relation"] = settings.relation.column
-    for columns in stream(path, list(wanted.values())):
-        raw = dict(zip(wanted, columns, strict=True))
+    for key in ("weight", "relation", "filter", "decay"):
+        if (part := getattr(settings, key)) is not None:
+            wanted[key] = part.column
+    return wanted
+
+
+def _has_own(settings: EdgeSettings) -> bool:
+    """Whether a column says what an edge weighs, or how old it is."""
+    return settings.weight is not None or settings.decay is not None
+
+
+def _parts(
+    settings: EdgeSettings, batches: Iterator[list[Column]], ids: pa.StringArray, spelling: IdSettings
+) -> Iterator[_Part]:
+    kinds = 1 if settings.relation is None else len(settings.relation.weights)
+    for columns in batches:
+        raw = dict(zip(_wanted(settings), columns, strict=True))
+        read = len(columns[0].rows)
+        if settings.filter is not None:
+            within = _within(settings.filter, raw["filter"])
+            raw = {key: column.filter(within) for key, column in raw.items()}
+        outside = read - len(raw["source"].rows)
         relation, raw, other = _listed(settings.relation, raw)
-        source, target = _ends(settings, raw["source"], raw["target"], ids)
-        rows = np.bincount(relation, minlength=len(factors))
+        source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)
+        rows = np.bincount(relation, minlength=kinds)
         known = (source >= 0) & (target >= 0)
         if not known.all():
             source, target, relation = source[known], target[known], relation[known]
-        weight = factors[relation] if bool((factors != 1).any()) else np.empty(0, np.float32)
-        if "weight" in raw:
-            weight = _checked_weight(raw["weight"].filter(known)) * factors[relation]
-        dropped = rows - np.bincount(relation, minlength=len(factors))
-        yield _Part(source, target, weight, relation, rows, dropped, other)
+        weight = np.empty(0, np.float32)
+        if _has_own(settings):
+            own = {key: column.filter(known) for key, column in raw.items() if key in {"weight", "decay"}}
+            weight = _own_weight(settings, own, len(source))
+        dropped = rows - np.bincount(relation, minlength=kinds)
+        yield _Part(source, target, weight, relation, rows, dropped, other, outside)
+
+
+def _within(window: TimeFilter, column: Column) -> Bools:
+    """Which rows of a batch are in a window of time."""
+    times = to_times(column, window.format)
+    unknown = np.isnat(times)
+    if window.missing == "error":
+        column.refuse_any(unknown, "where a time must be", "give every edge its time, or set filter.missing to drop")
+    kept = ~unknown
+    if window.after is not None:
+        kept &= times >= np.datetime64(window.after)
+    if window.before is not None:
+        kept &= times < np.datetime64(window.before)
+    return kept
+
+
+def _own_weight(settings: EdgeSettings, raw: dict[str, Column], count: int) -> Floats:
+    """What the columns make of each edge's weight: float32 [n]."""
+    weight = _checked_weight(raw["weight"]) if "weight" in raw else np.ones(count, np.float32)
+    if settings.weight is not None and settings.weight.scale == "log":
+        weight = np.log1p(weight.astype(np.float64)).astype(np.float32)
+    if settings.decay is not None:
+        weight = (weight * _left(settings.decay, raw["decay"])).astype(np.float32)
+    return weight
+
+
+def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
+    """The share of each edge's weight that its age leaves: [n]."""
+    times = to_times(column, decay.format)
+    column.refuse_any(np.isnat(times), "where a time must be", "give every edge its time or remove the row")
+    age = (np.datetime64(decay.at, "us") - times) / np.timedelta64(1, "D")
+    rule = f"is later than decay.at={decay.at.isoformat()}, and an age is at least 0"
+    column.refuse_any(age < 0, rule, "set decay.at to a later date, or leave such edges out with filter.before")
+    return np.exp2(-age / decay.half_life_days)
+
+
+def _weights(settings: EdgeSettings, path: Path, own: Floats | None, relation: Codes) -> Floats | None:
+    """The weights of all edges: their own, over what normalises them, times their factors; None where all are 1."""
+    listed = [1.0] if settings.relation is None else list(settings.relation.weights.values())
+    factors: NDArray[np.floating] = np.array(listed, np.float32) * np.float32(settings.factor)
+    if settings.normalize == "mean":
+        factors = factors / _means(settings, path, own, relation, len(factors))
+    elif settings.normalize is not None:
+        factors = factors / np.float32(settings.normalize)
+    if own is None and bool((factors == 1).all()):
+        return None
+    weights = factors[relation] if own is None else own * factors[relation]
+    return weights.astype(np.float32)
+
+
+def _means(settings: EdgeSettings, path: Path, own: Floats | None, relation: Codes, kinds: int) -> NDArray[np.float64]:
+    """Mean weight of each relation's edges, 1 of a relation without any: [kinds]."""
+    if own is None:
+        return np.ones(kinds)
+    counts = np.bincount(relation, minlength=kinds)
+    sums = np.bincount(relation, weights=own, minlength=kinds)
+    empty = (counts > 0) & (sums == 0)
+    if empty.any():
+        names = [""] if settings.relation is None else list(settings.relation.weights)
+        of = f" of relation {names[int(empty.argmax())]!r}" if settings.relation is not None else ""
+        raise DataError(
+            f"{path}: normalize=mean: the weights of all edges{of} are 0, and so is what they would be divided by; "
+            "leave normalize out, or the edges"
+        )
+    return np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
 
 
 def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[Codes, dict[str, Column], int]:
@@ -124,9 +221,11 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
     return codes[listed], {key: column.filter(listed) for key, column in raw.items()}, int((~listed).sum())
 
 
-def _ends(settings: EdgeSettings, source: Column, target: Column, ids: pa.StringArray) -> tuple[Codes, Codes]:
+def _ends(
+    settings: EdgeSettings, source: Column, target: Column, ids: pa.StringArray, spelling: IdSettings
+) -> tuple[Codes, Codes]:
     # One look-up for both: pyarrow builds the table of ids anew in each.
-    codes = look_up(pa.chunked_array([to_ids(source), to_ids(target)], pa.string()), ids)
+    codes = look_up(pa.chunked_array([to_ids(source, spelling), to_ids(target, spelling)], pa.string()), ids)
     ends = codes[: len(source.rows)], codes[len(source.rows) :]
     if settings.unknown == "error":
         for column, end in zip((source, target), ends, strict=True):

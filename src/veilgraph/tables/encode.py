@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import MISSING, Floats
 from veilgraph.tables.exact import exact, exact_sums, mean_of
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures, ScaleSettings
+from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 Scaling = Literal["none", "row", "standard"]
@@ -70,7 +70,10 @@ class FeatureEncoding:
         places = {feature: place for place, feature in enumerate(self.features)}
         record = _Record(
             features=self.features,
-            columns=tuple((column.name, places[column.feature]) for column in self.columns),
+            columns=tuple(
+                (column.name, places[column.feature], *([column.part] if column.part else []))
+                for column in self.columns
+            ),
             fills=self.fills,
             scaling=self.scaling,
             means=self.means,
@@ -87,7 +90,7 @@ class FeatureEncoding:
         """
         try:
             record = _Record.model_validate_json(text)
-            columns = tuple(FeatureColumn(name, record.features[place]) for name, place in record.columns)
+            columns = tuple(FeatureColumn(name, record.features[place], *part) for name, place, *part in record.columns)
             encoding = cls(columns, record.fills, record.scaling, record.means, record.deviations)
         except (ValidationError, IndexError) as error:
             raise DataError(
@@ -104,8 +107,8 @@ class FeatureEncoding:
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    features: tuple[NumericFeatures | CategoricalFeatures, ...]
-    columns: tuple[tuple[str, int], ...]
+    features: tuple[Features, ...]
+    columns: tuple[tuple[str, int] | tuple[str, int, str], ...]
     fills: tuple[float, ...]
     scaling: Scaling
     means: tuple[float, ...]
@@ -179,7 +182,7 @@ def is_sparse(nonzeros: int, shape: tuple[int, int]) -> bool:
 def _names(column: FeatureColumn) -> list[str]:
     feature = column.feature
     if isinstance(feature, NumericFeatures):
-        return [column.name]
+        return [column.title]
     names = [f"{column.name}={category}" for category in feature.categories]
     return [*names, f"{column.name} missing"] if feature.missing == "category" else names
 
@@ -194,7 +197,7 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
         for place, count, each in zip(means, found[: len(means)], found[len(means) :], strict=True):
             if count == 0:
                 raise DataError(
-                    f"{table.path}: column {table.columns[place].name!r}: missing='mean' and no row has a value; set "
+                    f"{table.path}: column {table.columns[place].title!r}: missing='mean' and no row has a value; set "
                     "missing to zero or leave the column out"
                 )
             fills[place] = mean_of(each, count)

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import Settings
+from veilgraph.tables.time_settings import DateSettings
 
 MissingNumber = Literal["error", "zero", "mean"]
 _MISSING_NUMBERS: Final[tuple[MissingNumber, ...]] = get_args(MissingNumber)
@@ -113,6 +114,38 @@ class NumericFeatures(Settings):
         return self
 
 
+class BooleanFeatures(NumericFeatures):
+    """Columns of truth values, which become 1 and 0."""
+
+    boolean: bool = Field(description="true: true, yes, t, y, 1 are 1 and false, no, f, n, 0 are 0, in any case")
+
+    @model_validator(mode="after")
+    def _check_boolean(self) -> Self:
+        if not self.boolean:
+            raise ValueError("boolean=false says nothing: columns are numbers without it; leave it out")
+        if self.scale is not None:
+            raise ValueError("scale is for numbers, and truth values are 0 and 1 already; leave scale out, or boolean")
+        return self
+
+
+class DateFeatures(NumericFeatures):
+    """Columns of dates, each of which becomes one or several columns of numbers."""
+
+    date: DateSettings
+
+    @model_validator(mode="after")
+    def _check_date(self) -> Self:
+        several = len(self.date.names) > 1 or self.date.parts
+        for key, value in (("scale", self.scale), ("missing", self.missing)):
+            if several and value is not None and not isinstance(value, str):
+                names = ", ".join(self.date.names)
+                raise ValueError(
+                    f"{key}={value!r} is of one number, and date gives {names}; give days_since or age_at an entry of "
+                    "its own"
+                )
+        return self
+
+
 class CategoricalFeatures(Settings):
     """Columns of categories, each one column of 0 and 1 per category."""
 
@@ -138,13 +171,25 @@ class CategoricalFeatures(Settings):
         return check_distinct(values)
 
 
+_KINDS: Final = (
+    ("categories", CategoricalFeatures, "(categorical)"),
+    ("boolean", BooleanFeatures, "(boolean)"),
+    ("date", DateFeatures, "(date)"),
+)
+"""What an entry of a kind has, besides numbers."""
+
+
 def _feature_kind(value: object) -> str:
-    categorical = "categories" in value if isinstance(value, dict) else isinstance(value, CategoricalFeatures)
-    return "(categorical)" if categorical else "(numeric)"
+    if isinstance(value, dict):
+        return next((tag for key, _, tag in _KINDS if key in value), "(numeric)")
+    return next((tag for _, kind, tag in _KINDS if isinstance(value, kind)), "(numeric)")
 
 
 Features = Annotated[
-    Annotated[NumericFeatures, Tag("(numeric)")] | Annotated[CategoricalFeatures, Tag("(categorical)")],
+    Annotated[NumericFeatures, Tag("(numeric)")]
+    | Annotated[BooleanFeatures, Tag("(boolean)")]
+    | Annotated[DateFeatures, Tag("(date)")]
+    | Annotated[CategoricalFeatures, Tag("(categorical)")],
     Discriminator(_feature_kind),
 ]
 

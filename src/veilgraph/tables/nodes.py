@@ -1,33 +1,42 @@
-"""The node table of one organisation, every rule of its settings checked. Only the columns that they name are read."""
+"""The nodes of one organisation, every rule of its settings checked. Only the columns that they name are read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Self, cast
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_ids, to_numbers, to_whole
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, TableSettings, is_pattern
-from veilgraph.tables.source import Bools, Column, Rows, column_names, stream
-from veilgraph.tables.split import draw_splits
+from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole
+from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
+from veilgraph.tables.file_settings import FormatSettings
+from veilgraph.tables.joining import FileCounts, Source, Values, Wanted, find, read_joined
+from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, SplitTimes, TableSettings, is_pattern
+from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
+from veilgraph.tables.split import draw_splits, split_by_time
+from veilgraph.tables.times import date_part, to_times
 
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """One column of the table and what becomes of it."""
+    """One column of the table and what becomes of it; ``part``: which of the numbers that a date becomes."""
 
     name: str
     feature: NumericFeatures | CategoricalFeatures
+    part: str = ""
+
+    @property
+    def title(self) -> str:
+        """The column's name, with what is taken of it."""
+        return f"{self.name} {self.part}" if self.part else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +53,7 @@ class NodeTable:
         splits: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none; None without a label or target column.
         targets: float32 [N], NaN where unknown; None without a target column.
         graphs: int64 [N], the graph that each node is of; None without such a column.
+        counts: what became of each file's rows.
     """
 
     path: Path
@@ -54,6 +64,7 @@ class NodeTable:
     splits: Codes | None
     targets: Floats | None = None
     graphs: Rows | None = None
+    counts: tuple[FileCounts, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -91,50 +102,96 @@ def read_nodes(
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
     nodes = settings.nodes
-    path = base / nodes.file
-    names = column_names(path)
+    sources, labelled = _sources(nodes, base), _label_source(nodes, base)
     if columns is None:
-        columns = choose_columns(nodes, path, names)
-    wanted = [nodes.id, *(column.name for column in columns)]
-    if nodes.label is not None:
-        wanted.append(nodes.label.column)
-    wanted += [name for name in (nodes.target, nodes.graph) if name is not None]
-    if isinstance(nodes.split, SplitColumn):
-        wanted.append(nodes.split.column)
-    ids: list[pa.StringArray] = []
-    values: list[list[Floats | Codes]] = [[] for _ in columns]
-    labels: list[Codes] = []
-    splits: list[Codes] = []
-    targets: list[Floats] = []
-    graphs: list[Rows] = []
-    for raw_ids, *raw in stream(path, wanted, names):
-        ids.append(to_ids(raw_ids))
-        for column, part, into in zip(columns, raw, values, strict=False):
-            into.append(_feature_values(part, column.feature))
-        if nodes.label is not None:
-            labels.append(_codes_within(raw[len(columns)], nodes.label.classes, "label.classes"))
-        if nodes.target is not None:
-            targets.append(to_numbers(raw[len(columns)]))
-        if nodes.graph is not None:
-            graphs.append(to_whole(raw[wanted.index(nodes.graph, len(columns) + 1) - 1]))
-        if isinstance(nodes.split, SplitColumn):
-            known = labels[-1] != MISSING if labels else ~np.isnan(targets[-1])
-            splits.append(_splits(raw[-1], nodes.split, known))
-    if not ids:
-        raise DataError(f"{path}: 0 rows, and a party has at least one node; give one row per node")
-    every_id = pa.concat_arrays(ids)
-    _check_distinct(every_id, path, nodes.id)
-    every_label = np.concatenate(labels) if labels else None
-    every_split = np.concatenate(splits) if splits else None
-    every_target = np.concatenate(targets) if targets else None
-    every_graph = np.concatenate(graphs) if graphs else None
+        columns = choose_columns(nodes, sources[0].path, _names(sources))
+    wanted = [_wanted_feature(column, sources) for column in columns]
+    others = _wanted_others(nodes, sources, labelled)
+    files = [*sources, *(() if labelled is None else (labelled,))]
+    read = read_joined(files, [*wanted, *others.values()], settings.ids)
+    found = dict(zip(others, read.values[len(wanted) :], strict=True))
+    labels, targets, graphs, splits = (found.get(key) for key in ("label", "target", "graph", "split"))
+    known = labels
+    if targets is not None:  # all of one class
+        known = np.where(np.isnan(targets), MISSING, 0).astype(np.int32)
+    if isinstance(nodes.split, SplitColumn) and splits is not None and known is not None:
+        _check_labelled(nodes.split.names, splits, known != MISSING, files, others["split"], read.ids)
+    if isinstance(nodes.split, SplitTimes) and splits is not None and known is not None:
+        splits = np.where(known == MISSING, MISSING, splits).astype(np.int32)
     if isinstance(nodes.split, SplitFractions):
-        drawn = every_label
-        if every_target is not None:  # all of one class
-            drawn = np.where(np.isnan(every_target), MISSING, 0).astype(np.int32)
-        every_split = _drawn(drawn, nodes.split, settings.party, every_id, every_graph, streams)
-    joined = tuple(cast("Floats | Codes", np.concatenate(parts)) for parts in values)
-    return NodeTable(path, every_id, tuple(columns), joined, every_label, every_split, every_target, every_graph)
+        splits = _drawn(known, nodes.split, settings.party, read.ids, graphs, streams)
+    values = tuple(read.values[: len(wanted)])
+    return NodeTable(sources[0].path, read.ids, tuple(columns), values, labels, splits, targets, graphs, read.counts)
+
+
+def _sources(nodes: NodeSettings, base: Path) -> list[Source]:
+    """The files that may have features, of which the headers alone are read; the first says which nodes there are."""
+    joined = [_source(base / each.file, each.id or nodes.id, each, each.prefix) for each in nodes.join]
+    return [_source(base / nodes.file, nodes.id, nodes), *joined]
+
+
+def _label_source(nodes: NodeSettings, base: Path) -> Source | None:
+    label = nodes.label
+    if label is None or label.file is None:
+        return None
+    return _source(base / label.file, label.id or nodes.id, label)
+
+
+def _source(path: Path, name: str, settings: FormatSettings, prefix: str = "") -> Source:
+    form = file_format(path, settings)
+    return Source(path, name, column_names(path, form), form, prefix)
+
+
+def _names(sources: Sequence[Source]) -> tuple[str, ...]:
+    """All columns that may be features, as the party file has them: the first file's, then those of each other."""
+    first, *others = sources
+    joined = dict.fromkeys(name for source in others for name in source.columns)
+    return (*first.names, *(name for name in joined if name not in first.names))
+
+
+def _wanted_feature(column: FeatureColumn, sources: Sequence[Source]) -> Wanted:
+    empty = np.nan if isinstance(column.feature, NumericFeatures) else MISSING
+    unless = "say under missing what it becomes" if column.feature.missing == "error" else ""
+    return Wanted(*find(sources, column.name), lambda batch: _feature_values(batch, column), empty=empty, unless=unless)
+
+
+def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Source | None) -> dict[str, Wanted]:
+    """What is read besides features: ``label``, ``target``, ``graph`` and ``split``, where there are such."""
+    wanted: dict[str, Wanted] = {}
+    label, split, own = nodes.label, nodes.split, len(sources)
+    if label is not None:
+        place = find(sources, label.column) if labelled is None else (own, label.column)
+        wanted["label"] = Wanted(*place, partial(_codes_within, vocabulary=label.classes, key="label.classes"), MISSING)
+    if nodes.target is not None:
+        wanted["target"] = Wanted(*find(sources, nodes.target), to_numbers, np.nan)
+    if nodes.graph is not None:
+        wanted["graph"] = Wanted(*find(sources, nodes.graph), to_whole, unless="leave nodes.graph out")
+    if isinstance(split, SplitColumn | SplitTimes) and nodes.split_column is not None:
+        name = nodes.split_column
+        with_labels = labelled is not None and labelled.own_name(name) is not None
+        place = (own, name) if with_labels else find(sources, name)
+        wanted["split"] = Wanted(*place, partial(_splits, split=split), MISSING)
+    return wanted
+
+
+def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
+    if isinstance(split, SplitColumn):
+        return _codes_within(column, split.names, "split")
+    return split_by_time(to_times(column, split.format), split)
+
+
+def _check_labelled(
+    names: Sequence[str], splits: Codes, known: Bools, files: Sequence[Source], where: Wanted, ids: pa.StringArray
+) -> None:
+    """Refuses a node that is in a split and has no label; ``splits``, ``known``: [N]."""
+    wrong = (splits != MISSING) & ~known
+    if wrong.any():
+        node = int(wrong.argmax())
+        row = f"row {node + 1}" if where.source == 0 else f"node {ids[node].as_py()!r}"
+        raise DataError(
+            f"{files[where.source].path}: column {where.column!r}, {row}: {names[splits[node]]!r} for a node without a "
+            "label; label it or take it out of the split"
+        )
 
 
 def _drawn(
@@ -154,8 +211,27 @@ def _drawn(
     return draw_splits(labels[first], fractions, party, [str(each) for each in numbers], streams)[place]
 
 
+def read_column(
+    settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
+) -> Values:
+    """One column that may be a feature and need not be one: [N] in the order of the node table.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+        name: of the column, as the party file has it.
+        convert: a batch of it → an array of as many values.
+        empty: the value of a node that a joined table has no row of.
+
+    Raises:
+        DataError: there is no such column, or its table breaks a rule.
+    """
+    sources = _sources(settings.nodes, base)
+    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)], settings.ids).values[0]
+
+
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
-    """The feature columns that the settings choose in the node table as it is now; only its header is read.
+    """The feature columns that the settings choose in the node table as it is now; only headers are read.
 
     Args:
         settings: of the party.
@@ -164,8 +240,8 @@ def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn,
     Raises:
         DataError: the table cannot be read, or as ``choose_columns``.
     """
-    path = base / settings.nodes.file
-    return choose_columns(settings.nodes, path, column_names(path))
+    sources = _sources(settings.nodes, base)
+    return choose_columns(settings.nodes, sources[0].path, _names(sources))
 
 
 def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> tuple[FeatureColumn, ...]:
@@ -174,7 +250,7 @@ def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> 
     Raises:
         DataError: a pattern that matches nothing, or a column that is chosen twice.
     """
-    chosen: dict[str, FeatureColumn] = {}
+    chosen: dict[str, tuple[FeatureColumn, ...]] = {}
     for feature in settings.features:
         for wanted in feature.columns:
             found = [wanted]
@@ -188,14 +264,16 @@ def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> 
                         f"{path}: column {name!r} is chosen as a feature twice, the second time by {wanted!r}; name it "
                         "in one entry of features"
                     )
-                chosen[name] = FeatureColumn(name, feature)
-    return tuple(chosen.values())
+                parts = feature.date.names if isinstance(feature, DateFeatures) else ("",)
+                chosen[name] = tuple(FeatureColumn(name, feature, part) for part in parts)
+    return tuple(column for columns in chosen.values() for column in columns)
 
 
-def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatures) -> Floats | Codes:
+def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
+    feature = chosen.feature
     fill = "fill it in, or say under missing what it becomes"
     if isinstance(feature, NumericFeatures):
-        numbers = to_numbers(column)
+        numbers = _numbers(column, feature, chosen.part)
         if feature.missing == "error":
             column.refuse_any(np.isnan(numbers), "where missing values are an error", fill)
         return numbers
@@ -208,11 +286,10 @@ def _feature_values(column: Column, feature: NumericFeatures | CategoricalFeatur
     return codes
 
 
-def _splits(column: Column, settings: SplitColumn, known: Bools) -> Codes:
-    splits = _codes_within(column, (settings.train, settings.val, settings.test), "split")
-    unlabelled = (splits != MISSING) & ~known
-    column.refuse_any(unlabelled, "for a node without a label", "label it or take it out of the split")
-    return splits
+def _numbers(column: Column, feature: NumericFeatures, part: str) -> Floats:
+    if isinstance(feature, DateFeatures):
+        return date_part(to_times(column, feature.date.format), part, feature.date)
+    return to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
 
 
 def _codes_within(column: Column, vocabulary: Sequence[str], key: str) -> Codes:
@@ -220,14 +297,3 @@ def _codes_within(column: Column, vocabulary: Sequence[str], key: str) -> Codes:
     rule = f"is not one of {', '.join(vocabulary)}"
     column.refuse_any(codes == OTHER, rule, f"mend it, change nodes.{key}, or leave it empty")
     return codes
-
-
-def _check_distinct(ids: pa.StringArray, path: Path, name: str) -> None:
-    first = pc.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
-    repeated = first != np.arange(len(ids))
-    if repeated.any():
-        row = int(repeated.argmax())
-        raise DataError(
-            f"{path}: column {name!r}, row {row + 1}: {ids[row].as_py()!r} is also the id of row {first[row] + 1}, and "
-            "a node has one row; merge them"
-        )

@@ -7,41 +7,42 @@ every key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.tables.edge_settings import EdgeSettings
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
+from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
+from veilgraph.tables.time_settings import Moment, TimeFormat
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _WILDCARDS = frozenset("*?[")
-
-
-def _check_suffix(path: Path) -> Path:
-    if not path.name.endswith(SUFFIXES):
-        raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
-    return path
-
-
-TablePath = Annotated[Path, Field(description="relative to the party file's folder")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class LabelSettings(Settings):
+class LabelSettings(FormatSettings):
     """The label holder's classes; a node without a value is unlabelled."""
 
-    column: Text = Field(description="of the node table")
+    column: Text = Field(description="of the node table, or of file")
     classes: Annotated[tuple[Text, ...], Field(min_length=2, description="its values, in the order of the classes")]
+    file: TablePath | None = Field(
+        None, description="labels in a file of their own; an id that is not there is unlabelled; null: the node table"
+    )
+    id: Text | None = Field(None, description="column of ids of that file; null: as nodes.id")
+
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"file", "id"}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.file is not None:
+            self.check_format(self.file)
+            return self
+        given = next((key for key in ("id", *sorted(FormatSettings.later)) if key in self.model_fields_set), None)
+        if given is not None:
+            raise ValueError(f"{given}={getattr(self, given)!r} is of a file of labels; give file, or leave it out")
+        return self
 
     @field_validator("classes")
     @classmethod
@@ -59,8 +60,13 @@ class SplitColumn(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_distinct((self.train, self.val, self.test))
+        check_distinct(self.names)
         return self
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """What training, validation and test are called."""
+        return (self.train, self.val, self.test)
 
 
 class SplitFractions(Settings):
@@ -84,22 +90,53 @@ class SplitFractions(Settings):
         return self
 
 
+class SplitTimes(Settings):
+    """A date says which split a labelled node belongs to: what is early is trained on, what is late tested on."""
+
+    by: Text = Field(description="column of dates or times; a node without one is in no split")
+    train_before: Moment = Field(description="earlier nodes are training nodes")
+    val_before: Moment = Field(description="earlier ones of the others are validation nodes, the rest test nodes")
+    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.train_before >= self.val_before:
+            raise ValueError(
+                f"train_before={self.train_before} must be earlier than val_before={self.val_before}; mend one"
+            )
+        return self
+
+
 def _split_kind(value: object) -> str:
-    by_column = "column" in value if isinstance(value, dict) else isinstance(value, SplitColumn)
-    return "(column)" if by_column else "(fractions)"
+    if isinstance(value, dict):
+        return next((f"({key})" for key in ("column", "by") if key in value), "(fractions)")
+    if isinstance(value, SplitColumn):
+        return "(column)"
+    return "(by)" if isinstance(value, SplitTimes) else "(fractions)"
 
 
 Split = Annotated[
-    Annotated[SplitColumn, Tag("(column)")] | Annotated[SplitFractions, Tag("(fractions)")],
+    Annotated[SplitColumn, Tag("(column)")]
+    | Annotated[SplitTimes, Tag("(by)")]
+    | Annotated[SplitFractions, Tag("(fractions)")],
     Discriminator(_split_kind),
 ]
 
 
-class NodeSettings(Settings):
+class JoinedSettings(TableFile):
+    """A further table of the same nodes, at most one row per node."""
+
+    id: Text | None = Field(None, description="its column of ids; null: as nodes.id")
+    prefix: str = Field("", description="put before the names of its columns, as in usage.")
+
+
+class NodeSettings(TableFile):
     """The node table: one row per node."""
 
-    file: TablePath
     id: Text = Field(description="the column by which holders' nodes are matched")
+    join: tuple[JoinedSettings, ...] = Field(
+        (), description="further tables with columns of the same nodes; an id that is not in file is left out"
+    )
     features: Annotated[
         tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
     ]
@@ -114,10 +151,7 @@ class NodeSettings(Settings):
     )
     split: Split | None = Field(None, description="with label or target only")
 
-    @field_validator("file")
-    @classmethod
-    def _check_file(cls, path: Path) -> Path:
-        return _check_suffix(path)
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"join", "target", "graph"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -136,45 +170,18 @@ class NodeSettings(Settings):
                 )
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings of tables are part of their digest, which was made before there were targets and graphs."""
-        stated: dict[str, Any] = all_of(self)
-        return {key: value for key, value in stated.items() if value is not None or key not in {"target", "graph"}}
-
     @property
     def reserved(self) -> tuple[str, ...]:
         """Columns that are never features: id, label, target, graph and split."""
         named = (None if self.label is None else self.label.column, self.target, self.graph)
-        split = (self.split.column,) if isinstance(self.split, SplitColumn) else ()
-        return (self.id, *(name for name in named if name is not None), *split)
+        return (self.id, *(name for name in (*named, self.split_column) if name is not None))
 
-
-class RelationSettings(Settings):
-    """Which kinds of edges to keep, and what each multiplies the weight by."""
-
-    column: Text = Field(description="of the edge table")
-    weights: Annotated[
-        dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
-    ]
-    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
-
-
-class EdgeSettings(Settings):
-    """One table of edges: one row per edge."""
-
-    file: TablePath
-    source: Text = Field(description="column of ids")
-    target: Text = Field(description="column of ids")
-    weight: Text | None = Field(None, description="column of finite numbers of at least 0")
-    relation: RelationSettings | None = Field(None, description="null: all edges alike")
-    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
-    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
-
-    @field_validator("file")
-    @classmethod
-    def _check_file(cls, path: Path) -> Path:
-        return _check_suffix(path)
+    @property
+    def split_column(self) -> str | None:
+        """The column that says which split a node is in, by name or by date; None where none does."""
+        if isinstance(self.split, SplitColumn):
+            return self.split.column
+        return self.split.by if isinstance(self.split, SplitTimes) else None
 
 
 class TableSettings(Settings):
@@ -183,6 +190,9 @@ class TableSettings(Settings):
     party: PartyName = Field(description="this organisation's name, as in the job and in its kit")
     nodes: NodeSettings
     edges: tuple[EdgeSettings, ...] = ()
+    ids: IdSettings = Field(
+        IdSettings(), description="how ids are written alike; all holders must, who want to find nodes in common"
+    )
 
     @field_validator("party")
     @classmethod
@@ -190,6 +200,18 @@ class TableSettings(Settings):
         if name == SERVER:
             raise ValueError("a holder may not be called that: it is the server's name; rename it")
         return name
+
+    def hashed(self) -> str:
+        """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
+        said = {"ids"} if self.ids != IdSettings() else set()
+        return self.model_dump_json(include={"nodes", "edges", *said})
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that is read: the node table, edges, further tables of nodes, labels."""
+        nodes, label = self.nodes, self.nodes.label
+        own = () if label is None or label.file is None else (label.file,)
+        return (nodes.file, *(edges.file for edges in self.edges), *(each.file for each in nodes.join), *own)
 
 
 def is_pattern(column: str) -> bool:

@@ -9,18 +9,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.file_settings import FormatSettings, is_parquet
+from veilgraph.tables.formats import Format, format_of
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+
+PLAIN: Final = Format(delimiter=",", encoding="utf-8")
+"""CSV as most programs write it; of Parquet it says nothing."""
 
 CSV_BLOCK_BYTES = 32 << 20
 PARQUET_BATCH_ROWS = 1 << 20
@@ -35,12 +41,14 @@ class Column:
         name: of the column.
         values: pyarrow array of any type, [n].
         rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
+        decimal: the point of numbers written as text.
     """
 
     path: Path
     name: str
     values: pa.Array
     rows: Rows
+    decimal: str = "."
 
     def filter(self, keep: Bools) -> Column:
         """Without the values that are not to be kept; ``keep``: [n]."""
@@ -70,20 +78,36 @@ class _MalformedRow(Protocol):
     actual_columns: int
 
 
-def column_names(path: Path) -> tuple[str, ...]:
+def file_format(path: Path, settings: FormatSettings) -> Format:
+    """How a table is written, as its settings say or as it is found in a sample.
+
+    Raises:
+        DataError: there is no such file, or its encoding is in doubt.
+    """
+    with readable(path):
+        return format_of(path, settings)
+
+
+def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
     """The table's columns in their order.
+
+    Args:
+        path: of the table.
+        form: how it is written.
 
     Raises:
         DataError: there is no such file, or it is no table.
     """
-    if _is_parquet(path):
-        with _readable(path), pa.parquet.ParquetFile(path) as file:
+    if is_parquet(path):
+        with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)
-    with _open_csv(path, None) as reader:
+    with _open_csv(path, None, form) as reader:
         return tuple(reader.schema.names)
 
 
-def stream(path: Path, columns: Sequence[str], names: Sequence[str] | None = None) -> Iterator[list[Column]]:
+def stream(
+    path: Path, columns: Sequence[str], names: Sequence[str] | None = None, form: Format = PLAIN
+) -> Iterator[list[Column]]:
     """The chosen columns, batch by batch, in the order asked for; a column may be asked for more than once.
 
     In CSV every value is text as it stands and an empty one is null.
@@ -92,37 +116,56 @@ def stream(path: Path, columns: Sequence[str], names: Sequence[str] | None = Non
         path: of the table.
         columns: to read.
         names: of all its columns, as ``column_names`` has them; default: they are read here.
+        form: how it is written.
 
     Raises:
         DataError: there is no such file, a column is missing or ambiguous, or the content is damaged.
     """
-    names = column_names(path) if names is None else names
+    names = column_names(path, form) if names is None else names
     for column in columns:
         if names.count(column) != 1:
             found = f"{names.count(column)} columns of that name" if column in names else "no such column"
-            raise DataError(f"{path}: column {column!r}: {found} among {_listed(names)}; mend the table or the setting")
+            divided = f" (delimiter {form.delimiter!r})" if form.delimiter else ""
+            raise DataError(
+                f"{path}: column {column!r}: {found} among {_listed(names)}{divided}; mend the table or the setting"
+            )
     distinct = list(dict.fromkeys(columns))
-    batches = _parquet_batches if _is_parquet(path) else _csv_batches
+    batches = _parquet_batches if is_parquet(path) else _csv_batches
     first = 1
-    for batch in batches(path, distinct):
+    for batch in batches(path, distinct, form):
         rows = np.arange(first, first + batch.num_rows)
         if batch.num_rows:
-            yield [Column(path, name, batch.column(name), rows) for name in columns]
+            yield [Column(path, name, batch.column(name), rows, form.decimal) for name in columns]
         first += batch.num_rows
 
 
-def _parquet_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with _readable(path), pa.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(PARQUET_BATCH_ROWS, columns=columns)
+def _parquet_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
+    with readable(path), pa.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=columns):
+            yield _without(batch, form.missing) if form.missing else batch
 
 
-def _csv_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with _open_csv(path, columns) as reader:
+def _without(batch: pa.RecordBatch, missing: Sequence[str]) -> pa.RecordBatch:
+    """A batch without the texts that are no value."""
+    markers = pa.array(missing, pa.string())
+
+    def cleared(values: pa.Array) -> pa.Array:
+        kind = values.type
+        if not is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
+            return values
+        text = pc.cast(values, pa.string())
+        return pc.if_else(pc.is_in(text, value_set=markers), None, text)
+
+    return pa.record_batch([cleared(values) for values in batch.columns], batch.schema.names)
+
+
+def _csv_batches(path: Path, columns: list[str], form: Format) -> Iterator[pa.RecordBatch]:
+    with _open_csv(path, columns, form) as reader:
         yield from reader
 
 
 @contextmanager
-def _open_csv(path: Path, columns: list[str] | None) -> Iterator[pa.csv.CSVStreamingReader]:
+def _open_csv(path: Path, columns: list[str] | None, form: Format) -> Iterator[pa.csv.CSVStreamingReader]:
     malformed: list[_MalformedRow] = []
 
     def refuse(row: _MalformedRow) -> str:
@@ -130,16 +173,16 @@ def _open_csv(path: Path, columns: list[str] | None) -> Iterator[pa.csv.CSVStrea
         return "error"
 
     # Rows are numbered in the parser only when one thread parses; the streaming reader is hardly faster with more.
-    read_options = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
-    parse_options = pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse)
+    read_options = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=form.encoding)
+    parse_options = pa.csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True, invalid_row_handler=refuse)
     convert_options = pa.csv.ConvertOptions(
         include_columns=columns,
         column_types=dict.fromkeys(columns or (), pa.string()),
-        null_values=[""],
+        null_values=["", *form.missing],
         strings_can_be_null=True,
     )
     try:
-        with _readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
+        with readable(path), pa.csv.open_csv(path, read_options, parse_options, convert_options) as reader:
             yield reader
     except DataError as error:
         if not malformed:
@@ -147,24 +190,29 @@ def _open_csv(path: Path, columns: list[str] | None) -> Iterator[pa.csv.CSVStrea
         row = malformed[0]
         raise DataError(
             f"{path}: row {row.number - 1} has {row.actual_columns} values and the header {row.expected_columns}; put "
-            "values that hold commas in double quotes, or mend the row"
+            f"values that hold {form.delimiter!r} in double quotes, mend the row, or set delimiter"
         ) from error
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Whatever keeps a file from being read becomes a ``DataError``."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such table; mend the path, which is relative to the party file's folder")
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        kind = "Parquet" if _is_parquet(path) else "CSV in UTF-8"
+    except (OSError, UnicodeError, pa.ArrowException) as error:
+        parquet = is_parquet(path)
+        kind, way_out = ("Parquet", "") if parquet else ("CSV", "set encoding if it is not UTF-8, ")
         reason = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read as {kind} ({reason}); mend the file or write it anew") from error
+        raise DataError(
+            f"{path}: cannot be read as {kind} ({reason}); {way_out}mend the file or write it anew"
+        ) from error
 
 
-def _is_parquet(path: Path) -> bool:
-    return path.name.endswith(".parquet")
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column's type is one of Arrow's for text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:

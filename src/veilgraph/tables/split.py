@@ -1,4 +1,4 @@
-"""Random splits of labelled nodes."""
+"""Splits of labelled nodes, at random and by time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, Codes
-from veilgraph.tables.settings import SplitFractions
+from veilgraph.tables.settings import SplitFractions, SplitTimes
+from veilgraph.tables.times import Times
 
 
 def draw_splits(
@@ -49,3 +50,10 @@ def draw_splits(
         for split, part in enumerate(parts[:-1]):
             splits[part] = split
     return splits
+
+
+def split_by_time(times: Times, split: SplitTimes) -> Codes:
+    """Which split each time is in: int32 [n], ``MISSING`` where there is none."""
+    ends = np.array([split.train_before, split.val_before], "datetime64[us]")
+    places = np.searchsorted(ends, times, side="right")
+    return np.where(np.isnat(times), MISSING, places).astype(np.int32)

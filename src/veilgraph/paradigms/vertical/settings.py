@@ -144,6 +144,10 @@ class VerticalJob(JobSettings):
         return self.publishing if of_nodes else self.releasing
 
     @property
+    def per_edge(self) -> tuple[PartyId, ...]:
+        return self.publishing if self.privacy is not None and self.privacy.unit == "edge" else ()
+
+    @property
     def feature_bits(self) -> int | None:
         """Fractional bits of features in the ring, where they do not depend on them; None where each holder states how
         many its features need, which tells something of every value.

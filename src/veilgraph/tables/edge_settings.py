@@ -1,0 +1,107 @@
+"""What a party file says of tables of edges: ends, relations, weights and times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from veilgraph.core.settings import Settings
+from veilgraph.tables.feature_settings import Text
+from veilgraph.tables.file_settings import FormatSettings, TableFile
+from veilgraph.tables.time_settings import Moment, TimeFormat
+
+
+class WeightSettings(Settings):
+    """A column of weights, and what becomes of it."""
+
+    column: Text = Field(description="of finite numbers of at least 0")
+    scale: Literal["none", "log"] = Field("none", description="log: log(1 + weight); none: as it is")
+
+
+def _as_weight(value: object) -> object:
+    return {"column": value} if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _as_written(weight: WeightSettings | None) -> object:
+    """A column as it is goes by its name alone, in digests too."""
+    return weight.column if weight is not None and weight == WeightSettings(column=weight.column) else weight
+
+
+class TimeFilter(Settings):
+    """A window of time; edges outside it are left out."""
+
+    column: Text = Field(description="of dates or times")
+    after: Moment | None = Field(None, description="the first moment that is within; null: no first")
+    before: Moment | None = Field(None, description="the first moment that is no more; null: no last")
+    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+    missing: Literal["error", "drop"] = Field("error", description="an edge without a time stops or is left out")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.after is None and self.before is None:
+            raise ValueError("needs after or before, between which an edge is kept; give one")
+        if self.after is not None and self.before is not None and self.after >= self.before:
+            raise ValueError(f"after={self.after} must be earlier than before={self.before}; mend one")
+        return self
+
+
+class DecaySettings(Settings):
+    """An edge's weight is halved with every so many days of its age."""
+
+    column: Text = Field(description="of dates or times")
+    half_life_days: float = Field(gt=0, description="age at which half of the weight is left")
+    at: Moment = Field(description="when age is 0; no edge may be later")
+    format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
+
+
+class RelationSettings(Settings):
+    """Which kinds of edges to keep, and what each multiplies the weight by."""
+
+    column: Text = Field(description="of the edge table")
+    weights: Annotated[
+        dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
+    ]
+    other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
+
+
+class EdgeSettings(TableFile):
+    """One table of edges: one row per edge."""
+
+    source: Text = Field(description="column of ids")
+    target: Text = Field(description="column of ids")
+    weight: Annotated[WeightSettings | None, BeforeValidator(_as_weight), PlainSerializer(_as_written)] = Field(
+        None, description="column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"
+    )
+    relation: RelationSettings | None = Field(None, description="null: all edges alike")
+    directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
+    unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")
+    filter: TimeFilter | None = Field(None, description="which edges there are, by their time; null: all")
+    decay: DecaySettings | None = Field(None, description="what age takes of an edge's weight; null: nothing")
+    normalize: Literal["mean"] | Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="what weights are divided by: the mean of those of their relation in this table, which is then 1, "
+        "or a number; null: by nothing",
+    )
+    factor: float = Field(1.0, ge=0, description="what every weight of this table is multiplied by at last")
+
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"filter", "decay", "normalize", "factor"}
+
+
+def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
+    """Why an edge's weight would depend on other edges; nothing where its own row alone makes it.
+
+    Only then is one edge's ε about what that edge does, and not about what it does to the weights of all others.
+
+    Args:
+        edges: of a party file.
+
+    Returns:
+        One reason for every table of which this is so, with its way out and no name of a file or column.
+    """
+    return [
+        f"edges.{place}.normalize=mean is computed from all edges; set normalize to a number, or leave it out"
+        for place, each in enumerate(edges)
+        if each.normalize == "mean"
+    ]

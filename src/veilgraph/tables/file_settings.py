@@ -1,0 +1,103 @@
+"""What a party file says of any file of a table, whatever is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from veilgraph.core.settings import Settings
+
+SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+
+
+def _check_suffix(path: Path) -> Path:
+    if not path.name.endswith(SUFFIXES):
+        raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}; convert it")
+    return path
+
+
+TablePath = Annotated[Path, AfterValidator(_check_suffix), Field(description="relative to the party file's folder")]
+
+
+class GrownSettings(Settings):
+    """Settings that are part of a digest which was made before some of their keys were there.
+
+    Such keys, ``later``, are left out of it while they say nothing, so that a party file of old keeps its digest.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        stated: dict[str, Any] = all_of(self)
+        fields = type(self).model_fields
+        unsaid = {key for key in self.later if getattr(self, key) == fields[key].get_default()}
+        return {key: value for key, value in stated.items() if key not in unsaid}
+
+
+def _check_delimiter(value: object) -> object:
+    value = "\t" if value == "tab" else value
+    if isinstance(value, str) and (len(value) != 1 or not value.isascii() or value in '"\n\r'):
+        raise ValueError("is one character of ASCII, and no quote or line break, or tab; leave it out to have it found")
+    return value
+
+
+def _check_encoding(value: str) -> str:
+    try:
+        "".encode(value)
+    except (LookupError, ValueError) as error:
+        raise ValueError("is no encoding of text that Python knows; write it as in utf-8, cp1252, utf-16") from error
+    return value
+
+
+class FormatSettings(GrownSettings):
+    """How a file is written; what is not said is found in it."""
+
+    delimiter: Annotated[str, BeforeValidator(_check_delimiter)] | None = Field(
+        None, description="CSV: one character, or tab; null: found in the first rows"
+    )
+    encoding: Annotated[str, AfterValidator(_check_encoding)] | None = Field(
+        None, description="CSV: as in cp1252; null: UTF-8, or what a byte order mark says"
+    )
+    missing_values: tuple[str, ...] = Field((), description="texts that are no value, besides the empty one")
+    decimal: Literal[".", ","] = Field(".", description="point of numbers that are written as text")
+
+    later: ClassVar[frozenset[str]] = frozenset({"delimiter", "encoding", "missing_values", "decimal"})
+
+    def check_format(self, file: Path) -> None:
+        """Refuses, by ``ValueError``, what is about CSV for another file."""
+        for key in ("delimiter", "encoding"):
+            if is_parquet(file) and getattr(self, key) is not None:
+                raise ValueError(f"{key}={getattr(self, key)!r} is for CSV, and {file} is Parquet; leave it out")
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a table is a Parquet file, by its name."""
+    return path.name.endswith(".parquet")
+
+
+class TableFile(FormatSettings):
+    """A file, and how it is written."""
+
+    file: TablePath
+
+    @model_validator(mode="after")
+    def _check_file(self) -> Self:
+        self.check_format(self.file)
+        return self
+
+
+class IdSettings(Settings):
+    """How ids are written alike before any two are compared: those of nodes, labels and edges."""
+
+    strip: bool = Field(False, description="without white space at either end")
+    lower: bool = Field(False, description="in lower case, by Unicode's rules")

@@ -1,0 +1,166 @@
+"""What tables seem to be: which has the nodes, the labels or edges, and which column is what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from veilgraph.core.errors import DataError
+from veilgraph.tables.sampling import Sample, SampledColumn
+
+_ENDS: Final = (
+    ("source", "target"),
+    ("src", "dst"),
+    ("from", "to"),
+    ("payer", "payee"),
+    ("sender", "receiver"),
+    ("sender", "recipient"),
+    ("caller", "callee"),
+    ("debtor", "creditor"),
+    ("a", "b"),
+)
+_LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I)
+_SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
+_WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
+_RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
+_IDS: Final = re.compile(r"(.*[_ -])?(id|key|number|no|nr)|id|.*(Id|ID)", re.I)
+_MOST_CLASSES: Final = 20
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A file of nodes, its column of ids, and the columns that may be features."""
+
+    sample: Sample
+    id: SampledColumn
+    others: tuple[SampledColumn, ...]
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A file of edges."""
+
+    sample: Sample
+    source: SampledColumn
+    target: SampledColumn
+    weight: SampledColumn | None
+    relation: SampledColumn | None
+    dates: tuple[SampledColumn, ...]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the files seem to be.
+
+    Attributes:
+        nodes: the node table, then further ones.
+        label: the column of classes; None where none seems to be one.
+        label_file: what it is in, where that is a file of its own.
+        split: the column that names splits.
+        edges: of each file.
+        alike: ids of different files are the same only once they are written alike.
+    """
+
+    nodes: tuple[Nodes, ...]
+    label: SampledColumn | None
+    label_file: Nodes | None
+    split: SampledColumn | None
+    edges: tuple[Edges, ...]
+    alike: bool
+
+
+def guess(samples: Sequence[Sample]) -> Guess:
+    """What files seem to be, the first of nodes being the node table.
+
+    Raises:
+        DataError: none of them seems to be of nodes.
+    """
+    edges = [found for each in samples if (found := _as_edges(each)) is not None]
+    paths = {each.sample.path for each in edges}
+    nodes = [node for each in samples if each.path not in paths and (node := _as_nodes(each)) is not None]
+    unclear = [each for each in samples if each.path not in paths | {one.sample.path for one in nodes}]
+    if unclear:
+        raise DataError(
+            f"{unclear[0].path}: is neither of nodes, with an id that differs in every row, nor of edges, with columns "
+            "named as source and target, or from and to; leave it out and write its part of the party file by hand"
+        )
+    if not nodes:
+        raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
+    labelled = next((each for each in nodes[1:] if _label_of(each) is not None and len(each.others) <= 3), None)
+    nodes = [each for each in nodes if each is not labelled]
+    nodes = [nodes[0], *(_prefixed(each) for each in nodes[1:])]
+    with_label = labelled or nodes[0]
+    label = _label_of(with_label)
+    split = next((each for each in with_label.others if _is_split(each)), None) if label is not None else None
+    return Guess(tuple(nodes), label, labelled, split, tuple(edges), _alike(nodes, labelled, edges))
+
+
+def _as_edges(sample: Sample) -> Edges | None:
+    by_name = {column.name.strip().lower(): column for column in sample.columns}
+    pairs = [
+        (by_name[name], by_name[name.replace(first, second)])
+        for first, second in _ENDS
+        for name in by_name
+        if (name == first or name.startswith(f"{first}_") or name.endswith(f"_{first}"))
+        and name.replace(first, second) in by_name
+    ]
+    if not pairs:
+        return None
+    source, target = pairs[0]
+    rest = [column for column in sample.columns if column is not source and column is not target]
+    return Edges(
+        sample,
+        source,
+        target,
+        next((each for each in rest if each.kind == "number" and _WEIGHTS.search(each.name)), None),
+        next((each for each in rest if each.kind == "category" and _RELATIONS.search(each.name)), None),
+        tuple(each for each in rest if each.kind == "date"),
+    )
+
+
+def _as_nodes(sample: Sample) -> Nodes | None:
+    unique = [column for column in sample.columns if column.is_unique]
+    texts = [column for column in unique if column.kind in ("text", "category")]
+    whole = [column for column in unique if all(map(str.isdecimal, column.known))]
+    named = [column for column in (*texts, *whole) if _IDS.fullmatch(column.name.strip())]
+    if not (named or texts):
+        return None
+    found = (named or texts)[0]
+    return Nodes(sample, found, tuple(column for column in sample.columns if column is not found))
+
+
+def _label_of(nodes: Nodes) -> SampledColumn | None:
+    return next(
+        (
+            each
+            for each in nodes.others
+            if _LABELS.fullmatch(each.name.strip()) and 2 <= len(each.distinct) <= _MOST_CLASSES
+        ),
+        None,
+    )
+
+
+def _is_split(column: SampledColumn) -> bool:
+    return _SPLITS.fullmatch(column.name.strip()) is not None and set(column.distinct) <= {"train", "val", "test"}
+
+
+def _prefixed(nodes: Nodes) -> Nodes:
+    stem = nodes.sample.path.name.split(".")[0]
+    return Nodes(nodes.sample, nodes.id, nodes.others, f"{stem}.")
+
+
+def _alike(nodes: Sequence[Nodes], labelled: Nodes | None, edges: Sequence[Edges]) -> bool:
+    """Whether more ids of other files are among the node table's once white space and case do not count."""
+    first = set(nodes[0].id.known)
+    plain = {_plain(value) for value in first}
+    others = [each.id for each in (*nodes[1:], *([labelled] if labelled else []))]
+    others += [end for each in edges for end in (each.source, each.target)]
+    values = {value for column in others for value in column.known}
+    return len(plain) == len(first) and sum(_plain(each) in plain for each in values) > len(values & first)
+
+
+def _plain(value: str) -> str:
+    return value.strip().lower()

@@ -1,0 +1,179 @@
+"""The first rows of a table, and what each column seems to hold.
+
+No more of a file is read than its beginning: of CSV ``formats.SAMPLE_BYTES``, of Parquet its first group of rows.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from veilgraph.core.errors import DataError
+from veilgraph.tables.convert import TRUTHS
+from veilgraph.tables.file_settings import SUFFIXES, FormatSettings, is_parquet
+from veilgraph.tables.formats import SAMPLE_BYTES, Format
+from veilgraph.tables.source import file_format, readable
+
+Kind = Literal["number", "boolean", "date", "category", "text", "nothing"]
+
+ROWS: Final = 1000
+_MARKERS: Final = frozenset({"NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?"})
+_GUESSED: Final = "cp1252"
+_FORMATS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
+_ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_COMMA: Final = re.compile(r"[+-]?\d+(,\d+)?")
+_MOST_CATEGORIES: Final = 20
+
+
+@dataclass(frozen=True)
+class SampledColumn:
+    """The first values of a column; None where there is none, or a marker of the file's."""
+
+    name: str
+    values: tuple[str | None, ...]
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The values that there are."""
+        return tuple(value for value in self.values if value is not None)
+
+    @cached_property
+    def distinct(self) -> tuple[str, ...]:
+        """Each value once, in order."""
+        return tuple(sorted(set(self.known)))
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether a row of the sample has none."""
+        return len(self.known) < len(self.values)
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether every row has a value, and each another."""
+        return not self.has_missing and len(self.distinct) == len(self.values) > 0
+
+    @cached_property
+    def formats(self) -> tuple[str, ...]:
+        """Every format by which all values are dates; the empty one is ISO."""
+        if all(_ISO.fullmatch(value) and _is_date(value, "") for value in self.distinct):
+            return ("",) if self.distinct else ()
+        return tuple(each for each in _FORMATS if all(_is_date(value, each) for value in self.distinct))
+
+    @property
+    def has_commas(self) -> bool:
+        """Whether its values are numbers with decimal commas."""
+        return any("," in value for value in self.distinct) and all(map(_COMMA.fullmatch, self.distinct))
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What it seems to be."""
+        if not self.distinct:
+            return "nothing"
+        words = {value.strip().lower() for value in self.distinct}
+        if words <= {word for words in TRUTHS for word in words} and len(words) == 2:
+            return "boolean"
+        if self.has_commas or all(map(_NUMBER.fullmatch, self.distinct)):
+            return "number"
+        if self.formats:
+            return "date"
+        few = len(self.distinct) <= min(_MOST_CATEGORIES, max(2, len(self.known) // 2))
+        return "category" if few else "text"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first rows of a file.
+
+    Attributes:
+        path: of the file.
+        form: how it is written.
+        in_doubt: its encoding was guessed.
+        columns: in its order.
+        markers: texts found in it that seem to be no value.
+    """
+
+    path: Path
+    form: Format
+    in_doubt: bool
+    columns: tuple[SampledColumn, ...]
+    markers: tuple[str, ...]
+
+    @property
+    def decimal(self) -> str:
+        """Point of its numbers."""
+        return "," if any(column.has_commas for column in self.columns) else "."
+
+
+def sample(path: Path) -> Sample:
+    """Reads the first rows of a table.
+
+    Raises:
+        DataError: there is no such file, it is no table, or has no rows.
+    """
+    if not path.name.endswith(SUFFIXES):
+        raise DataError(f"{path}: a table is a file ending in {', '.join(SUFFIXES)}; convert it")
+    in_doubt = False
+    try:
+        form = file_format(path, FormatSettings())
+    except DataError:
+        form, in_doubt = file_format(path, FormatSettings(encoding=_GUESSED)), True
+    names, rows = _parquet_rows(path) if is_parquet(path) else _csv_rows(path, form)
+    if not rows:
+        raise DataError(f"{path}: 0 rows, from which nothing can be guessed; give a table that has some")
+    found = [[None if value in (None, "") else value for value in column] for column in zip(*rows, strict=True)]
+    markers = tuple(sorted(_MARKERS & {value for column in found for value in column if value is not None}))
+    columns = tuple(
+        SampledColumn(name, tuple(None if value in markers else value for value in column))
+        for name, column in zip(names, found, strict=True)
+    )
+    return Sample(path, form, in_doubt, columns, markers)
+
+
+def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | None]]]:
+    with readable(path), pa.input_stream(str(path), compression="detect") as file:
+        content = file.read(SAMPLE_BYTES)
+    whole = len(content) < SAMPLE_BYTES
+    text = codecs.getincrementaldecoder(form.encoding)().decode(content, final=whole).lstrip("\ufeff")
+    lines = text.splitlines(keepends=True)
+    rows = filter(None, csv.reader(lines if whole else lines[:-1], delimiter=form.delimiter))
+    names = next(rows, [])
+    return names, [row for row in islice(rows, ROWS) if len(row) == len(names)]
+
+
+def _parquet_rows(path: Path) -> tuple[list[str], list[Sequence[str | None]]]:
+    with readable(path), pa.parquet.ParquetFile(path) as file:
+        batch = next(file.iter_batches(ROWS), None)
+        names = list(file.schema_arrow.names)
+    if batch is None:
+        return names, []
+    return names, list(zip(*([_written(value) for value in column.to_pylist()] for column in batch), strict=True))
+
+
+def _written(value: object) -> str | None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_date(value: str, written: str) -> bool:
+    try:
+        if written:
+            datetime.strptime(value, written)
+        else:
+            datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
