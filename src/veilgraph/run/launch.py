@@ -17,6 +17,7 @@ from typing import IO, Final, TypeVar
 import torch
 
 from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.leaving import leave_behind
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
@@ -82,6 +83,8 @@ def run_threads(
         raise
     finally:
         torch.set_num_threads(threads_before)
+        if left := [thread for thread in threads if thread.is_alive()]:
+            leave_behind(left)
     if failures:
         raise first_cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}
