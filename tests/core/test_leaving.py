@@ -51,4 +51,5 @@ def test_a_fault_of_ours_is_shown_and_ends_with_1(forks: Forks) -> None:
 
 def test_a_partys_process_ends_with_its_own_exit_code_or_1(forks: Forks) -> None:
     ended = forks.run(target="tests.leaving:process_ends")
-    assert (ended.exit_code, ended.stdout) == (0, "0 7 1 1"), ended.stderr
+    assert ended.exit_code == 0
+    assert ended.stdout.endswith("0 7 1 1"), ended.stderr
