@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from veilgraph.cli import passphrase
-from veilgraph.deploy import control
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.files import locked
+from veilgraph.deploy import control, demo, join
 from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
@@ -180,6 +183,53 @@ def test_status_says_who_deals(kits: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
     said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--connect", "3"))
     assert said.startswith("bank could not connect in 3 s; is the server running")
+
+
+def test_join_without_the_engine_says_what_to_install(kits: Path, party: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(kits.rglob("*"))
+    monkeypatch.setitem(sys.modules, "nvflare", None)
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party))
+    assert "nvflare is not installed" in said
+    assert "pip install 'veilgraph[deploy]'" in said
+    assert sorted(kits.rglob("*")) == before
+
+
+def test_a_site_that_ends_again_and_again_says_with_what(
+    kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "PROGRAM", "json.there_is_no_such_program")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    said = one_error(veilgraph("net", "join", bank, "--party", party))
+    assert "bank: the site ended 5 times in 60 s, last with: " in said
+    assert f"No module named json.there_is_no_such_program; see {bank / 'site.log'}" in said
+
+
+def test_a_demonstration_that_failed_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(settings: object, folder: Path, **_: object) -> dict[str, Path]:
+        assert not folder.exists()
+        folder.mkdir()
+        raise DataError("the disk is small")
+
+    monkeypatch.setattr(demo, "export_dataset", written)
+    for _ in range(2):
+        assert one_error(veilgraph("net", "demo", "--out", tmp_path / "demo")) == "the disk is small"
+        assert (tmp_path / "demo" / "organisations").is_dir()
+    (tmp_path / "mine" / "organisations").mkdir(parents=True)
+    said = one_error(veilgraph("net", "demo", "--out", tmp_path / "mine"))
+    assert "exists and is not an empty directory" in said
+    (tmp_path / "mine" / "organisations").rmdir()
+    (tmp_path / "file").write_text("")
+    assert "file: cannot be written" in one_error(veilgraph("net", "demo", "--out", tmp_path / "file"))
+    with locked(tmp_path / "demo", "held"):
+        assert "is in use by another demonstration" in one_error(veilgraph("net", "demo", "--out", tmp_path / "demo"))
+
+
+def test_a_demonstration_that_is_through_does_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_run", lambda out, report, epochs: (out / "kept").mkdir() or out)
+    assert demo.run_network_demo(tmp_path / "demo", print) == tmp_path / "demo"
+    with pytest.raises(RunError, match="exists"):
+        demo.run_network_demo(tmp_path / "demo", print)
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["kept"]
 
 
 def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_path: Path) -> None:

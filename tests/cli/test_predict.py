@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.run_directory import RunDirectory
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -72,3 +74,16 @@ def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "none" / "predictions.csv"
     assert "choose another --out" in one_error(veilgraph("predict", run, "--nodes", "1", "--out", out))
+
+
+@pytest.mark.parametrize(
+    ("party", "said"),
+    [
+        ("B", "has no part of A: scores and predictions are at the label holder alone; ask A for them"),
+        ("A", "is not a complete run; an administrator finishes it with: veilgraph net submit --resume"),
+    ],
+)
+def test_an_organisations_part_says_who_has_predictions(tmp_path: Path, party: str, said: str) -> None:
+    job = parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}})
+    RunDirectory.create(tmp_path / "run", job).party(party)
+    assert said in one_error(veilgraph("predict", tmp_path / "run"))

@@ -190,19 +190,18 @@ def predict(
         link: as in ``train``.
 
     Raises:
-        RunError: the run is not complete.
+        RunError: the run is not complete, or its predictions are at another organisation.
         ConfigError: a node does not exist, or none is named where only such are predicted.
     """
     run = RunDirectory.open(path)
     settings = run.settings
-    if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
+    summary = run.result()
     if nodes is not None and ids is not None:
         raise ConfigError("nodes: ids are given as well; give one of them")
     _check_custom(settings, custom, processes=processes)
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
-            checked_nodes(nodes, int(run.summary["nodes"]))
+            checked_nodes(nodes, int(summary["nodes"]))
         if settings.predicts_named:
             name_nodes(run.party(settings.data.label_party), nodes, ids)
         wire = _wire(link, processes=processes)
@@ -220,9 +219,7 @@ def load_result(path: Path) -> TrainResult:
         RunError: it is not complete.
     """
     run = RunDirectory.open(path)
-    if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
-    return TrainResult(path, run.summary, run.metrics(), _predictions(run))
+    return TrainResult(path, run.result(), run.metrics(), _predictions(run))
 
 
 def align(settings: JobSettings, out: Path, *, processes: bool = False) -> dict[PartyId, int]:

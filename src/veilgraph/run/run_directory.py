@@ -161,6 +161,27 @@ class RunDirectory:
             return None
         return _parse(path.read_text(encoding="utf-8"), path)
 
+    def result(self) -> Record:
+        """The result.
+
+        Raises:
+            RunError: the run is not complete; or only parts of parties that learn no result are here.
+        """
+        if (summary := self.summary) is not None:
+            return summary
+        if not self.settings.data.is_apart:
+            raise RunError(f"{self.path} is not a complete run; finish it with: veilgraph resume {self.path}")
+        knows = self.settings.scoring
+        if not any(self.party_path(party).is_dir() for party in knows):
+            raise RunError(
+                f"{self.path} has no part of {', '.join(knows)}: scores and predictions are at the label holder alone; "
+                f"ask {knows[0]} for them",
+                party=knows[0],
+            )
+        raise RunError(
+            f"{self.path} is not a complete run; an administrator finishes it with: veilgraph net submit --resume"
+        )
+
     def write_json(self, name: str, value: object) -> None:
         """Writes a JSON file whole."""
         write_whole(self.path / name, json.dumps(value, indent=2).encode())
