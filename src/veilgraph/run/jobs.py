@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId

@@ -159,7 +159,7 @@ class RunDirectory:
         path = self.path / "summary.json"
         if not path.is_file():
             return None
-        return _parse(path.read_text(encoding="utf-8"), path)
+        return _parse(path.read_bytes(), path)
 
     def result(self) -> Record:
         """The result.
@@ -231,16 +231,18 @@ class _Lines:
                 self._file, self._read, self._records = status.st_ino, 0, []
             file.seek(self._read)
             complete, newline, _ = file.read().rpartition(b"\n")
-        self._records += [_parse(line, self._path) for line in complete.decode().splitlines()]
+        self._records += [_parse(line, self._path) for line in complete.splitlines()]
         self._read += len(complete) + len(newline)
         return list(self._records)
 
 
-def _parse(text: str, path: Path) -> Record:
+def _parse(content: bytes, path: Path) -> Record:
     try:
-        record: Record = json.loads(text)
-    except json.JSONDecodeError as error:
+        record = json.loads(content)
+    except ValueError as error:
         raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{path}: damaged (it has no mapping); delete it and --resume")
     return record
 
 
