@@ -72,7 +72,7 @@ def argument_cases() -> Iterator[Case]:
             if _kind(needed[0]) is Path:
                 yield case("of a path that is too long", *_call(parameters, **{needed[0].name: "x/" * 3_000}))
                 yield case("of a path with a NUL byte's escape", *_call(parameters, **{needed[0].name: "\udcff"}))
-                yield case("of a folder", *_call(parameters, **{needed[0].name: "."}))
+                yield case("of the folder that it is called in", *_call(parameters, **{needed[0].name: "."}))
         for option in parameters:
             for value in _WRONG.get(_kind(option), ()):
                 if not getattr(option, "is_flag", False) and (name, value) not in _FINE:

@@ -206,4 +206,4 @@ def table_cases(material: Material) -> Iterator[Case]:
 
         if of not in FINE:
             yield Case(f"data check, {of}", check, says=says)
-        yield Case(f"{' '.join(together)}, {of}", train, "out", says=says, changes="out")
+        yield Case(f"{' '.join(together)}, {of}", train, "out", says="" if of in FINE else says, changes="out")

@@ -5,7 +5,11 @@ In ``make nightly``; ``make test`` has a sample, by ``python -m veilgraph.cli`` 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -127,6 +131,40 @@ def test_bad_input_ends_a_process_in_order(sort: str, material: Material, server
         if said:
             wrong.append(said)
     assert not wrong, f"{len(wrong)} of {number + 1}:\n" + "\n".join(wrong)
+
+
+SAMPLE = (
+    "nonsense",
+    "train --view-passes x",
+    "predict of what is not there",
+    "check of a file that is not there",
+    "data check of a file that is not UTF-8",
+    "net machine-secret of a folder",
+    "vertical job: train.epochs=",
+    "party file: nodes.id=",
+    "data check, csv nodes: nan",
+    "train, csv nodes: a short row",
+)
+
+
+def test_a_sample_of_bad_input_ends_python_in_order(tmp_path: Path) -> None:
+    """The same by ``python -m veilgraph.cli``, from its first import on."""
+    tables = tmp_path / "tables"
+    assert veilgraph("data", "export", "synthetic", "--out", tables).exit_code == 0
+    every = [case for cases in SORTS.values() for case in cases(Material(tables, tables, tables, tables))]
+    chosen = [next(case for case in every if case.name.startswith(name)) for name in SAMPLE]
+    with ThreadPoolExecutor(2) as pool:
+        said = pool.map(lambda case: tried(case, tmp_path / str(every.index(case)), _by_python), chosen)
+    assert not list(filter(None, said))
+
+
+def _by_python(arguments: list[str | Path], folder: Path) -> Ended:
+    command = [sys.executable, "-m", "veilgraph.cli", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 def test_there_are_five_hundred_kinds(tmp_path: Path) -> None:

@@ -76,6 +76,19 @@ def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) ->
     assert "choose another --out" in one_error(veilgraph("predict", run, "--nodes", "1", "--out", out))
 
 
+def test_what_the_system_refuses_is_one_error(tmp_path: Path) -> None:
+    said = one_error(veilgraph("predict", tmp_path / ("x" * 300)))
+    assert said.endswith("File name too long; give another path, or mend what is there")
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])
+def test_a_damaged_summary(run: Path, tmp_path: Path, content: bytes) -> None:
+    damaged = Path(shutil.copytree(run, tmp_path / "run"))
+    (damaged / "summary.json").write_bytes(content)
+    assert "summary.json: damaged (" in one_error(veilgraph("predict", damaged))
+
+
 @pytest.mark.parametrize(
     ("party", "said"),
     [
