@@ -163,7 +163,7 @@ PARQUET_NODES: Final[dict[str, Spoil]] = {
 }
 
 
-RIGHT: Final = {("edges", "the header alone")}
+RIGHT: Final = {("edges", "the header alone"), ("edges", "no row")}
 """A holder may have no edge."""
 
 
@@ -173,7 +173,11 @@ def _all() -> Iterator[tuple[str, str, str, Spoil]]:
         yield from (("csv", table, name, spoil) for name, spoil in {**CSV, **own}.items() if (table, name) not in RIGHT)
     yield from (("csv", "edges", f"{name} weight", _weighted(value)) for name, value in WEIGHTS.items())
     for table, of_parquet in (("nodes", PARQUET_NODES), ("edges", dict[str, Spoil]())):
-        yield from (("parquet", table, name, spoil) for name, spoil in {**PARQUET, **of_parquet}.items())
+        yield from (
+            ("parquet", table, name, spoil)
+            for name, spoil in {**PARQUET, **of_parquet}.items()
+            if (table, name) not in RIGHT
+        )
 
 
 FINE: Final = {"csv nodes: one row", "csv nodes: no training row", "csv nodes: a class with a space"}
