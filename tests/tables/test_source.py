@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.tables.source import stream
 
@@ -24,6 +23,7 @@ def test_a_malformed_row_is_named(
     tmp_path: Path, text: bytes, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "table.csv").write_bytes(text)
-    with refused(DataError, "table.csv", *words):
+    with pytest.raises(DataError, match="table.csv") as caught:
         list(stream(tmp_path / "table.csv", ["a", "b"]))
+    assert all(word in str(caught.value) for word in words)
     assert capfd.readouterr().err == "", "not even from within Arrow"
