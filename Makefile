@@ -75,7 +75,7 @@ dist: $(TOOLS_INSTALLED) ## wheel and source distribution into dist/ (DIST=folde
 test: lint ## what continuous integration runs: lint, types, import floors, tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-nightly: $(INSTALLED) ## hours: 100,000 hostile messages of every kind, every role killed at 20 random moments, all attacks
+nightly: $(INSTALLED) ## hours: 100,000 hostile messages and 500 bad inputs of every kind, every role killed at 20 random moments, all attacks
 	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest tests/attacks

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.faults.host import Host
+    from tests.forks import Forks
 
 # An example that is the first to import something takes seconds, and any takes long on a busy machine.
 settings.register_profile("veilgraph", deadline=None)
@@ -48,3 +49,12 @@ def host() -> Iterator[Host]:
     started = Host()
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Real processes that start at once with torch, for all tests: it takes seconds to import."""
+    from tests.forks import forks as served  # noqa: PLC0415
+
+    with served(tmp_path_factory.mktemp("forks"), "veilgraph.run.launch", "tests.leaving") as server:
+        yield server

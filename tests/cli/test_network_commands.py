@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from veilgraph.cli import passphrase
-from veilgraph.deploy import control
+from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.files import locked
+from veilgraph.deploy import control, demo, join
 from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
@@ -199,6 +201,53 @@ def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None
     assert said.startswith("bank could not connect in 3 s; is the server running")
 
 
+def test_join_without_the_engine_says_what_to_install(kits: Path, party: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(kits.rglob("*"))
+    monkeypatch.setitem(sys.modules, "nvflare", None)
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party))
+    assert "nvflare is not installed" in said
+    assert "pip install 'veilgraph[deploy]'" in said
+    assert sorted(kits.rglob("*")) == before
+
+
+def test_a_site_that_ends_again_and_again_says_with_what(
+    kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "PROGRAM", "json.there_is_no_such_program")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    said = one_error(veilgraph("net", "join", bank, "--party", party))
+    assert "bank: the site ended 5 times in 60 s, last with: " in said
+    assert f"No module named json.there_is_no_such_program; see {bank / 'site.log'}" in said
+
+
+def test_a_demonstration_that_failed_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(settings: object, folder: Path, **_: object) -> dict[str, Path]:
+        assert not folder.exists()
+        folder.mkdir()
+        raise DataError("the disk is small")
+
+    monkeypatch.setattr(demo, "export_dataset", written)
+    for _ in range(2):
+        assert one_error(veilgraph("net", "demo", "--out", tmp_path / "demo")) == "the disk is small"
+        assert (tmp_path / "demo" / "organisations").is_dir()
+    (tmp_path / "mine" / "organisations").mkdir(parents=True)
+    said = one_error(veilgraph("net", "demo", "--out", tmp_path / "mine"))
+    assert "exists and is not an empty directory" in said
+    (tmp_path / "mine" / "organisations").rmdir()
+    (tmp_path / "file").write_text("")
+    assert "file: cannot be written" in one_error(veilgraph("net", "demo", "--out", tmp_path / "file"))
+    with locked(tmp_path / "demo", "held"):
+        assert "is in use by another demonstration" in one_error(veilgraph("net", "demo", "--out", tmp_path / "demo"))
+
+
+def test_a_demonstration_that_is_through_does_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_run", lambda out, report, epochs: (out / "kept").mkdir() or out)
+    assert demo.run_network_demo(tmp_path / "demo", print) == tmp_path / "demo"
+    with pytest.raises(RunError, match="exists"):
+        demo.run_network_demo(tmp_path / "demo", print)
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["kept"]
+
+
 def test_submit_takes_an_administrators_kit_and_a_job_of_names(kits: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("data: {holders: [bank, shop]}\n", encoding="utf-8")
@@ -235,16 +284,8 @@ def test_serve_needs_a_complete_run(tmp_path: Path) -> None:
         "--token-file",
         tmp_path / "token",
     ]
-    said = one_error_after_token(veilgraph("net", "serve", tmp_path, *options))
-    assert "is not a run directory" in said
-    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
-
-
-def one_error_after_token(result: Result) -> str:
-    made, error = result.stderr.splitlines()
-    assert "made a token in" in made
-    assert result.exit_code == 1
-    return str(error)
+    assert "is not a run directory" in one_error(veilgraph("net", "serve", tmp_path, *options))
+    assert not (tmp_path / "token").exists(), "nothing is made where nothing is served"
 
 
 def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.run_directory import RunDirectory
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -72,3 +74,29 @@ def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "none" / "predictions.csv"
     assert "choose another --out" in one_error(veilgraph("predict", run, "--nodes", "1", "--out", out))
+
+
+def test_what_the_system_refuses_is_one_error(tmp_path: Path) -> None:
+    said = one_error(veilgraph("predict", tmp_path / ("x" * 300)))
+    assert said.endswith("File name too long; give another path, or mend what is there")
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[1, 2]", b'[["a", 1]]', b"{", b""])
+def test_a_damaged_summary(run: Path, tmp_path: Path, content: bytes) -> None:
+    damaged = Path(shutil.copytree(run, tmp_path / "run"))
+    (damaged / "summary.json").write_bytes(content)
+    assert "summary.json: damaged (" in one_error(veilgraph("predict", damaged))
+
+
+@pytest.mark.parametrize(
+    ("party", "said"),
+    [
+        ("B", "has no part of A: scores and predictions are at the label holder alone; ask A for them"),
+        ("A", "is not a complete run; an administrator finishes it with: veilgraph net submit --resume"),
+    ],
+)
+def test_an_organisations_part_says_who_has_predictions(tmp_path: Path, party: str, said: str) -> None:
+    job = parse_job({"data": {"holders": ["A", "B"], "label_holder": "A"}})
+    RunDirectory.create(tmp_path / "run", job).party(party)
+    assert said in one_error(veilgraph("predict", tmp_path / "run"))

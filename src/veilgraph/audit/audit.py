@@ -65,8 +65,7 @@ def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda
     """
     asked = plan or AuditPlan()
     run = RunDirectory.open(path)
-    if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
+    run.result()
     settings = run.settings
     if CLIENT in settings.data.names:
         raise ConfigError(

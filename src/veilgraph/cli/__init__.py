@@ -23,11 +23,12 @@ from veilgraph.cli import consent as consent  # isort: skip
 from veilgraph.cli import machine as machine  # isort: skip
 from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import app
+from veilgraph.core.leaving import run_and_leave
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point of the command ``veilgraph``."""
+    """Entry point of the command ``veilgraph``; ends the process."""
     os.umask(0o077)  # of what other libraries write; our own files are private whatever it is
-    app()
+    run_and_leave(app)

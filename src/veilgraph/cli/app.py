@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 
 INTERRUPTED: Final = 130
+_LONGEST: Final = 200
 
 RENAMED: Final = {
     "align": "data align",
@@ -113,7 +114,7 @@ def command(
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turns our errors into one line and exit code 1, an interrupt into 130."""
+    """Turns our errors and the system's into one line and exit code 1, an interrupt into 130."""
     with warnings.catch_warnings():
         # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
@@ -123,6 +124,12 @@ def reported() -> Iterator[None]:
             yield
         except VeilgraphError as error:
             say(f"error: {error}")
+            raise typer.Exit(1) from error
+        except BrokenPipeError:  # whoever read the results has had enough: typer's to end
+            raise
+        except OSError as error:
+            of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
+            say(f"error: {of}{error.strerror or error}; give another path, or mend what is there")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say("stopped")

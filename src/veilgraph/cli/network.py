@@ -218,12 +218,8 @@ def serve_command(
 ) -> None:
     """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
     with deployment():
-        from veilgraph.deploy.https import make_token_file  # noqa: PLC0415
         from veilgraph.deploy.serve import serve  # noqa: PLC0415
 
-        if not token_file.exists():
-            make_token_file(token_file)
-            say(f"made a token in {token_file}; give it to callers over a safe channel")
         serve(
             run,
             host=host,

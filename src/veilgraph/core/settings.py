@@ -11,6 +11,8 @@ from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_LONGEST: Final = 200
+"""So many characters of a value are shown in an error."""
 PartyName = Annotated[PartyId, Field(pattern=NAME_PATTERN)]
 
 
@@ -51,9 +53,16 @@ def first_problem(error: ValidationError) -> str:
     """The first broken key of settings, its value and the rule, on one line."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"]) or "job"
+    shown = _shown(problem["input"])
     if problem["type"] == "extra_forbidden":
-        return f"{key} is not a setting (value {problem['input']!r}); remove it or mend its name"
+        return f"{key} is not a setting (value {shown}); remove it or mend its name"
     message = problem["msg"].removeprefix("Value error, ")
     if isinstance(problem["input"], dict | BaseModel):
         return f"{key}: {message}"
-    return f"{key}={problem['input']!r}: {message}"
+    return f"{key}={shown}: {message}"
+
+
+def _shown(value: object) -> str:
+    """A value in an error, of a long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

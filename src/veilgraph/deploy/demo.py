@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import LinkTimeout, RunError
-from veilgraph.core.files import whole_file, write_whole
+from veilgraph.core.files import locked, private_folder, whole_file, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.control import submit
 from veilgraph.deploy.kit import Kit
@@ -31,6 +32,7 @@ from veilgraph.samples.organisations import export_dataset
 Report = Callable[[str], None]
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.2
+_UNFINISHED: Final = "unfinished"
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,29 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
     Raises:
         VeilgraphError: something of it failed.
     """
-    if out.exists():
-        raise RunError(f"{out} exists; choose another --out or remove it")
+    with _begun(out):
+        run = _run(out, report, epochs)
+        (out / _UNFINISHED).unlink()
+    return run
+
+
+@contextmanager
+def _begun(out: Path) -> Iterator[None]:
+    """An empty folder, held alone; one that failed has left its logs in it until now, and gives way."""
+    try:
+        private_folder(out)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    with locked(out, f"{out} is in use by another demonstration; choose another --out"):
+        if any(out.iterdir()) and not (out / _UNFINISHED).is_file():
+            raise RunError(f"{out} exists and is not an empty directory; choose another --out or remove it")
+        write_whole(out / _UNFINISHED, b"This demonstration is not through, or failed. The next one here removes it.\n")
+        for found in filter(Path.is_dir, out.iterdir()):
+            shutil.rmtree(found)
+        yield
+
+
+def _run(out: Path, report: Report, epochs: int) -> Path:
     tables = out / "organisations"
     party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
     report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")

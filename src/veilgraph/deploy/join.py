@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -31,6 +32,7 @@ _POLL_S: Final = 0.2
 _GRACE_S: Final = 15.0
 _RESTARTS: Final = 5
 _CALM_S: Final = 60.0
+_TAIL_BYTES: Final = 4096
 
 Report = Callable[[str], None]
 
@@ -59,12 +61,14 @@ def join(
         allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
 
     Raises:
+        ModuleNotFoundError: FLARE is not installed.
         ConfigError: the kit or the party file cannot be used.
         DataError: the kit is damaged, or its passphrase another.
         LinkTimeout: no connection in time.
         RunError: the site is running already, its process ends again and again, or others than its owner may use the
             kit or the folder of runs.
     """
+    import_module("nvflare")  # the site's process would end, again and again
     _check(kit, party_file)
     for option, limit, given in (("--restart", "restart", restarts), ("--allow-audit", "allow_audit", allows_audit)):
         if given and kit.party != SERVER:
@@ -84,7 +88,10 @@ def join(
         while not stopped.is_set():
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
             if len(started) >= _RESTARTS:
-                raise RunError(f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s; see {_log(kit)}")
+                raise RunError(
+                    f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s, last with: {_last_line(kit)}; see "
+                    f"{_log(kit)}"
+                )
             started.append(time.monotonic())
             logged = _log(kit).stat().st_size if _log(kit).exists() else 0
             with site_process(kit) as process:
@@ -238,6 +245,14 @@ def _refusal(text: str) -> str | None:
         "CERTIFICATE_EXPIRED": "a certificate has expired",
     }
     return next((cause for sign, cause in causes.items() if sign in text), None)
+
+
+def _last_line(kit: Kit) -> str:
+    """What the site's process said last."""
+    with _log(kit).open("rb") as log:
+        log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "nothing"
 
 
 def _log(kit: Kit) -> Path:

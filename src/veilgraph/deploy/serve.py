@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.deploy.https import Envelope, Report, check_token, read_token, run_https, server_tls
+from veilgraph.deploy.https import Envelope, Report, check_token, make_token_file, read_token, run_https, server_tls
 from veilgraph.run.predictions import Predictions, load_predictions, reading
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 
@@ -200,7 +200,7 @@ def serve(
         port: to listen at; 0: one that is free.
         certificate: PEM file of the service's certificate.
         key: PEM file of its private key.
-        token_file: what callers must show, readable by its owner only.
+        token_file: what callers must show, readable by its owner only; made if it is not there, and all else is.
         report: called with a line once it listens, per request, and per new inference.
         max_age_s: an older inference is not served; None: of any age.
 
@@ -209,8 +209,12 @@ def serve(
         DataError: the certificate and the key are not of one pair.
         RunError: as ``NewestInference``.
     """
-    app = create_app(run, read_token(token_file), max_age_s=max_age_s, report=report)
+    _label_holder_part(run)
     tls = server_tls(certificate, key)
+    if not token_file.exists():
+        make_token_file(token_file)
+        report(f"made a token in {token_file}; give it to callers over a safe channel")
+    app = create_app(run, read_token(token_file), max_age_s=max_age_s, report=report)
     name = f"[{host}]" if ":" in host else host
     run_https(app, tls, host, port, lambda at: report(f"serving {run} at https://{name}:{at}; stop it with Ctrl-C"))
 

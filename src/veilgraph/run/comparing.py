@@ -60,8 +60,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
         RunError: the run is not complete, or has not every holder's data.
     """
     job = run.settings
-    if run.summary is None:
-        raise RunError(f"{run.path} is not a complete run; finish it with: veilgraph resume {run.path}")
+    together = run.result()
     inputs, paradigm, alone = _inputs(run), PARADIGMS[job.paradigm], dict[PartyId, Record]()
     with _one_thread():
         for party in job.data.names:
@@ -70,7 +69,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
             if result is not None:
                 alone[party] = result.summary
         with stage("pooled", job.train.epochs) as progress:
-            return Comparison(run.summary, alone, paradigm.pooled(inputs, progress).summary)
+            return Comparison(together, alone, paradigm.pooled(inputs, progress).summary)
 
 
 def _inputs(run: RunDirectory) -> Inputs:

@@ -23,7 +23,7 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.tables.frames import Tables
-from veilgraph.tables.settings import SUFFIXES
+from veilgraph.tables.file_settings import SUFFIXES
 
 if TYPE_CHECKING:  # seconds to import
     from pathlib import Path

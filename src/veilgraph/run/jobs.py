@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.given import check_several, path_of
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.trace import merge_traces
@@ -200,7 +200,7 @@ def predict(
         link: as in ``train``.
 
     Raises:
-        RunError: the run is not complete.
+        RunError: the run is not complete, or its predictions are at another organisation.
         ConfigError: a node does not exist, or none is named where only such are predicted.
     """
     path = path_of("path", path, "a run")
@@ -209,14 +209,13 @@ def predict(
     check_options({"processes": processes}, custom=custom, link=link)
     run = RunDirectory.open(path)
     settings = run.settings
-    if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
+    summary = run.result()
     if nodes is not None and ids is not None:
         raise ConfigError("nodes: ids are given as well; give one of them")
     _check_custom(settings, custom, processes=processes)
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
-            checked_nodes(nodes, int(run.summary["nodes"]))
+            checked_nodes(nodes, int(summary["nodes"]))
         if settings.predicts_named:
             name_nodes(run.party(settings.data.label_party), nodes, ids)
         wire = _wire(link, processes=processes)
@@ -235,9 +234,7 @@ def load_result(path: str | Path) -> TrainResult:
     """
     path = path_of("path", path, "a run")
     run = RunDirectory.open(path)
-    if run.summary is None:
-        raise RunError(f"{path} is not a complete run; finish it with: veilgraph resume {path}")
-    return TrainResult(path, run.summary, run.metrics(), _predictions(run))
+    return TrainResult(path, run.result(), run.metrics(), _predictions(run))
 
 
 def align(settings: JobSettings, out: str | Path, *, processes: bool = False) -> dict[PartyId, int]:

@@ -17,6 +17,7 @@ from typing import IO, Final, TypeVar
 import torch
 
 from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.leaving import leave_behind
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
@@ -32,6 +33,8 @@ PROCESS_DIED: Final = "process-died"
 """Code of the error of a party whose process ended without a word of why."""
 GRACE_S: Final = 2.0
 """How long the other parties have to end by themselves once one has failed."""
+CAUSE_S: Final = 20.0
+"""How long it is waited for the cause where those that failed only say that another party is gone."""
 _MALLOC_OPTIONS: Final = {
     -8: 1,  # M_ARENA_MAX: one heap for all threads
     -4: 0,  # M_MMAP_MAX: large blocks from the heap as well
@@ -74,7 +77,12 @@ def run_threads(
     try:
         for thread in threads:
             thread.start()
-        _wait(lambda: any(thread.is_alive() for thread in threads), lambda: bool(failures), tick)
+        _wait(
+            lambda: any(thread.is_alive() for thread in threads),
+            lambda: bool(failures),
+            tick,
+            lambda: any(map(_explains, tuple(failures.values()))),
+        )
     except BaseException as error:
         for party in programs:
             network.fail(party, error)
@@ -82,6 +90,8 @@ def run_threads(
         raise
     finally:
         torch.set_num_threads(threads_before)
+        if left := [thread for thread in threads if thread.is_alive()]:
+            leave_behind(left)
     if failures:
         raise first_cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}
@@ -122,24 +132,30 @@ def run_processes(
         for invitation in invited.values():
             for each in invitation.inherited:
                 each.close()
-        _wait(nursery.runs, lambda: any(nursery.codes().values()), tick)
-        codes = nursery.codes()
-        silent = [party for party in arguments if party not in codes]
-        failures = [
-            reported_failure(party, code, reports[party], outputs[party]) for party, code in codes.items() if code
-        ]
+
+        def failed() -> list[VeilgraphError]:
+            codes = nursery.codes()
+            return [reported_failure(each, code, reports[each], outputs[each]) for each, code in codes.items() if code]
+
+        _wait(nursery.runs, lambda: any(nursery.codes().values()), tick, lambda: any(map(_explains, failed())))
+        silent = [party for party in arguments if party not in nursery.codes()]
+        failures = failed()
     if failures:
         raise first_cause(failures, silent)
 
 
-def _wait(running: Callable[[], bool], failed: Callable[[], bool], tick: Tick) -> None:
-    """Waits until nothing runs any more, or for the grace period after something failed."""
-    deadline = None
+def _wait(
+    running: Callable[[], bool], failed: Callable[[], bool], tick: Tick, explained: Callable[[], bool] = lambda: True
+) -> None:
+    """Waits until nothing runs any more, or for the grace period after something failed; longer for why it did."""
+    since = None
     while running():
-        if deadline is None and failed():
-            deadline = time.monotonic() + GRACE_S
-        if deadline is not None and time.monotonic() > deadline:
-            return
+        if since is None and failed():
+            since = time.monotonic()
+        if since is not None:
+            waited_s = time.monotonic() - since
+            if waited_s > CAUSE_S or (waited_s > GRACE_S and explained()):
+                return
         time.sleep(POLL_S)
         tick()
 
@@ -150,6 +166,11 @@ def first_cause(failures: Iterable[BaseException], silent: Sequence[PartyId]) ->
     if isinstance(cause, LinkTimeout) and silent:
         return LinkTimeout(f"nothing more came from {', '.join(silent)}; {cause}", code="silent", party=silent[0])
     return cause
+
+
+def _explains(error: BaseException) -> bool:
+    """Whether it is more than the word that another party is gone."""
+    return _rank(error) < _rank(PeerFailed(""))
 
 
 def _rank(error: BaseException) -> int:

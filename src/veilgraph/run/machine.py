@@ -18,6 +18,7 @@ from typing import Final
 import torch
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.leaving import run_and_leave
 from veilgraph.nn.partitioned.rendezvous import follow
 from veilgraph.nn.partitioned.secret import SECRET_BYTES, read_secret
 from veilgraph.nn.partitioned.worker import serve
@@ -130,4 +131,4 @@ def _read_secret() -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_and_leave(lambda: main(sys.argv[1:]))

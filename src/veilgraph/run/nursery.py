@@ -23,6 +23,8 @@ from importlib import import_module
 from itertools import takewhile
 from typing import IO, Final
 
+from veilgraph.core.leaving import run_and_leave
+
 FORKS: Final = sys.platform == "linux"
 """Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""
 _SET_NAME: Final = 15
@@ -178,4 +180,4 @@ def _attend(running: dict[int, int], ends: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_and_leave(lambda: main(sys.argv[1:]))

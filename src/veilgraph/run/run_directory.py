@@ -160,7 +160,28 @@ class RunDirectory:
         path = self.path / "summary.json"
         if not path.is_file():
             return None
-        return _parse(path.read_text(encoding="utf-8"), path)
+        return _parse(path.read_bytes(), path)
+
+    def result(self) -> Record:
+        """The result.
+
+        Raises:
+            RunError: the run is not complete; or only parts of parties that learn no result are here.
+        """
+        if (summary := self.summary) is not None:
+            return summary
+        if not self.settings.data.is_apart:
+            raise RunError(f"{self.path} is not a complete run; finish it with: veilgraph resume {self.path}")
+        knows = self.settings.scoring
+        if not any(self.party_path(party).is_dir() for party in knows):
+            raise RunError(
+                f"{self.path} has no part of {', '.join(knows)}: scores and predictions are at the label holder alone; "
+                f"ask {knows[0]} for them",
+                party=knows[0],
+            )
+        raise RunError(
+            f"{self.path} is not a complete run; an administrator finishes it with: veilgraph net submit --resume"
+        )
 
     def write_json(self, name: str, value: object) -> None:
         """Writes a JSON file whole."""
@@ -211,16 +232,18 @@ class _Lines:
                 self._file, self._read, self._records = status.st_ino, 0, []
             file.seek(self._read)
             complete, newline, _ = file.read().rpartition(b"\n")
-        self._records += [_parse(line, self._path) for line in complete.decode().splitlines()]
+        self._records += [_parse(line, self._path) for line in complete.splitlines()]
         self._read += len(complete) + len(newline)
         return list(self._records)
 
 
-def _parse(text: str, path: Path) -> Record:
+def _parse(content: bytes, path: Path) -> Record:
     try:
-        record: Record = json.loads(text)
-    except json.JSONDecodeError as error:
+        record = json.loads(content)
+    except ValueError as error:
         raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{path}: damaged (it has no mapping); delete it and --resume")
     return record
 
 
