@@ -22,8 +22,8 @@ from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings
 from veilgraph.protocol.revealed import all_revelations
-from veilgraph.tables.frames import Tables
 from veilgraph.tables.file_settings import SUFFIXES
+from veilgraph.tables.frames import Tables
 
 if TYPE_CHECKING:  # seconds to import
     from pathlib import Path
