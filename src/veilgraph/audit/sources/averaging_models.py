@@ -59,7 +59,11 @@ def check_asked(job: AveragingJob) -> None:
     """
     task, personal = job.averaging.task.name, job.averaging.personal
     if not is_attacked(job):
-        raise DataError(f"averaging.task={task} gives nodes no probabilities of classes, which this attack reads")
+        raise DataError(
+            f"averaging.task={task} gives nodes no probabilities of classes, which this attack reads",
+            key="averaging.task",
+            value=task,
+        )
     if personal:
         raise DataError(f"averaging.personal={', '.join(personal)}: these weights stay with their holder")
     if job.is_custom:
