@@ -52,6 +52,8 @@ def interpreter_ends() -> NoReturn:
 
 
 def leaves() -> NoReturn:
+    """Who leaves waits for nobody."""
+    leaving.LEFT_WAIT_S = 3600  # type: ignore[misc]
     _leaves(3600)
     leaving.leave(REFUSED)
 
@@ -65,7 +67,7 @@ def leaves_alone() -> NoReturn:
     """With no thread beside: by the interpreter's own end, which knows what is joined."""
 
     def late() -> None:
-        time.sleep(0.05)
+        time.sleep(0.5)
         sys.stdout.write("joined")
 
     threading.Thread(target=late).start()

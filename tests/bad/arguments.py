@@ -101,4 +101,4 @@ def outputs() -> Iterator[Case]:
     for command in (["train", "@job.yaml"], ["data", "export", "synthetic"], ["demo"]):
         for place in ("file", "full", "file/below", "loop", "loop/below", "x" * 300):
             words = [*command, "--out", f"@{place}"]
-            yield Case(f"{' '.join(command)} --out {place[:20]}", partial(given, words), says="out")
+            yield Case(f"{' '.join(command)} --out {place[:20]}", partial(given, words), says=place[:20])

@@ -194,7 +194,7 @@ def run_cases(material: Material) -> Iterator[Case]:
         yield case("predict", sort, spoil)
     for sort, spoil in (CUT | {"with half of B's checkpoints": _broken_checkpoints}).items():
         yield case("resume", sort, _unfinished(spoil))
-    for command in ("predict", "report", "resume"):
+    for command in ("report", "resume"):
         yield case(command, "with binary metrics", _is("metrics.jsonl", bytes(range(256)) + b"\n"))
     for wrong in ("99999", "nobody"):
         yield case("predict", f"for node {wrong}", lambda run: None, "--nodes", wrong)

@@ -38,7 +38,7 @@ def test_what_cannot_be_written_at_the_end_is_no_success(forks: Forks) -> None:
 
 
 def test_a_script_waits_for_what_was_left_behind_but_not_for_ever(forks: Forks) -> None:
-    ended = forks.run(target="tests.leaving:script_does_not_wait_for_ever")
+    ended = forks.run(target="tests.leaving:script_does_not_wait_for_ever", limit_s=15)
     assert (ended.exit_code, ended.stderr) == (7, "")
 
 
