@@ -106,8 +106,9 @@ def test_a_holders_name_that_is_no_folder_name(tmp_path: Path, name: str) -> Non
     parties = small_parties(2)
     out = tmp_path / "deep" / "run"
     settings = small_job(2, {"train": {"epochs": 1}})
-    with pytest.raises(ConfigError, match=r"^parties: "):
+    with pytest.raises(ConfigError) as caught:
         train(settings, out, parties=[parties[0], replace(parties[1], party=name)])
+    assert caught.value.key == "parties"
     assert not out.exists()
 
 

@@ -44,8 +44,9 @@ def test_parameters_are_got_set_and_cloned(tmp_path: Path) -> None:
     assert copied is not made
     assert copied.get_params() == made.get_params()
     assert (copied.seed, copied.job) == (5, JOB)
-    with pytest.raises(ValueError, match="epochs"):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - scikit-learn's
         made.set_params(epochs=3)
+    assert "epochs" in str(caught.value)
 
 
 def test_one_graph_is_divided_and_predicted(estimator: vg.FederatedNodeClassifier, whole: Data, tmp_path: Path) -> None:

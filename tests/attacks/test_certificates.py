@@ -193,7 +193,7 @@ def forged(consortium: Path, tmp_path: Path) -> dict[str, bytes]:
     (tmp_path / "other.key").write_bytes((consortium / "kits" / "bank" / "startup" / "client.key").read_bytes())
     good = crl(consortium, 9, [serial])
     der = bytearray(x509.load_pem_x509_crl(good).public_bytes(Encoding.DER))
-    at = der.index(serial.to_bytes(20, "big"))
+    at = der.index(serial.to_bytes(serial.bit_length() // 8 + 1, "big"))
     der[at + 3] ^= 1
     changed = x509.load_der_x509_crl(bytes(der)).public_bytes(Encoding.PEM)
     name = authority(consortium).root().subject

@@ -17,7 +17,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.deploy.project import ProjectSettings
 from veilgraph.embedding.settings import EmbedJob
 from veilgraph.protocol.job_file import JOBS, parse_job
-from veilgraph.protocol.party_settings import PartySettings, _TextLoader, parse_party_settings
+from veilgraph.protocol.party_settings import PartySettings, TextLoader, parse_party_settings
 
 KINDS: Final = 1
 """So many wrong values of each key, of those that are wrong for it."""
@@ -140,7 +140,7 @@ def settings_cases() -> Iterator[Case]:
     yield from _cases("embed job", EmbedJob, {}, _refused(EmbedJob.model_validate), embed)
     party = {"party": "A", "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": ["x"]}]}, "edges": []}
     checks = (lambda file: ["data", "check", file],)
-    yield from _cases("party file", PartySettings, party, _refused(parse_party_settings, _TextLoader), checks)
+    yield from _cases("party file", PartySettings, party, _refused(parse_party_settings, TextLoader), checks)
     project = {
         "name": "fraud",
         "server": {"host": "localhost"},

@@ -241,7 +241,7 @@ def test_a_demonstration_that_failed_gives_way_to_the_next(tmp_path: Path, monke
 
 
 def test_a_demonstration_that_is_through_does_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_run", lambda out, report, epochs: (out / "kept").mkdir() or out)
+    monkeypatch.setattr(demo, "run_everything", lambda out, report, epochs: (out / "kept").mkdir() or out)
     assert demo.run_network_demo(tmp_path / "demo", print) == tmp_path / "demo"
     with pytest.raises(RunError, match="exists"):
         demo.run_network_demo(tmp_path / "demo", print)

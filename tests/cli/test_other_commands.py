@@ -19,7 +19,7 @@ GROUPS = {
         "budget", "demo", "reproduce", "data",
         "net", "cert",
     ),
-    "data": ("check", "align", "export"),
+    "data": ("check", "init", "align", "export"),
     "net": (
         "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
         "machine", "machine-secret",

@@ -440,6 +440,7 @@ def test_every_setting_of_a_release_is_in_the_hash():
 
 @pytest.mark.parametrize("change", [{"name": "x" * 5_000}, {"x": "y" * 5_000}, {"seed": [[0] * 5_000]}])
 def test_of_a_long_value_an_error_shows_the_beginning(change):
-    with pytest.raises(ConfigError, match=r"… \(\d+ characters\)") as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_job(change)
+    assert " characters)" in str(caught.value)
     assert len(str(caught.value)) < 400

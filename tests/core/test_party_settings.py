@@ -124,7 +124,7 @@ def test_numbers_and_booleans_in_settings_are_text():
         ("party", "a bank", "party='a bank'.*pattern"),
         ("party", None, "party: Field required"),
         ("sed", 1, "sed is not a setting .value 1.; remove it or mend its name"),
-        ("seed", "random", "seed='random'.*'private' or 'job'"),
+        ("seed", "random", "seed='random'.*'private', 'fresh' or 'job'"),
         ("nodes.file", "customers.xls", r"nodes\.file='customers.xls'.*\.csv, \.csv\.gz, \.parquet; convert it"),
         ("nodes.file", 5, r"nodes\.file=5"),
         ("nodes.id", "", r"nodes\.id=''.*at least 1 character"),

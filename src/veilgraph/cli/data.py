@@ -22,7 +22,7 @@ from veilgraph.cli.app import (
     say,
 )
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path
+from veilgraph.core.files import fresh_path, new_file
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
@@ -74,8 +74,8 @@ def init_command(
         raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
     drafted = draft(guess([sample(path) for path in files]), party, out.absolute().parent)
     parse_party_text(drafted.text, str(out))
-    with out.open("x", encoding="utf-8") as file:
-        file.write(drafted.text)
+    with new_file(out) as file:
+        file.write(drafted.text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")

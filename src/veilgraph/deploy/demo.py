@@ -73,7 +73,7 @@ def run_network_demo(out: Path, report: Report, epochs: int = 60) -> Path:
         VeilgraphError: something of it failed.
     """
     with _begun(out):
-        run = _run(out, report, epochs)
+        run = run_everything(out, report, epochs)
         (out / _UNFINISHED).unlink()
     return run
 
@@ -94,7 +94,8 @@ def _begun(out: Path) -> Iterator[None]:
         yield
 
 
-def _run(out: Path, report: Report, epochs: int) -> Path:
+def run_everything(out: Path, report: Report, epochs: int) -> Path:
+    """Tables, kits, sites, a job and its run, whose path it returns, in a folder that is there."""
     tables = out / "organisations"
     party_files = export_dataset(DataSettings(dataset="digits", holders=3), tables, overlap=0.8, seed=0)
     report(f"wrote the tables and party files of {', '.join(party_files)} to {tables}")

@@ -95,7 +95,7 @@ def parse_party_text(text: str, source: str = "party") -> PartySettings:
     Raises:
         ConfigError: as ``parse_party_settings``.
     """
-    return parse_party_settings(yaml.load(text, _TextLoader), source)  # noqa: S506 - derived from SafeLoader
+    return parse_party_settings(yaml.load(text, TextLoader), source)  # noqa: S506 - derived from SafeLoader
 
 
 def read_party_settings(path: Path) -> PartySettings:
@@ -104,11 +104,11 @@ def read_party_settings(path: Path) -> PartySettings:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or breaks a rule.
     """
-    data = read_yaml(path, "party file", _TextLoader)
+    data = read_yaml(path, "party file", TextLoader)
     return parse_party_settings({} if data is None else data, str(path))
 
 
-class _TextLoader(yaml.SafeLoader):
+class TextLoader(yaml.SafeLoader):
     """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7.
 
     The settings turn text into numbers and truth values where they ask for them.
