@@ -1,7 +1,7 @@
 """Averaging under masks beside Flower's FedAvg, in one run: ``python -m benchmarks.averaging [--seeds S]``.
 
 The same parts, first weights and training at home; every party is a process on this machine. Flower, which
-``make flower`` installs, carries weights in the clear.
+``make bench-averaging`` installs, carries weights in the clear.
 """
 
 from __future__ import annotations
