@@ -183,6 +183,14 @@ def test_intervals_hold_what_they_say_and_differences_are_paired() -> None:
     assert gain.high - gain.low < (auc.high - auc.low) / 5
 
 
+def test_intervals_are_over_seeds_too() -> None:
+    labels = np.arange(100) % 2
+    score = np.stack([labels, 1 - labels]).astype(np.float64)
+    right, wrong = (Scored(labels, np.stack([1 - one, one], axis=1)) for one in score)
+    auc = estimates([right, wrong], 0.1)["auc"]
+    assert (auc.low, auc.value, auc.high) == (0, 0.5, 1)
+
+
 def test_a_class_that_is_missing_gives_no_ranking() -> None:
     told = figures(Scored(np.zeros(5, np.int64), np.full((5, 2), 0.5)), 0.1)
     assert np.isnan(told["auc"])
