@@ -181,6 +181,7 @@ LEAKS: Mapping[str, Leak] = {
     "shares are the secret": Leak(secrets_for_shares, "A+C", "shares that B gave it"),
 }
 SLOW = (
+    "shares are not sealed",  # of so few words the audit finds it in most runs, not in all
     "pairwise masks are of 32 bits",
     "own masks are zero, which the audit does not know",
     "one has no own mask, and the others know theirs",
