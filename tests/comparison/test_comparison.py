@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
+from veilgraph.comparison import plain
 from veilgraph.comparison import study as studies
 from veilgraph.comparison.figures import Scored, estimates, figures
 from veilgraph.comparison.plain import boosting, logistic
@@ -154,6 +157,29 @@ def test_boosting_sees_neighbours_and_logistic_does_not() -> None:
     }
     assert auc["boosting"] > 0.95
     assert auc["logistic"] < 0.65
+
+
+class Told:
+    """A model that says 1 of every node with one certainty."""
+
+    classes_ = np.array([0, 1])
+
+    def __init__(self, certainty: float) -> None:
+        self.certainty = certainty
+
+    def fit(self, x: object, labels: object) -> Told:
+        return self
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return np.tile([1 - self.certainty, self.certainty], (len(x), 1))
+
+
+@pytest.mark.parametrize("order", [(0.5, 0.9, 0.1), (0.1, 0.9, 0.5)])
+def test_of_several_strengths_the_best_of_validation_is_taken(order: tuple[float, ...]) -> None:
+    graph = replace(signalled(), labels=torch.arange(400) % 2)
+    assert graph.labels is not None
+    found = plain._best(graph, graph.features.numpy(), [partial(Told, certainty) for certainty in order])
+    assert np.allclose(found[:, 1], 0.5)
 
 
 # Figures
@@ -298,3 +324,19 @@ def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(studies, "paradigm_of", lambda job: loading)
     with refused(DataError, key="test_mask"):
         compare_job(small(), tmp_path / "study")
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        (["--out", "x"], "--out"),
+        (["--seeds", "2"], "--seeds"),
+        (["--recall-at", "0.1"], "--recall-at"),
+        (["--party", "party.yaml"], "--party"),
+        (["--set", "seed=1"], "--set"),
+    ],
+)
+def test_what_is_of_a_job_is_refused_of_a_run(given: list[str], option: str, tmp_path: Path) -> None:
+    told = veilgraph("compare", tmp_path, *given)
+    assert told.exit_code == 2
+    assert option in told.stderr

@@ -112,6 +112,24 @@ def command(
     return register
 
 
+def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Refuses options that have no meaning here, where they are given.
+
+    Args:
+        context: of the command.
+        names: of its parameters.
+        why: and the way out.
+
+    Raises:
+        BadParameter: one of them is.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = next(each for each in context.command.params if each.name == name)
+            raise typer.BadParameter(why, param_hint=option.opts[0])
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     """Turns our errors and the system's into one line and exit code 1, an interrupt into 130."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, results, say
+from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, refuse_given, results, say
 from veilgraph.cli.showing import show_comparison
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
@@ -15,6 +15,7 @@ from veilgraph.core.files import fresh_path
 
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3")
 def compare_command(
+    context: typer.Context,
     what: Annotated[
         Path,
         typer.Argument(metavar="JOB.yaml|RUN", help="A job file, or the directory of a complete run of all parties."),
@@ -50,6 +51,11 @@ def compare_command(
     Of a run: its network on each holder's data alone, and on all in one place.
     """
     if what.is_dir():
+        refuse_given(
+            context,
+            ["out", "seeds", "recall_at", "party", "overrides"],
+            f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
+        )
         _compare_run(what)
         return
     settings = read_settings(what, overrides)

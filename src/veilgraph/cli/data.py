@@ -18,6 +18,7 @@ from veilgraph.cli.app import (
     messages,
     overridden,
     read_settings,
+    refuse_given,
     results,
     say,
 )
@@ -201,7 +202,8 @@ def export_command(
         )
     settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
     if world := settings.payments or settings.trajectories:
-        _refuse_given(context, dataset, "holders", "overlap", "paradigm")
+        sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
+        refuse_given(context, ["holders", "overlap", "paradigm"], sizes)
         _export_world(world, out, seed, table_format)
         return
     with messages().status("writing tables"):
@@ -237,13 +239,3 @@ def _show_exported(files: Mapping[str, Path]) -> None:
     for party, file in files.items():
         typer.echo(f"{party:24} {file}")
     typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
-
-
-def _refuse_given(context: typer.Context, dataset: str, *names: str) -> None:
-    """Refuses options that have no meaning here, where they are given."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            raise typer.BadParameter(
-                f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}", param_hint=f"--{name}"
-            )

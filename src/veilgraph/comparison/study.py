@@ -83,13 +83,8 @@ class Study:
 
     def at_home(self) -> Line:
         """The best of what the label holder can do by itself."""
-        own = [line for line in self.lines if line.shares == NOBODY and line.name.startswith(self._own)]
+        own = [line for line in self.lines if line.shares == NOBODY]
         return max(own, key=lambda line: line.figures["auc"].value)
-
-    @property
-    def _own(self) -> tuple[str, ...]:
-        holder = self.job.data.label_party
-        return f"{holder} alone", f"{holder}: "
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""

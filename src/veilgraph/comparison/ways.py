@@ -47,6 +47,7 @@ class Kind:
 
 
 NOBODY: Final = "nothing"
+LABELS: Final = "the label holder's labels, to another holder"
 AS_JOB: Final = "as the paradigm says"
 EVERYTHING: Final = "everything, to one place"
 
@@ -87,7 +88,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
             way = partial(_plain, partial(paradigm.pooled, rest))
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING)
     lent = [name for name in job.data.names if name != holder]
-    return found | {f"{name} alone, lent labels": alone(name) for name in lent}
+    return found | {f"{name} alone, lent labels": replace(alone(name), shares=LABELS) for name in lent}
 
 
 def _over_the_same_data(job: JobSettings, said: Mapping[str, Any]) -> JobSettings:

@@ -105,6 +105,19 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def fresh_folder(path: Path) -> Path:
+    """A ``private_folder`` of ``--out`` that is not there yet, or empty.
+
+    Raises:
+        RunError: something is in it, or others may use it.
+        OSError: it cannot be made.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
+    check_private(private_folder(path))
+    return path
+
+
 def make_private(path: Path) -> None:
     """Takes from others whatever they may do with a folder and all in it, which another program made for us."""
     for found in (path, *path.rglob("*")):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
@@ -48,8 +48,12 @@ from veilgraph.deploy.quiet import no_logs, no_prints
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
 
+Answer = TypeVar("Answer")
+
 _SITE, _SERVER = ALLOWED_CLASSES
 _POLL_S: Final = 1.0
+UNANSWERED_S: Final = 60.0
+"""So long a question to a server that does not answer is asked again: it may be busy, and its jobs go on."""
 _REJOIN_S: Final = 120.0
 _POLLS_PER_LOG: Final = 3
 _RUNNING: Final = "RUNNING"
@@ -266,10 +270,31 @@ def admin_session(kit: Kit, connect_s: float) -> Iterator[Session]:
         raise RunError(f"the server at {address} reports: {error}") from error
 
 
+def answered(ask: Callable[[], Answer]) -> Answer:
+    """What the server answers to a question that changes nothing there, asked again while none comes.
+
+    Args:
+        ask: asks once.
+
+    Raises:
+        NoConnection: there was no answer for ``UNANSWERED_S``.
+    """
+    deadline = time.monotonic() + UNANSWERED_S
+    while True:
+        try:
+            return ask()
+        except NoConnection:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
 def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float) -> None:
     deadline = time.monotonic() + connect_s
     while missing := [
-        site.name for site in presences(session, roles) if site.name in sites and site.state != "connected"
+        site.name
+        for site in answered(lambda: presences(session, roles))
+        if site.name in sites and site.state != "connected"
     ]:
         if time.monotonic() > deadline:
             raise not_connected(missing, roles)
@@ -320,7 +345,7 @@ def write_submission(
 def _await_end(session: Session, job_id: str, report: Report) -> None:
     last, said = "", ""
     for poll in count():
-        now = str(session.get_job_meta(job_id).get("status", ""))
+        now = str(answered(lambda: session.get_job_meta(job_id)).get("status", ""))
         if now != last:
             report(f"{job_id[:8]}: {now.lower().replace('_', ' ')}")
             last = now
@@ -357,7 +382,7 @@ def _said(session: Session, job_id: str) -> str:
 
 
 def _server_log(session: Session, job_id: str) -> str:
-    return str(session.get_job_logs(job_id).get("logs", {}).get("server", ""))
+    return str(answered(lambda: session.get_job_logs(job_id)).get("logs", {}).get("server", ""))
 
 
 def _known(session: Session, job_id: str | None) -> str:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import check_private, private_folder, write_whole
+from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.embedding.settings import EmbedJob, read_embed_job, write_embed_job
 from veilgraph.graph.ids import pack_ids, unpack_ids
@@ -56,9 +56,7 @@ class EmbeddingDirectory:
             RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
-            check_private(private_folder(path))
+            fresh_folder(path)
             write_embed_job(job, path / "job.yaml")
             private_folder(path / "private")
         except OSError as error:

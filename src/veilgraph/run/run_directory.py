@@ -47,7 +47,7 @@ import torch
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import append, check_private, locked, private_folder, write_whole
+from veilgraph.core.files import append, check_private, fresh_folder, locked, private_folder, write_whole
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
@@ -85,9 +85,7 @@ class RunDirectory:
             RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
-            check_private(private_folder(path))
+            fresh_folder(path)
             write_job(settings, path / "job.yaml")
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error

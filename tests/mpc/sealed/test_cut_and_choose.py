@@ -25,20 +25,23 @@ from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands
 
-X = torch.tensor([[-1.5, 2.0], [3.25, -0.5]], dtype=torch.float64)
+COLUMNS = 64
+"""A wrong gate is a right one where the masks of all signs are 0: of 128 signs that is never."""
+X = torch.tensor([[-1.5, 2.0], [3.25, -0.5]], dtype=torch.float64).repeat(1, COLUMNS // 2)
 EDGES = torch.tensor([[0, 1, 1], [1, 0, 1]])
-RESULT = torch.tensor([[3.25, 2.0], [6.5, 2.0]], dtype=torch.float64)
+RESULT = torch.tensor([[3.25, 2.0], [6.5, 2.0]], dtype=torch.float64).repeat(1, COLUMNS // 2)
 """relu of X, summed over the edges and the node itself."""
 RATE = 0.25
 
 
 def program(machine: Machine) -> Tensor | None:
     """Something of everything: what A knows, comparisons, gates, hidden edges of B's, cuts."""
-    positive, _ = functions.relu(machine, machine.put("A", of(machine, "A", X), (2, 2), functions.BITS))
+    positive, _ = functions.relu(machine, machine.put("A", of(machine, "A", X), (2, COLUMNS), functions.BITS))
     graph = machine.hidden_graph("B", of(machine, "B", EDGES), 2, 5)
     narrow = machine.open(machine.split(positive), 0, 32)
     summed = machine.open(machine.hop([graph], narrow), 0, 64)
-    return machine.reveal(functions.times(machine, summed, machine.constant(torch.ones(2, 2, dtype=torch.int64))), "A")
+    ones = machine.constant(torch.ones(2, COLUMNS, dtype=torch.int64))
+    return machine.reveal(functions.times(machine, summed, ones), "A")
 
 
 def all_of(dealing: Callable[[Machine], object]) -> Callable[[Machine], None]:
