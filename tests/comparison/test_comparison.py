@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -293,7 +295,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(exported: Path, tmp_path: Path) -> None:
+def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = str(exported / "job.yaml")
     changes = [part for key in ("train.epochs=2", "model.dim=4") for part in ("--set", key)]
     whole = veilgraph("compare", job, *changes, "--out", tmp_path / "whole")
@@ -305,7 +309,10 @@ def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(exported:
     try:
         party = exported / "A" / "party.yaml"
         apart = [*changes, "--set", "data={holders: [A, B], label_holder: A}"]
-        home = veilgraph("compare", job, *apart, "--party", party, "--out", tmp_path / "home")
+        with monkeypatch.context() as alone:
+            alone.setattr(socket, "socket", None)
+            alone.setattr(subprocess, "Popen", None)
+            home = veilgraph("compare", job, *apart, "--party", party, "--out", tmp_path / "home")
         assert home.exit_code == 0, home.output
         assert "the best at home is" in home.stdout
         assert "vertical" not in home.stdout
