@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -28,6 +28,9 @@ from veilgraph.core.files import fresh_path, new_file
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+    from veilgraph.protocol.costs import Costs, PartySizes
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.tables.describe import PartyDescription
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
@@ -91,8 +94,8 @@ def _is_party_file(file: Path) -> bool:
     return isinstance(content, dict) and "party" in content
 
 
-def _check_party(file: Path) -> int:
-    """Shows what a party file means; returns how many nodes its table has."""
+def _check_party(file: Path) -> PartyDescription:
+    """Shows what a party file means."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import describe_party  # noqa: PLC0415
@@ -103,21 +106,26 @@ def _check_party(file: Path) -> int:
     for table in party_tables(description):
         results().print(table)
     typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
-    return description.nodes
+    return description
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
+    from veilgraph.report.plan import will_send  # noqa: PLC0415
 
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
-        nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
-        if said := delta_in_doubt(settings, min(nodes, default=None)):
+        described = [_check_party(path) for path in (settings.data.parties or {}).values()]
+        nodes = min((each.nodes for each in described), default=None)
+        if said := delta_in_doubt(settings, nodes):
             typer.echo(said)
+        if nodes is not None and settings.is_aligned and (costs := _costs(settings, nodes, map(_size, described))):
+            typer.echo(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
         typer.echo(f"{job} is a valid job")
         return
+    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.report.tables import data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
@@ -125,7 +133,22 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))
+    if settings.is_aligned and (costs := _costs(settings, graphs[0].common, map(size_of, graphs))):
+        typer.echo(will_send(costs))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+
+
+def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:
+    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
+
+    return paradigm_of(settings).costs(settings, nodes, dict(zip(settings.data.names, sizes, strict=True)))
+
+
+def _size(of: PartyDescription) -> PartySizes:
+    from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
+
+    splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
+    return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data)

@@ -65,7 +65,7 @@ def plan_command(
 
 def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
     """Of a data set, or of saved graphs."""
-    from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
+    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
     if settings.data.from_tables:
@@ -73,14 +73,8 @@ def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
             "this job's data are tables, of which only an alignment tells how many nodes are common: give --nodes, "
             "--training, --classes, and --columns and --edges of every holder"
         )
-    sizes, common = {}, 1
-    for graph in paradigm_of(settings).load(settings).graphs:
-        part, common = graph.common_part(), graph.common
-        training = 0 if part.train_mask is None else int(part.train_mask.sum())
-        classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
-        validation = 0 if part.val_mask is None else int(part.val_mask.sum())
-        sizes[graph.party] = PartySizes(part.num_features, part.num_edges, training, classes, validation)
-    return common, sizes
+    graphs = paradigm_of(settings).load(settings).graphs
+    return graphs[0].common, {graph.party: size_of(graph) for graph in graphs}
 
 
 def _given(

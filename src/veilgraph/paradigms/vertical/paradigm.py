@@ -17,6 +17,7 @@ from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.partitioned.passes import not_partitioned
 from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
+from veilgraph.paradigms.vertical.costs import costs_of
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
@@ -27,6 +28,7 @@ from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
+from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
@@ -59,6 +61,9 @@ class Vertical(Paradigm[VerticalJob]):
         if job.model.initial.is_joint:
             return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
         return "its noise bounds nothing: raise privacy.noise_multiplier"
+
+    def costs(self, job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        return costs_of(job, nodes, sizes)
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)

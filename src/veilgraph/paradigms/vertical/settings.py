@@ -130,6 +130,16 @@ class VerticalJob(JobSettings):
         return self._once
 
     @property
+    def publishes_once(self) -> bool:
+        """Whether a training step would publish what the evaluation before it did, which is then not sent again.
+
+        That is so where holders draw nothing in training, and no pass is paid for.
+        """
+        model = self.model
+        draws = model.initial.dropout or model.local.dropout or model.local.kind.draws
+        return not draws and self.privacy is None and self.train.batch_size is None
+
+    @property
     def publishing(self) -> tuple[PartyId, ...]:
         """All; with ``privacy.schedule: once`` all but the label holder."""
         return tuple(name for name in self.data.names if not (self._once and name == self.data.label_party))
