@@ -24,6 +24,7 @@ HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [
     "The job in words",
     "Who learned what",
+    "How well it predicts",
     "Training",
     "Traffic",
     "Privacy ledger",

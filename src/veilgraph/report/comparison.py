@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +29,20 @@ def study_table(study: Study) -> Table:
         caption_justify="left",
     )
     table.add_column("way", no_wrap=True)
-    for name in study.lines[0].figures:
+    for name in shown_figures(study.lines[0].figures):
         table.add_column(_TITLES[name], justify="right", no_wrap=True)
     table.add_column("AUC above alone", justify="right", no_wrap=True)
     for line in study.lines:
         gain = "" if line.gain is None else _signed(line.gain["auc"])
-        values = (f"{one.value:.3f}" for one in line.figures.values())
+        values = (f"{line.figures[name].value:.3f}" for name in shown_figures(line.figures))
         table.add_row(line.name, *values, gain, style="bold" if line is study.judged else None)
     return table
+
+
+def shown_figures(names: Iterable[str]) -> list[str]:
+    """Without the accuracy where nodes of two classes are ranked: where one is rare it is high for saying the other."""
+    found = list(names)
+    return [name for name in found if name != "accuracy" or "pr_auc" not in found]
 
 
 def verdict(study: Study) -> str:

@@ -15,8 +15,10 @@ from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
 from veilgraph.report.page.head import head
+from veilgraph.report.page.judged import judged
 from veilgraph.report.page.learned import learned
 from veilgraph.report.page.privacy import privacy
+from veilgraph.report.page.scored import scored
 from veilgraph.report.page.traffic import traffic
 from veilgraph.report.page.training import training
 from veilgraph.report.page.words import job
@@ -35,12 +37,15 @@ def page_html(run: RunDirectory) -> str:
         VeilgraphError: a file of the run is damaged. What is missing is said in the page.
     """
     found = find(run)
+    told = scored(found)
+    judgement = judged(found, told)
     sections = {
-        "head": head(found),
+        "head": head(found, judgement),
         "job": job(found),
         "learned": learned(found),
         "training": training(found),
-        "confusion": confusion(found),
+        "judged": judgement,
+        "confusion": confusion(told),
         "traffic": traffic(found),
         "privacy": privacy(found),
         "audit": audit(found),
