@@ -305,6 +305,7 @@ def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(
     for part in ("Is it worth it?", "vertical", "sealed", "above the best at home"):
         assert part in whole.stdout
     assert (tmp_path / "whole" / "comparison.png").is_file()
+    assert "pooled: boosting" in (tmp_path / "whole" / "comparison.html").read_text(encoding="utf-8")
     (exported / "B").rename(exported / "elsewhere")
     try:
         party = exported / "A" / "party.yaml"

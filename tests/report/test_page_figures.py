@@ -83,6 +83,7 @@ def test_text_stands_out_from_its_ground(scheme: int) -> None:
     style = (files("veilgraph.report") / "templates" / "page.css").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
     for ground in ("paper", "panel"):
-        for text in ("text", "quiet", "accent", "bad", "warn", "good", "series-1", "series-2", "series-3"):
+        series = (f"series-{number}" for number in range(1, 7))
+        for text in ("text", "quiet", "accent", "bad", "warn", "good", *series):
             darker, lighter = sorted(luminance(colours[name]) for name in (ground, text))
             assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ground, text)

@@ -12,8 +12,20 @@ from veilgraph.cli.app import command, messages, results
 
 @command("report", "veilgraph report runs/digits")
 def report_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, whole or one organisation's part.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="The page. Default: RUN/report.html.")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Directory of a run, whole or one organisation's part, or of a comparison; of several runs one page.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="The page. Default: RUN/report.html, DIR/comparison.html; of several runs.html beside the first.",
+        ),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", metavar="", help="Check that the records are those that were signed; no page.")
     ] = False,
@@ -29,12 +41,18 @@ def report_command(
     The page is one HTML file that loads nothing: the job in words, who learned what, curves and scores, traffic,
     privacy ledgers, and the audit if there was one.
 
+    Of several runs: the settings that differ, what each reached, and their curves over one another. Of a comparison:
+    its page anew.
+
     With --verify nothing is written: every line of the records, and every signature and countersignature, is checked.
     Exits with 1 at the first that is not as it was signed, and names the file and the line.
     """
+    run, *others = runs
     if verify:
         if out is not None:
             raise typer.BadParameter("--verify writes no page; leave one of the two out", param_hint="--out")
+        if others:
+            raise typer.BadParameter("is of one run; give one, or leave it out", param_hint="--verify")
         _verify(run, root)
         return
     if root is not None:
@@ -42,11 +60,19 @@ def report_command(
     from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
     from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
+    from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
+    from veilgraph.report.page.comparison_file import is_comparison  # noqa: PLC0415
     from veilgraph.run.evidence import who_deals  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
     if out is not None and out.suffix != ".html":
         raise typer.BadParameter(f"{out} must end in .html", param_hint="--out")
+    if others:
+        _several(runs, out)
+        return
+    if is_comparison(run):
+        typer.echo(f"page    {write_comparison(run, out)}")
+        return
     directory, page = RunDirectory.open(run), out or run / PAGE
     with messages().status("writing the page"):
         write_page(directory, page)
@@ -60,6 +86,16 @@ def report_command(
         typer.echo("nothing is on record as sent in this run yet")
     if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
+    typer.echo(f"page    {page}")
+
+
+def _several(runs: list[Path], out: Path | None) -> None:
+    from veilgraph.report.page.several import PAGE, write_several  # noqa: PLC0415
+    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+
+    page = out or runs[0].absolute().parent / PAGE
+    with messages().status("writing the page"):
+        write_several([RunDirectory.open(run) for run in runs], page)
     typer.echo(f"page    {page}")
 
 

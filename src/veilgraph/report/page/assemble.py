@@ -59,9 +59,17 @@ def write_page(run: RunDirectory, path: Path) -> None:
     Raises:
         VeilgraphError: a file of the run is damaged, or the page cannot be written.
     """
-    content = page_html(run).encode()
+    write_html(path, page_html(run))
+
+
+def write_html(path: Path, content: str) -> None:
+    """Writes a page, whole or not at all.
+
+    Raises:
+        RunError: it cannot be written.
+    """
     try:
-        write_whole(path, content)
+        write_whole(path, content.encode())
     except OSError as error:
         raise RunError(f"{path}: the page cannot be written ({error}); choose another --out") from error
 

@@ -90,7 +90,7 @@ def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -
     best = None if summary is None else int(summary["best_epoch"])
     mark = None if not best else (float(best), f"kept: epoch {best}")
     drawn = [(f"Loss ({measures.loss})", "loss", False)]
-    drawn += [(each.title[:1].upper() + each.title[1:], each.name, _is_bounded(each)) for each in measures.figures]
+    drawn += [(each.title[:1].upper() + each.title[1:], each.name, is_bounded(each)) for each in measures.figures]
     found = []
     for name, quantity, bounded in drawn:
         series = _series(metrics, quantity, tuple(_NAMES) if quantity != "loss" else ("train", "val"))
@@ -104,7 +104,7 @@ def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -
     return tuple(found)
 
 
-def _is_bounded(figure: Figure) -> bool:
+def is_bounded(figure: Figure) -> bool:
     """Whether 1 is the most that it can be."""
     return figure.is_share or figure in (AUC, F1)
 
