@@ -107,6 +107,11 @@ def share(count: int, of: int) -> Share:
     return Share(count, of, count / of, float(between.low), float(between.high))
 
 
+def interval_of(one: Share) -> str:
+    """The interval of a share, as percentages."""
+    return f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
+
+
 def precision_over_recall(truth: Truths, score: Floats) -> Curve:
     """(Recall, precision) from the highest threshold to the lowest; empty without class 1."""
     if not truth.any():

@@ -14,6 +14,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
+from veilgraph.report.page.groups import read_column_of
 from veilgraph.report.page.head import head
 from veilgraph.report.page.judged import judged
 from veilgraph.report.page.learned import learned
@@ -28,17 +29,23 @@ PAGE: Final = "report.html"
 _TEMPLATE: Final = "page.html.j2"
 
 
-def page_html(run: RunDirectory) -> str:
+def page_html(run: RunDirectory, by: str | None = None, party_file: Path | None = None) -> str:
     """A run as one HTML page; the same files give the same page.
 
     Everything that comes from files, names of classes and words of other parties among it, is escaped.
 
+    Args:
+        run: whole, or one organisation's part.
+        by: a column of the label holder's tables, whose groups of test nodes are judged by themselves.
+        party_file: the label holder's, which says where these are; None: the one that the job names.
+
     Raises:
-        VeilgraphError: a file of the run is damaged. What is missing is said in the page.
+        VeilgraphError: a file of the run is damaged, or the column cannot be had. What else is missing is said in the
+            page.
     """
     found = find(run)
     told = scored(found)
-    judgement = judged(found, told)
+    judgement = judged(found, told, None if by is None else read_column_of(found.settings, told, by, party_file))
     sections = {
         "head": head(found, judgement),
         "job": job(found),
@@ -53,13 +60,13 @@ def page_html(run: RunDirectory) -> str:
     return environment().get_template(_TEMPLATE).render(**sections, found=found, version=__version__)
 
 
-def write_page(run: RunDirectory, path: Path) -> None:
-    """Writes the page, whole or not at all.
+def write_page(run: RunDirectory, path: Path, by: str | None = None, party_file: Path | None = None) -> None:
+    """Writes the page, whole or not at all; the other arguments are ``page_html``'s.
 
     Raises:
-        VeilgraphError: a file of the run is damaged, or the page cannot be written.
+        VeilgraphError: as there, or the page cannot be written.
     """
-    write_html(path, page_html(run))
+    write_html(path, page_html(run, by, party_file))
 
 
 def write_html(path: Path, content: str) -> None:

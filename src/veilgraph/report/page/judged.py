@@ -16,16 +16,17 @@ from veilgraph.core.words import counted, figure
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
+from veilgraph.report.page.groups import ByColumn, Groups, groups
 from veilgraph.report.page.scored import Floats, Scored, Whole
 from veilgraph.report.ranking import (
     Alarms,
     Bin,
     Looked,
-    Share,
     alarms,
     best_threshold,
     brier,
     found_over_looked,
+    interval_of,
     looked_at,
     precision_over_recall,
     reliability,
@@ -125,6 +126,7 @@ class Judged:
         notes: what must be said beside the figures.
         rows: the first figure first.
         ranking: of two classes with probabilities; else None.
+        groups: where a column is named.
     """
 
     missing: str = ""
@@ -134,10 +136,17 @@ class Judged:
     notes: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     ranking: Ranking | None = None
+    groups: Groups | None = None
 
 
-def judged(found: Found, told: Scored | str) -> Judged:
-    """How well the newest predictions of the test nodes are."""
+def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judged:
+    """How well the newest predictions of the test nodes are.
+
+    Args:
+        found: the run.
+        told: its predictions with labels, or why they are not here.
+        by: a column whose groups are judged by themselves; not without predictions and labels.
+    """
     if isinstance(told, str):
         return Judged(told[:1].upper() + told[1:])
     values = estimates([Tested(told.test.labels, told.test.likely)], LOOKED_AT)
@@ -157,6 +166,7 @@ def judged(found: Found, told: Scored | str) -> Judged:
         notes=tuple(_notes(found, told, known)),
         rows=tuple(rows.values()),
         ranking=_ranking(told) if pair else None,
+        groups=None if by is None else groups(told, by, threshold_of(told) if pair else None),
     )
 
 
@@ -234,7 +244,7 @@ def _ranking(told: Scored) -> Ranking:
         _charts(told, bins),
         tuple(_looking(each) for each in looked_at(truth, score)),
         calibration,
-        tuple(Reliable(percent(each.said), percent(each.true.value), between(each.true), f"{each.true.of:,}")
+        tuple(Reliable(percent(each.said), percent(each.true.value), interval_of(each.true), f"{each.true.of:,}")
               for each in bins),
         _threshold(told),
     )  # fmt: skip
@@ -318,12 +328,7 @@ def _falling(split: str, at: Alarms) -> Falling:
     raised = at.raised
     return Falling(
         split,
-        f"{percent(at.precision.value)} ({between(at.precision)})" if at.precision.of else "–",
-        f"{percent(at.recall.value)} ({between(at.recall)})",
+        f"{percent(at.precision.value)} ({interval_of(at.precision)})" if at.precision.of else "–",
+        f"{percent(at.recall.value)} ({interval_of(at.recall)})",
         f"{figure(1000 * raised.value, 1)} ({1000 * raised.low:.1f} to {1000 * raised.high:.1f})",
     )
-
-
-def between(one: Share) -> str:
-    """The interval of a share, as percentages."""
-    return f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
