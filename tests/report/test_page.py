@@ -23,6 +23,7 @@ HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [
     "The job in words",
     "Who learned what",
+    "Purpose and risks",
     "How well it predicts",
     "Training",
     "Traffic",
@@ -126,7 +127,7 @@ def test_an_organisations_part_says_what_is_elsewhere(copy: Copy) -> None:
         "the part of B in a run across organisations",
         "This organisation's part of the training is done; the scores are at A.",
         "Only what B sent is on record here. What A and server sent is on record there.",
-        "Not audited: run veilgraph audit plain.",
+        "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit.",
     ):
         assert words in page.text
     assert page.within["dd"][0] == "not known here"

@@ -211,7 +211,8 @@ def _study(
 def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
     try:
         private_folder(out)
-        about = {"job": job.model_dump(mode="json"), "party": None if party is None else str(party.absolute())}
+        said = job.model_dump(mode="json", exclude=job.unsaid)
+        about = {"job": said, "party": None if party is None else str(party.absolute())}
         path, text = out / ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
