@@ -299,13 +299,17 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         )
     consent = Kit.open(kits / "shop").consent
     asked = JobRequest(
-        job="3f2a", work="predict", resume=True, settings=parse_job({"data": {"holders": ["bank", "shop"]}})
+        job="3f2a",
+        work="predict",
+        resume=True,
+        settings=parse_job({"data": {"holders": ["bank", "shop"]}, "record": {"purpose": "to find\nfraud"}}),
     )
     with waiting(consent, asked, "1") as shown:
         seen = veilgraph("net", "approve", "--kit", kits / "shop").stdout
         assert "3f2a: job, predict, going on with a run, settings " in seen
         assert "reveals output-embeddings: The label holder sees" in seen
         assert "localhost deals and relays" in seen
+        assert "  purpose: to find fraud\n" in seen
         assert f"approve it with: veilgraph net approve 3f2a --kit {kits / 'shop'}" in seen
         said_by_join: list[str] = []
         told = tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)

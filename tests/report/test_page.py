@@ -1,4 +1,3 @@
-import itertools
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import yaml
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.findings import audit, finding
-from tests.report.markup import Page
+from tests.report.markup import Page, loads_nothing
 from tests.roles.federation import merge
 from veilgraph.core.errors import RunError
 from veilgraph.privacy import accountant
@@ -24,6 +23,8 @@ HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [
     "The job in words",
     "Who learned what",
+    "Purpose and risks",
+    "How well it predicts",
     "Training",
     "Traffic",
     "Privacy ledger",
@@ -37,24 +38,8 @@ def test_a_page_is_whole_loads_nothing_and_can_be_read_aloud(name: str, runs: di
     source = page_html(RunDirectory.open(runs[name]))
     page = Page(source)
     assert [text.strip() for text in page.within["h2"]] == SECTIONS
-    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
-    for tag, attributes in page.elements:
-        for key in ("src", "href", "xlink:href", "srcset", "data", "poster", "action"):
-            assert (attributes.get(key) or "#").startswith("#"), (tag, attributes)
-        assert not any(key.startswith("on") for key in attributes), (tag, attributes)
-    assert not re.search(r"https?:|url\(|@import|//[a-z]", source)
-    policies = [meta["content"] for meta in page.attributes("meta") if "http-equiv" in meta]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
-    assert len(page.within["table"]) == len(page.within["caption"])
-    assert all(cell["scope"] in ("row", "col") for cell in page.attributes("th"))
-    drawings = [svg for svg in page.attributes("svg") if svg.get("aria-hidden") != "true"]
-    assert len(drawings) == len(page.within["title"]) - 1 > 0
-    assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)
-    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1
-    assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
-    targets = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
-    assert {link["href"].removeprefix("#") for link in page.attributes("a")} <= targets
+    loads_nothing(source, page)
+    assert page.attributes("svg")
 
 
 def test_the_same_files_give_the_same_page(runs: dict[str, Path]) -> None:
@@ -142,7 +127,7 @@ def test_an_organisations_part_says_what_is_elsewhere(copy: Copy) -> None:
         "the part of B in a run across organisations",
         "This organisation's part of the training is done; the scores are at A.",
         "Only what B sent is on record here. What A and server sent is on record there.",
-        "Not audited: run veilgraph audit plain.",
+        "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit.",
     ):
         assert words in page.text
     assert page.within["dd"][0] == "not known here"

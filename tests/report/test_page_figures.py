@@ -10,6 +10,7 @@ from tests.report.conftest import Copy, page_of, part_of
 from veilgraph.graph.party import load_party
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
+from veilgraph.report.page.scored import scored
 from veilgraph.report.page.traffic import traffic
 from veilgraph.report.tables import human_bytes
 from veilgraph.run.predictions import load_predictions, save_predictions
@@ -27,7 +28,7 @@ def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Pat
         if graph.test_mask[node]:
             pair = str(int(graph.labels[node])), row["class"]
             counts[pair] = counts.get(pair, 0) + 1
-    found = confusion(find(RunDirectory.open(run)))
+    found = confusion(scored(find(RunDirectory.open(run))))
     cells = {(true, guess): cell for true, row in found.rows for guess, cell in zip(found.classes, row, strict=True)}
     assert {pair: cell.count for pair, cell in cells.items() if cell.count} == counts
     right = sum(count for (true, guess), count in counts.items() if true == guess)
@@ -43,7 +44,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     wide = held.probabilities.new_zeros(len(held.classes), 14)
     wide[:, 13] = 1  # everybody is taken for the last class
     save_predictions(store, wide, class_names=[f"class {index}" for index in range(14)])
-    found = confusion(find(RunDirectory.open(run)))
+    found = confusion(scored(find(RunDirectory.open(run))))
     assert found.rows == ()
     assert {one.taken_for for one in found.top} == {"class 13"}
     assert [one.count for one in found.top] == sorted((one.of for one in found.top), reverse=True)
@@ -82,6 +83,7 @@ def test_text_stands_out_from_its_ground(scheme: int) -> None:
     style = (files("veilgraph.report") / "templates" / "page.css").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
     for ground in ("paper", "panel"):
-        for text in ("text", "quiet", "accent", "bad", "warn", "good", "series-1", "series-2", "series-3"):
+        series = (f"series-{number}" for number in range(1, 7))
+        for text in ("text", "quiet", "accent", "bad", "warn", "good", *series):
             darker, lighter = sorted(luminance(colours[name]) for name in (ground, text))
             assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ground, text)

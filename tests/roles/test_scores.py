@@ -168,12 +168,14 @@ def test_auc_and_f1_are_computed_when_they_are_needed() -> None:
 
     assert known(objective(graph).score(LOGITS)) == []
     assert known(objective(graph, select_by="loss").score(LOGITS)) == []
-    assert known(objective(graph, select_by="auc").score(LOGITS)) == ["val_auc"]
-    assert known(objective(graph, select_by="f1").score(LOGITS)) == ["val_f1"]
+    assert known(objective(graph, select_by="auc").score(LOGITS)) == ["val_auc"]  # all test nodes are of class 1
+    assert known(objective(graph, select_by="f1").score(LOGITS)) == ["val_f1", "test_f1"]
     assert not set(names) & objective(graph).score(LOGITS).record().keys()
     assert objective(graph, select_by="f1").score(LOGITS).record().keys() >= {"val_f1", "test_accuracy"}
     everything = objective(graph).score(LOGITS, everything=True)
-    assert known(everything) == ["val_auc", "val_f1", "test_f1"]  # all test nodes are of class 1
+    assert known(everything) == ["val_auc", "val_f1", "test_f1"]
+    ranked = objective(a_graph(test_mask=torch.ones(9, dtype=torch.bool)), select_by="auc").score(LOGITS)
+    assert known(ranked) == ["val_auc", "test_auc"]
     assert everything.summary().keys() == {f"{part}_accuracy" for part in ("train", "val", "test")} | set(names)
     without = objective(a_graph(test_mask=None)).score(LOGITS, everything=True)
     assert (without.test_accuracy, without.test_auc, without.test_f1) == (None, None, None)

@@ -61,6 +61,7 @@ def compare_command(
     settings = read_settings(what, overrides)
     from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
     from veilgraph.report.comparison import draw_study, study_table, verdict  # noqa: PLC0415
+    from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
     if settings.data.is_apart and party is None:
@@ -81,6 +82,7 @@ def compare_command(
     draw_study(study, path / "comparison.png")
     typer.echo(f"figures {path / FOUND}")
     typer.echo(f"picture {path / 'comparison.png'}")
+    typer.echo(f"page    {write_comparison(path)}")
 
 
 def _compare_run(run: Path) -> None:

@@ -115,6 +115,8 @@ def _show(kit: Kit, waiting: Waiting) -> None:
     going_on = ", going on with a run" if request.resume else ""
     typer.echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:_SHOWN]}")
     typer.echo(f"  {kit.roles}")
+    for name, text in () if settings.record is None else settings.record.told():
+        typer.echo(f"  {name}: {' '.join(text.split())}")
     typer.echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
     for name, statement in revealed_of(settings, kit.name).items():
         typer.echo(f"  reveals {name}: {statement}")

@@ -115,6 +115,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.report.plan import will_send  # noqa: PLC0415
 
     settings = read_settings(job, overrides)
+    for name, text in () if settings.record is None else settings.record.told():
+        typer.echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
         described = [_check_party(path) for path in (settings.data.parties or {}).values()]

@@ -107,6 +107,7 @@ def _figures(labels: Classes, likely: Floats, alarms: float) -> dict[str, Floats
             "pr_auc": _average_precision(np.take_along_axis(score, order, axis=1), found) / count,
             "recall": found[:, looked_at - 1] / count,
             "f1": f1,
+            "accuracy": (predicted == labels).mean(axis=1),
         }
 
 

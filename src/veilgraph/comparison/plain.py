@@ -102,3 +102,9 @@ def _means(graph: PartyGraph) -> tuple[sp.csr_matrix, Floats]:
 
 
 PLAIN: Final[Mapping[str, Callable[..., Floats]]] = {"logistic": logistic, "boosting": boosting}
+ABOUT_PLAIN: Final[Mapping[str, str]] = {
+    "logistic": "a logistic regression on the columns",
+    "boosting": "boosted trees on the columns, their means over neighbours and over neighbours' neighbours, and the "
+    "degree",
+}
+"""What they are, by name; of whose data follows."""

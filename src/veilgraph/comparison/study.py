@@ -31,7 +31,7 @@ from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
 
 FOUND: Final = "comparison.json"
-_ABOUT: Final = "about.json"
+ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
 
@@ -46,14 +46,18 @@ class Line:
     Attributes:
         name: of it.
         shares: what others have to be shown for it.
+        about: what is trained on what.
         figures: name → over seeds.
         gain: likewise, above the label holder alone; None of that one.
+        to_job: likewise, above the job; None of that one, and at home.
     """
 
     name: str
     shares: str
+    about: str
     figures: Mapping[str, Estimate]
     gain: Mapping[str, Estimate] | None
+    to_job: Mapping[str, Estimate] | None
 
 
 @dataclass(frozen=True)
@@ -86,27 +90,36 @@ class Study:
         own = [line for line in self.lines if line.shares == NOBODY]
         return max(own, key=lambda line: line.figures["auc"].value)
 
+    def over_home(self) -> Estimate | None:
+        """How far the job's AUC is above the best of what the label holder can do by itself; None at home."""
+        return None if self.judged is None else self.judged.figures["auc"].above(self.at_home().figures["auc"])
+
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
 
-        def told(found: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]]:
-            return {
-                name: {"value": _number(one.value), "low": _number(one.low), "high": _number(one.high)}
-                for name, one in found.items()
-            }
+        def number(one: Estimate) -> dict[str, float | None]:
+            return {"value": _number(one.value), "low": _number(one.low), "high": _number(one.high)}
 
+        def told(found: Mapping[str, Estimate] | None) -> dict[str, dict[str, float | None]] | None:
+            return None if found is None else {name: number(one) for name, one in found.items()}
+
+        over_home = self.over_home()
         return {
             "job": self.job.name,
             "paradigm": self.job.paradigm,
             "seeds": list(self.seeds),
             "test_nodes": list(self.tested),
             "recall_at": self.alarms,
+            "at_home": self.at_home().name,
+            "over_home": None if over_home is None else number(over_home),
             "ways": [
                 {
                     "name": line.name,
                     "shares": line.shares,
+                    "about": line.about,
                     "figures": told(line.figures),
-                    "gain": None if line.gain is None else told(line.gain),
+                    "gain": told(line.gain),
+                    "to_job": told(line.to_job),
                 }
                 for line in self.lines
             ],
@@ -181,14 +194,15 @@ def _study(
     kinds: Mapping[str, Kind],
 ) -> Study:
     figures = {name: estimates(each, alarms) for name, each in found.items()}
-    first, alone = next(iter(figures.items()))
+    first = next(iter(figures))
+
+    def above(name: str, other: str) -> Mapping[str, Estimate] | None:
+        if name == other or other not in figures:
+            return None
+        return {figure: one.above(figures[other][figure]) for figure, one in figures[name].items()}
+
     lines = tuple(
-        Line(
-            name,
-            kinds[name].shares,
-            one,
-            None if name == first else {figure: one[figure].above(alone[figure]) for figure in one},
-        )
+        Line(name, kinds[name].shares, kinds[name].about, one, above(name, first), above(name, job.paradigm))
         for name, one in figures.items()
     )
     return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines)
@@ -197,8 +211,9 @@ def _study(
 def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
     try:
         private_folder(out)
-        about = {"job": job.model_dump(mode="json"), "party": None if party is None else str(party.absolute())}
-        path, text = out / _ABOUT, json.dumps(about, sort_keys=True)
+        said = job.model_dump(mode="json", exclude=job.unsaid)
+        about = {"job": said, "party": None if party is None else str(party.absolute())}
+        path, text = out / ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
                 raise RunError(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from veilgraph.comparison.figures import Floats
-from veilgraph.comparison.plain import PLAIN
+from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
@@ -39,17 +39,27 @@ class Kind:
         way: makes its predictions.
         epochs: at most; 0 where there are none to show.
         shares: what it says of who has to show what to whom: nobody, as the job, or everybody everything.
+        about: what is trained on what.
     """
 
     way: Way
     epochs: int
     shares: str
+    about: str
 
 
 NOBODY: Final = "nothing"
 LABELS: Final = "the label holder's labels, to another holder"
 AS_JOB: Final = "as the paradigm says"
 EVERYTHING: Final = "everything, to one place"
+
+
+def beside_job(job: JobSettings) -> JobSettings | None:
+    """A job of another paradigm over the same data, with what both are to have alike; None where there is none."""
+    if (said := paradigm_of(job).beside(job)) is None:
+        return None
+    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
+    return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
 def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
@@ -67,34 +77,36 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
     paradigm = paradigm_of(job)
 
     def alone(name: PartyId) -> Kind:
-        return Kind(partial(_plain, partial(paradigm.alone, inputs, name)), epochs, NOBODY)
+        about = f"the job's network on {name}'s columns and links alone"
+        return Kind(partial(_plain, partial(paradigm.alone, inputs, name)), epochs, NOBODY, about)
 
     found = {f"{holder} alone": alone(holder)}
-    found |= {f"{holder}: {name}": _of_library(name, own, job) for name in PLAIN}
+    found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own") for name in PLAIN}
     if at_home:
         return found
-    found |= {job.paradigm: Kind(partial(_federated, job, graphs), epochs, AS_JOB)}
-    if (said := paradigm.beside(job)) is not None:
-        beside = _over_the_same_data(job, said)
-        found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB)
+    found |= {
+        job.paradigm: Kind(
+            partial(_federated, job, graphs), epochs, AS_JOB, "the job as it is, with all parties and messages"
+        )
+    }
+    if (beside := beside_job(job)) is not None:
+        about = f"the same data by paradigm {beside.paradigm} with its defaults"
+        found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
     everything = pool(graphs, holder)
-    found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING)
-    found |= {f"{POOLED}: {name}": replace(_of_library(name, everything, job), shares=EVERYTHING) for name in PLAIN}
+    about = "the job's network on all holders' data in one place, as nobody may have them"
+    found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING, about)
+    for name in PLAIN:
+        found[f"{POOLED}: {name}"] = replace(_of_library(name, everything, job, "all holders'"), shares=EVERYTHING)
     for each in graphs:
         if each.party == holder:
             continue
         for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
             way = partial(_plain, partial(paradigm.pooled, rest))
-            found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING)
+            about = f"pooled without {each.party}'s {what}: what these bring"
+            found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
     lent = [name for name in job.data.names if name != holder]
     return found | {f"{name} alone, lent labels": replace(alone(name), shares=LABELS) for name in lent}
-
-
-def _over_the_same_data(job: JobSettings, said: Mapping[str, Any]) -> JobSettings:
-    """Another job, with what both are to have alike."""
-    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
-    return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
 def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:
@@ -103,9 +115,9 @@ def _plain(training: Callable[[Progress], PlainResult | None], progress: Progres
     return _likely(result.output)
 
 
-def _of_library(name: str, graph: PartyGraph, job: JobSettings) -> Kind:
-    balanced = job.train.class_weights == "balanced"
-    return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, NOBODY)
+def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str) -> Kind:
+    balanced, about = job.train.class_weights == "balanced", f"{ABOUT_PLAIN[name]}, {whose}"
+    return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, NOBODY, about)
 
 
 def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> Floats:

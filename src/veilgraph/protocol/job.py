@@ -24,6 +24,7 @@ from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleas
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
+from veilgraph.protocol.record import RecordSettings
 
 
 class TrainSettings(Settings):
@@ -93,6 +94,9 @@ class JobSettings(Settings):
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "cpu", description="where a party computes, paradigm vertical; auto: on its GPU if it has one"
+    )
+    record: RecordSettings | None = Field(
+        None, description="what people are to know of the job; every party agrees to it with the job"
     )
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy; paradigm vertical")
 
@@ -239,6 +243,11 @@ class JobSettings(Settings):
         """Whether single embeddings are hidden from the server, for which there must be more than one."""
         return False
 
+    @property
+    def unsaid(self) -> set[str]:
+        """Settings that are new and not given: without them a job is, wherever jobs are told apart, what it was."""
+        return {"record"} if self.record is None else set()
+
     @classmethod
     def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         """Settings, as they are dumped, under the keys of version 0.1."""
@@ -249,6 +258,8 @@ class JobSettings(Settings):
         content = self.formerly(self.model_dump(mode="json"))
         data, names = content["data"], list(self.data.names)
         del data["root"], data["graphs"]
+        for later in self.unsaid:
+            del content[later]
         for made in ("payments", "trajectories"):  # version 0.1 had none
             if data[made] is None:
                 del data[made]

@@ -221,6 +221,12 @@ class Paradigm(ABC, Generic[J]):
     def describe(self, job: J) -> list[str]:
         """A job in sentences: who has what, how the network is computed, and what that shows to whom."""
 
+    def collusion(self, job: J) -> str:
+        """What parties could find out that work together, in a sentence."""
+        return (
+            "The server and one holder together could undo masks and shares, and read what other holders hid with them."
+        )
+
     def part_of(self, job: J, holder: PartyId) -> str:
         """What a holder is in a job, in a few words."""
         return "label holder" if holder == job.data.label_party else "holder"

@@ -118,7 +118,7 @@ class Objective:
 
         Args:
             logits: of every node, without a graph.
-            everything: also AUC and F1; without, only what the best epoch is chosen by.
+            everything: also AUC and F1; without, only what the best epoch is chosen by, of the test nodes too.
         """
         correct = logits.argmax(dim=1) == self._labels
 
@@ -126,7 +126,7 @@ class Objective:
             return float(correct[mask].to(torch.float64).mean())
 
         def ranked(name: str, metric: Callable[[Tensor, Tensor], float | None], mask: Tensor | None) -> float | None:
-            if mask is None or not (everything or (name == self._select_by and mask is self._val)):
+            if mask is None or not (everything or name == self._select_by):
                 return None
             return metric(logits[mask], self._labels[mask])
 

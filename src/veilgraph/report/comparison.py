@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from veilgraph.comparison.study import Study
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 
-_TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
+TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 
 
 def study_table(study: Study) -> Table:
@@ -28,29 +29,36 @@ def study_table(study: Study) -> Table:
         caption_justify="left",
     )
     table.add_column("way", no_wrap=True)
-    for name in study.lines[0].figures:
-        table.add_column(_TITLES[name], justify="right", no_wrap=True)
+    for name in shown_figures(study.lines[0].figures):
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
     table.add_column("AUC above alone", justify="right", no_wrap=True)
     for line in study.lines:
         gain = "" if line.gain is None else _signed(line.gain["auc"])
-        values = (f"{one.value:.3f}" for one in line.figures.values())
+        values = (f"{line.figures[name].value:.3f}" for name in shown_figures(line.figures))
         table.add_row(line.name, *values, gain, style="bold" if line is study.judged else None)
     return table
 
 
+def shown_figures(names: Iterable[str]) -> list[str]:
+    """Without the accuracy where nodes of two classes are ranked: where one is rare it is high for saying the other."""
+    found = list(names)
+    return [name for name in found if name != "accuracy" or "pr_auc" not in found]
+
+
 def verdict(study: Study) -> str:
     """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
-    home = study.at_home()
+    home, gain = study.at_home(), study.over_home()
     best = f"{home.name!r}, AUC {home.figures['auc'].value:.3f}"
-    if study.judged is None:
+    if gain is None:
         return f"the best at home is {best}"
-    gain = study.judged.figures["auc"].above(home.figures["auc"])
-    known = "which may be chance: take more seeds or more test nodes"
-    if gain.low > 0:
-        known = "more than chance"
-    elif gain.high < 0:
-        known = "less, by more than chance"
-    return f"{study.judged.name}: AUC {_signed(gain)} above the best at home ({best}), {known}"
+    return f"{study.job.paradigm}: AUC {_signed(gain)} above the best at home ({best}), {known(gain.low, gain.high)}"
+
+
+def known(low: float, high: float) -> str:
+    """What the interval of a difference says of it."""
+    if low > 0:
+        return "more than chance"
+    return "less, by more than chance" if high < 0 else "which may be chance: take more seeds or more test nodes"
 
 
 def draw_study(study: Study, path: Path) -> None:

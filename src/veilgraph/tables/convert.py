@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, cast
 
@@ -37,6 +38,24 @@ def to_text(column: Column) -> pa.StringArray:
         column.refuse_type("text or integers", "write it as one of them")
     text = pc.cast(values, pa.string())
     return pc.if_else(pc.equal(text, ""), None, text) if is_text(kind) else text
+
+
+def to_words(column: Column) -> NDArray[np.object_]:
+    """Values of any type as text, None where there is none; a decimal comma becomes a point. [n].
+
+    Raises:
+        DataError: a column of a type that has no text.
+    """
+    values = _plain(column.values)
+    try:
+        text = pc.cast(values, pa.string())
+    except pa.ArrowException:
+        column.refuse_type("text, numbers or dates", "write it as one of them")
+    if column.decimal != "." and is_text(values.type):
+        number = "^ *[-+]?[0-9]+" + re.escape(column.decimal) + "[0-9]+ *$"
+        text = pc.if_else(pc.match_substring_regex(text, number), pc.replace_substring(text, column.decimal, "."), text)
+    text = pc.if_else(pc.equal(text, ""), None, text)
+    return cast(NDArray[np.object_], text.to_numpy(zero_copy_only=False))
 
 
 def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole
+from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole, to_words
 from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
 from veilgraph.tables.file_settings import FormatSettings
-from veilgraph.tables.joining import FileCounts, Source, Values, Wanted, find, read_joined
+from veilgraph.tables.joining import FileCounts, JoinedTable, Source, Values, Wanted, find, read_joined
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, SplitTimes, TableSettings, is_pattern
 from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
 from veilgraph.tables.split import draw_splits, split_by_time
@@ -226,8 +226,30 @@ def read_column(
     Raises:
         DataError: there is no such column, or its table breaks a rule.
     """
+    return _read_one(settings, base, name, convert, empty).values[0]
+
+
+def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str]:
+    """One column of any type: id of every node that has a value → that value as text, a number's point a point.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+        name: of the column, as the party file has it.
+
+    Raises:
+        DataError: there is no such column, or its table breaks a rule.
+    """
+    read = _read_one(settings, base, name, to_words, None)
+    pairs = zip(read.ids.to_pylist(), read.values[0], strict=True)
+    return {node: str(value) for node, value in pairs if value is not None}
+
+
+def _read_one(
+    settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
+) -> JoinedTable:
     sources = _sources(settings.nodes, base)
-    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)], settings.ids).values[0]
+    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)], settings.ids)
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:

@@ -90,6 +90,13 @@ class Averaging(Paradigm[AveragingJob]):
     def part_of(self, job: AveragingJob, holder: PartyId) -> str:
         return "evaluator" if holder == job.data.label_party else "holder"
 
+    def collusion(self, job: AveragingJob) -> str:
+        """What parties could find out that work together, in a sentence."""
+        return (
+            f"The server and {job.threshold} holders together could undo the masks of the others, and so read what a "
+            "single holder sent; fewer can not."
+        )
+
     def server_part(self, job: AveragingJob) -> str:
         return "opens sums of weights; has no data"
 

@@ -109,6 +109,12 @@ class NodeDp(Paradigm[NodeDpJob]):
     def part_of(self, job: NodeDpJob, holder: PartyId) -> str:
         return "learns; knows the graph" if holder in job.learning else "its nodes perturb their values"
 
+    def collusion(self, job: NodeDpJob) -> str:
+        """What parties could find out that work together, in a sentence."""
+        return (
+            "What nodes release was perturbed before anybody saw it: ε bounds what all parties together infer from it."
+        )
+
     def server_part(self, job: NodeDpJob) -> str:
         return "computes nothing"
 

@@ -146,6 +146,13 @@ class Sealed(Paradigm[SealedJob]):
     def describe(self, job: SealedJob) -> list[str]:
         return words.describe(job)
 
+    def collusion(self, job: SealedJob) -> str:
+        """What parties could find out that work together, in a sentence."""
+        return (
+            "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
+            "but one together, without it, learn nothing but what they had and are told."
+        )
+
     def server_part(self, job: SealedJob) -> str:
         return "deals random numbers; has no data"
 

@@ -150,6 +150,13 @@ class Vertical(Paradigm[VerticalJob]):
     def describe(self, job: VerticalJob) -> list[str]:
         return words.describe(job)
 
+    def collusion(self, job: VerticalJob) -> str:
+        """What parties could find out that work together, in a sentence."""
+        said = super().collusion(job)
+        if job.model.initial.method == "collaborative":
+            said += " The first layer is on shares: all features of all other holders are among that."
+        return said
+
     def server_part(self, job: VerticalJob) -> str:
         return "joins the releases" if job.learns_alone else super().server_part(job)
 

@@ -60,7 +60,7 @@ def audit(found: Found) -> Audit:
     """
     report = read_audit(found.path)
     if report is None:
-        return Audit("not audited", "plain", f"Not audited: run veilgraph audit {found.path.name}.", (), (), (), ())
+        return Audit("not audited", "plain", _unaudited(found), (), (), (), ())
     failed = [finding for finding in report.findings if finding.passed is False]
     held = [finding for finding in report.findings if finding.passed is not None]
     aucs, epsilons, claims = (
@@ -100,6 +100,15 @@ def audit(found: Found) -> Audit:
         tuple((skipped.adversary, skipped.attack, skipped.why) for skipped in report.skipped),
         tuple(notes),
     )
+
+
+def _unaudited(found: Found) -> str:
+    """That there was no audit, and how there would be one."""
+    if found.is_part:
+        return "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit."
+    keeps = any(found.path.glob("parties/*/view/*.messages"))
+    first = "" if keeps or not found.sent else ", after training again with --record-views"
+    return f"Not audited: run veilgraph audit {found.path.name}{first}."
 
 
 def _strongest(rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -41,11 +41,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """One series: its name, the points of its polyline as SVG has them, and where it ends."""
+    """One series: its name, the points of its polyline as SVG has them, where it ends, and its place from 1."""
 
     name: str
     points: str
     end: Point
+    place: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def line_chart(
     Args:
         title: of the chart.
         description: what it shows, in words, for who cannot see it.
-        series: name and points of each; those without points are left out.
+        series: name and points of each; those without points are left out, and the others look as if they were there.
         x_label: below the axis.
         x_range: lowest and highest x.
         y_range: the same of y.
@@ -96,10 +97,10 @@ def line_chart(
     left, right, top, bottom = 44.0, width - 12, 12.0, height - 38
     x, y = Axis(*_widened(x_range), left, right), Axis(*_widened(y_range), bottom, top)
     lines = []
-    for name, points in series:
+    for number, (name, points) in enumerate(series, 1):
         placed = [(x.place(a), y.place(b)) for a, b in points if math.isfinite(a) and math.isfinite(b)]
         if placed:
-            lines.append(Line(name, " ".join(f"{a:g},{b:g}" for a, b in placed), placed[-1]))
+            lines.append(Line(name, " ".join(f"{a:g},{b:g}" for a, b in placed), placed[-1], number))
     return LineChart(
         title,
         description,

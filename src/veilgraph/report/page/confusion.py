@@ -8,14 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.types import PartyId
 from veilgraph.core.words import counted
-from veilgraph.graph.party import PartyGraph
-from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES
-from veilgraph.report.page.found import Found, graph_of
+from veilgraph.report.page.scored import Scored
 from veilgraph.report.tables import percent
-from veilgraph.run.predictions import Predictions, load_predictions, reading
-from veilgraph.run.run_directory import RunDirectory
 
 _MOST_CLASSES: Final = 12
 """With more the matrix is no longer readable, and the most frequent confusions are listed in its place."""
@@ -62,82 +57,23 @@ class Confusion:
     always: str = ""
 
 
-def confusion(found: Found) -> Confusion:
-    """The confusion matrix of the newest predictions, where labels and predictions lie in this directory.
-
-    Raises:
-        RunError, DataError: a file is damaged.
-    """
-    run = RunDirectory(found.path)
-    party = reading(run)
-    if never := _never(found, party):
-        return Confusion(never)
-    folder = run.party_path(party)
-    if not (folder / "predictions.safetensors").is_file():
-        return Confusion(f"No confusion matrix: {party}'s predictions are not in this directory.")
-    graph = graph_of(found.path, party)
-    if graph is None or graph.labels is None:
-        return Confusion(f"No confusion matrix: {party}'s labels are not in this directory.")
-    if graph.test_mask is None or not bool(graph.test_mask.any()):
-        return Confusion("No confusion matrix: no node is set aside for testing.")
-    store = run.party(party)
-    predictions = load_predictions(store)
-    rows = _rows(predictions, store.ids(), graph)
-    if rows is None:
-        return Confusion("No confusion matrix: the newest predictions are of other nodes than the labels here.")
-    return _confusion(party, graph, predictions, rows)
-
-
-def _never(found: Found, party: PartyId) -> str:
-    """Why a job of these settings has none; empty where it may."""
-    private = found.settings.label_release
-    if private is not None:
-        return f"No confusion matrix: the true labels are {private.holder}'s, and {party} never learns them."
-    if found.settings.measures.led_by(ACCURACY.name) != CLASS_MEASURES:
-        return "No confusion matrix: what is predicted is not the class of a node."
-    return ""
-
-
-def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:
-    """For every common node its row among the predictions, −1 where it has none: Tensor[C] int64."""
-    if predictions.ids is None or ids is None:
-        rows = torch.full((graph.common,), -1)
-        if bool((predictions.nodes >= graph.common).any()):
-            return None
-        rows[predictions.nodes] = torch.arange(len(predictions.nodes))
-        return rows
-    places = {text: row for row, text in enumerate(predictions.ids)}
-    return torch.tensor([places.get(text, -1) for text in ids[: graph.common]], dtype=torch.int64)
-
-
-def _confusion(party: PartyId, graph: PartyGraph, predictions: Predictions, rows: Tensor) -> Confusion:
-    labels, test, train = (_common(graph, name) for name in ("labels", "test_mask", "train_mask"))
-    counted_in = test.bool() & (rows >= 0) & (labels >= 0)
-    if not bool(counted_in.any()):
-        return Confusion("No confusion matrix: the newest predictions have no test node.")
-    true, guessed = labels[counted_in], predictions.classes[rows[counted_in]]
-    names = predictions.class_labels()
+def confusion(told: Scored | str) -> Confusion:
+    """The confusion matrix of the newest predictions of test nodes, or why there is none."""
+    if isinstance(told, str):
+        return Confusion(f"No confusion matrix: {told}")
+    true, guessed = torch.from_numpy(told.test.labels), torch.from_numpy(told.test.taken)
+    names = list(told.classes)
     count = len(names)
     matrix = torch.bincount(true * count + guessed, minlength=count * count).reshape(count, count)
     right, total = int(matrix.diagonal().sum()), int(matrix.sum())
-    caption = f"{party}'s {counted(total, 'test node')}: {right:,} right, {percent(right / total)}"
-    known = train.bool() & (labels >= 0)
+    caption = f"{told.party}'s {counted(total, 'test node')}: {right:,} right, {percent(right / total)}"
     always = ""
-    if bool(known.any()):
-        commonest = int(labels[known].bincount(minlength=count).argmax())
-        always = f"Always answering the most frequent class would be right for {percent(_share(true, commonest))}."
+    if told.commonest is not None:
+        share = float((true == told.commonest).double().mean())
+        always = f"Always answering the most frequent class would be right for {percent(share)}."
     if count > _MOST_CLASSES:
         return Confusion(caption=caption, top=_top(matrix, names), always=always)
     return Confusion(caption=caption, classes=tuple(names), rows=_table(matrix, names), always=always)
-
-
-def _common(graph: PartyGraph, name: str) -> Tensor:
-    values = getattr(graph, name)
-    return torch.zeros(graph.common) if values is None else values[: graph.common]
-
-
-def _share(true: Tensor, label: int) -> float:
-    return float((true == label).double().mean())
 
 
 def _table(matrix: Tensor, names: list[str]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from veilgraph.core.words import counted, listed
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.found import Found
+from veilgraph.report.page.judged import Judged
 from veilgraph.report.page.training import progress
 
 
@@ -20,8 +21,9 @@ class Head:
         when: the date of the run, or that it is not on record.
         where: on one machine, or whose part of a run across organisations.
         verdict: who trained what together, in one sentence.
-        accuracy: on the test nodes, or another first figure; or why there is none.
+        reached: on the test nodes, of what the job selects by; or why there is none.
         judged_by: which figure that is.
+        beside: its interval, what it is held against, and further figures, a line each.
     """
 
     name: str
@@ -29,21 +31,24 @@ class Head:
     when: str
     where: str
     verdict: str
-    accuracy: str
+    reached: str
     judged_by: str
+    beside: tuple[str, ...]
 
 
-def head(found: Found) -> Head:
+def head(found: Found, judgement: Judged) -> Head:
     """The head of a run's page."""
-    settings = found.settings
+    settings, first = found.settings, judgement.headline
+    beside = () if first is None else (f"95 %: {first.interval}", first.baseline, *judgement.beside)
     return Head(
         settings.name,
         paradigm_of(settings).title,
         _when(found),
         _where(found),
         _verdict(found),
-        _accuracy(found),
+        _reached(found) if first is None else first.value,
         settings.measures.main.title,
+        beside,
     )
 
 
@@ -72,7 +77,7 @@ def _verdict(found: Found) -> str:
     return paradigm.verdict(settings, paradigm.predicts(settings, classes), nodes)
 
 
-def _accuracy(found: Found) -> str:
+def _reached(found: Found) -> str:
     if found.summary is None:
         return "not complete" if found.metrics or not found.trained else "not known here"
     measures = found.settings.measures

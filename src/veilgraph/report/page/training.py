@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from veilgraph.core.words import counted, figure
-from veilgraph.protocol.figures import LAST, LOSS, Measures
+from veilgraph.protocol.figures import AUC, F1, LAST, LOSS, Figure, Measures
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
 from veilgraph.run.run_directory import Record
@@ -30,13 +30,15 @@ class Training:
 
     Attributes:
         notes: what is missing, or must be said beside the figures.
-        charts: none before the first epoch.
+        charts: none before the first epoch; of each figure that the epochs' records have.
+        legend: of the charts, the one with the most lines.
         scores: none while the run is not complete.
         facts: further figures, by name.
     """
 
     notes: tuple[str, ...]
     charts: tuple[LineChart, ...]
+    legend: LineChart | None
     scores: tuple[Score, ...]
     facts: tuple[tuple[str, str], ...]
 
@@ -44,9 +46,9 @@ class Training:
 def training(found: Found) -> Training:
     """Curves and scores of a run, as far as they are here."""
     summary, metrics, measures = found.summary, found.metrics, found.settings.measures
-    return Training(
-        tuple(_notes(found)), _charts(metrics, summary, measures), _scores(summary, measures), _facts(found)
-    )
+    charts = _charts(metrics, summary, measures)
+    legend = max(charts, key=lambda chart: len(chart.lines), default=None)
+    return Training(tuple(_notes(found)), charts, legend, _scores(summary, measures), _facts(found))
 
 
 def progress(found: Found) -> str:
@@ -87,19 +89,24 @@ def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -
     epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
     best = None if summary is None else int(summary["best_epoch"])
     mark = None if not best else (float(best), f"kept: epoch {best}")
-    losses = _series(metrics, "loss", ("train", "val"))
-    main, found = measures.main, []
-    judged = _series(metrics, main.name, ("train", "val", "test"))
-    title = main.title[:1].upper() + main.title[1:]
-    tops = _highest(losses), 1.0 if main.is_share else _highest(judged)
-    for name, series, top in ((f"Loss ({measures.loss})", losses, tops[0]), (title, judged, tops[1])):
-        if series:
-            ends = "; ".join(f"{split}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for split, points in series)
+    drawn = [(f"Loss ({measures.loss})", "loss", False)]
+    drawn += [(each.title[:1].upper() + each.title[1:], each.name, is_bounded(each)) for each in measures.figures]
+    found = []
+    for name, quantity, bounded in drawn:
+        series = _series(metrics, quantity, tuple(_NAMES) if quantity != "loss" else ("train", "val"))
+        if told := [(split, points) for split, points in series if points]:
+            ends = "; ".join(f"{split}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for split, points in told)
             words = f"{name} over epochs {epochs[0]} to {epochs[1]}. {ends}."
+            top = 1.0 if bounded else _highest(told)
             found.append(
                 line_chart(name, words, series, x_label="epoch", x_range=epochs, y_range=(0.0, top), mark=mark)
             )
     return tuple(found)
+
+
+def is_bounded(figure: Figure) -> bool:
+    """Whether 1 is the most that it can be."""
+    return figure.is_share or figure in (AUC, F1)
 
 
 def _highest(series: list[tuple[str, list[Point]]]) -> float:
@@ -107,13 +114,12 @@ def _highest(series: list[tuple[str, list[Point]]]) -> float:
 
 
 def _series(metrics: list[Record], quantity: str, splits: tuple[str, ...]) -> list[tuple[str, list[Point]]]:
-    """The splits that have points."""
+    """The splits, without points where they have none."""
     found = []
     for split in splits:
         key = f"{split}_{quantity}"
         points = [(float(record["epoch"]), float(record[key])) for record in metrics if record.get(key) is not None]
-        if points:
-            found.append((_NAMES[split], points))
+        found.append((_NAMES[split], points))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from veilgraph.core.types import SERVER
 from veilgraph.core.words import counted
@@ -10,7 +11,11 @@ from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.record import RecordSettings
 from veilgraph.report.page.found import Found, HolderFacts
+from veilgraph.report.risks import Risk, risks
+
+_UNSAID: Final = "not said: the job has none (record)"
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,18 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Job:
-    """The section: sentences, what all messages together tell, the parties' table, and the job file as it is."""
+    """The section: sentences, what all messages together tell, the parties' table, and the job file as it is.
+
+    ``record``: what the job says of its purpose, retention and roles, or that it does not; ``risks``: what could go
+    wrong.
+    """
 
     sentences: tuple[str, ...]
     reveals: tuple[str, ...]
     contributions: tuple[Contribution, ...]
     source: str
+    record: tuple[tuple[str, str], ...]
+    risks: tuple[Risk, ...]
 
 
 def job(found: Found) -> Job:
@@ -46,7 +57,9 @@ def job(found: Found) -> Job:
     server = Contribution(SERVER, part, "none", "none", "none", "none")
     source = (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace")
     sentences, reveals = (*paradigm.describe(settings), _schedule(settings)), tuple(revelations(settings).values())
-    return Job(sentences, reveals, (*contributions, server), source)
+    record = dict(() if settings.record is None else settings.record.told())
+    said = tuple((name, record.get(name, _UNSAID)) for name in RecordSettings.model_fields)
+    return Job(sentences, reveals, (*contributions, server), source, said, risks(settings))
 
 
 def _contribution(found: Found, holder: str) -> Contribution:

@@ -1,0 +1,176 @@
+"""The page of a comparison, and that of several runs."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from tests.errors import refused
+from tests.report.conftest import Copy, part_of
+from tests.report.markup import Page, loads_nothing
+from tests.roles.federation import merge
+from veilgraph.comparison.figures import Estimate, Scored, estimates
+from veilgraph.comparison.study import ABOUT, FOUND, Line, Study
+from veilgraph.comparison.ways import AS_JOB, EVERYTHING, NOBODY
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import revelations
+from veilgraph.report.comparison import verdict
+from veilgraph.report.page.compared import comparison_html, write_comparison
+from veilgraph.report.page.comparison_file import read_comparison
+from veilgraph.report.page.several import several_html
+from veilgraph.run.run_directory import RunDirectory
+
+JOB = parse_job({"name": "worth", "data": {"dataset": "synthetic"}})
+WAYS = {"A alone": (0.5, NOBODY), "A: <i>": (0.7, NOBODY), "vertical": (2.0, AS_JOB), "pooled": (2.1, EVERYTHING)}
+"""How far class 1 stands out, and what is shared."""
+PLAIN = [name for name in WAYS if name.startswith("A")]
+
+
+def study(path: Path, names: list[str] | None = None) -> Study:
+    """A comparison's directory, of predictions that nobody trained."""
+    generator = np.random.default_rng(0)
+    labels, noise = (generator.random(300) < 0.3).astype(np.int64), generator.normal(0, 1, 300)
+    found: dict[str, dict[str, Estimate]] = {}
+    for name in names or list(WAYS):
+        one = 1 / (1 + np.exp(-(WAYS[name][0] * labels + noise)))
+        found[name] = dict(estimates([Scored(labels, np.stack([1 - one, one], 1))], 0.1))
+
+    def above(name: str, other: str) -> dict[str, Estimate] | None:
+        if name == other or other not in found:
+            return None
+        return {figure: one.above(found[other][figure]) for figure, one in found[name].items()}
+
+    lines = tuple(
+        Line(name, WAYS[name][1], f"about {name}", figures, above(name, "A alone"), above(name, "vertical"))
+        for name, figures in found.items()
+    )
+    made = Study(path, JOB, 0.1, (0,), (300,), lines)
+    path.mkdir()
+    (path / ABOUT).write_text(json.dumps({"job": JOB.model_dump(mode="json"), "party": None}))
+    (path / FOUND).write_text(json.dumps(made.record()))
+    return made
+
+
+def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path) -> None:
+    made = study(tmp_path / "study")
+    source = comparison_html(read_comparison(tmp_path / "study"))
+    page = Page(source)
+    loads_nothing(source, page)
+    assert "i" not in {tag for tag, _ in page.elements}
+    for line in made.lines:
+        auc = line.figures["auc"]
+        shown = (
+            f"{line.name}{' (this job)' * (line.name == 'vertical')}{auc.value:.3f} ({auc.low:.3f} to {auc.high:.3f})"
+        )
+        assert any(text.startswith(shown) for text in page.within["tr"]), shown
+        assert any(text == f"{line.name}about {line.name}{line.shares}" for text in page.within["tr"])
+    assert page.attributes("tr").count({"class": "chosen"}) == 3
+    marks = [svg for svg in page.attributes("svg") if svg["class"] == "ways"]
+    assert len(marks) == 1
+    assert "pooled 0." in marks[0]["aria-label"]
+    for sentence in revelations(JOB).values():
+        assert sentence in page.text
+    assert "Recall is of class 1, among the 10 % of the nodes" in page.text
+
+
+def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Path) -> None:
+    made = study(tmp_path / "study")
+    page = Page(comparison_html(read_comparison(tmp_path / "study")))
+    by_name = {line.name: line for line in made.lines}
+
+    def row(name: str) -> str:
+        (found,) = [text for text in page.within["tr"] if re.match(rf"{re.escape(name)}( \(this job\))?[–+-]", text)]
+        return found
+
+    def signed(one: Estimate) -> str:
+        return f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
+
+    alone, pooled = by_name["A alone"], by_name["pooled"]
+    assert alone.to_job is not None
+    assert pooled.to_job is not None
+    assert pooled.gain is not None
+    assert row("A alone") == f"A alone–{signed(alone.to_job['auc'])}less, by more than chance"
+    assert alone.to_job["auc"].high < 0
+    assert row("pooled") == f"pooled{signed(pooled.gain['auc'])}{signed(pooled.to_job['auc'])}{'more than chance'}"
+    assert row("vertical").endswith("––")
+    over = made.over_home()
+    assert over is not None
+    gain = by_name["vertical"].figures["auc"].above(by_name["A: <i>"].figures["auc"])
+    assert over.value == gain.value  # of the best at home, not of the network alone
+    assert f"AUC {signed(over)} above the best at home, more than chance. The best at home is 'A: <i>'" in page.text
+    assert "more than chance" in verdict(made)
+
+
+def test_at_home_there_is_no_job_to_differ_from(tmp_path: Path) -> None:
+    study(tmp_path / "study", PLAIN)
+    page = Page(comparison_html(read_comparison(tmp_path / "study")))
+    assert "The best that A reaches at home is 'A: <i>'" in page.text
+    for words in ("above the job", "What the messages of", "study on one machine"):
+        assert words not in page.text
+
+
+def test_report_writes_the_page_of_a_comparison_anew(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    study(path)
+    result = veilgraph("report", path)
+    assert result.exit_code == 0, result.output
+    assert f"page    {path / 'comparison.html'}" in result.stdout
+    assert write_comparison(path, tmp_path / "other.html").read_bytes() == (path / "comparison.html").read_bytes()
+    told = json.loads((path / FOUND).read_text())
+    del told["ways"][0]["to_job"]
+    (path / FOUND).write_text(json.dumps(told))
+    with refused(RunError, key="run"):
+        read_comparison(path)
+    (path / FOUND).unlink()
+    assert "is not complete" in one_error(veilgraph("report", path))
+
+
+# Several runs
+
+
+def test_several_runs_show_what_differs_and_what_each_reached(runs: dict[str, Path], copy: Copy) -> None:
+    other = copy("plain")
+    job = yaml.safe_load((other / "job.yaml").read_text())
+    (other / "job.yaml").write_text(yaml.safe_dump(merge(job, {"seed": 9, "model": {"local": {"hops": 4}}})))
+    summary = json.loads((runs["plain"] / "summary.json").read_text())
+    source = several_html([RunDirectory.open(path) for path in (runs["plain"], other, runs["horizontal"])])
+    page = Page(source)
+    loads_nothing(source, page)
+    names = ["/".join(path.parts[-2:]) for path in (runs["plain"], other)]
+    (differing,) = [text for text in page.within["table"] if "All others are the same" in text]
+    rows = [re.sub(r"\s*\n\s*", "|", text) for text in page.within["tr"]]
+    assert f"seed{job['seed']}90" in rows
+    assert f"model.local.hops{job['model']['local']['hops']}4–" in rows
+    assert "precision" not in differing
+    assert all(name in page.text for name in names)
+    reached = [text for text in page.within["tr"] if f"{100 * summary['test_accuracy']:.1f} % (" in text]
+    assert len(reached) >= 2
+    charts = [text.strip() for text in page.within["figcaption"]]
+    assert charts == ["Loss of validation nodes", "Accuracy of validation nodes"]
+    assert len(page.attributes("polyline")) == 6
+    assert {line["class"] for line in page.attributes("polyline")} == {"s1", "s2", "s3"}
+
+
+def test_a_part_without_labels_has_no_figures_beside_others(runs: dict[str, Path], copy: Copy) -> None:
+    part = part_of(copy("plain"), "B")
+    page = Page(several_html([RunDirectory.open(runs["private"]), RunDirectory.open(part)]))
+    (row,) = [text for text in page.within["tr"] if text.startswith("plain–")]
+    assert "the scores are at A" in row
+
+
+def test_several_runs_of_one_command(runs: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = veilgraph("report", runs["plain"], runs["private"], "--out", page)
+    assert result.exit_code == 0, result.output
+    assert page.is_file()
+    assert veilgraph("report", runs["plain"], runs["private"]).exit_code == 0
+    assert (runs["plain"].parent / "runs.html").read_bytes() == page.read_bytes()
+    assert "--verify" in usage_error(veilgraph("report", runs["plain"], runs["private"], "--verify"))
+    with refused(ConfigError, key="runs"):
+        several_html([RunDirectory.open(runs["plain"])] * 2)
+    with refused(ConfigError, key="runs", value=7):
+        several_html([RunDirectory.open(runs["plain"])] * 7)

@@ -1,0 +1,189 @@
+"""How well a model predicts, on the page: figures with intervals beside guessing, thresholds by validation nodes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+from tests.report.conftest import Copy, page_of, part_of
+from tests.roles.federation import merge
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.report.page.found import Found, find
+from veilgraph.report.page.judged import Judged, judged
+from veilgraph.report.page.scored import Scored, Split, scored
+from veilgraph.report.page.training import training
+from veilgraph.report.ranking import alarms, best_threshold
+from veilgraph.report.tables import percent
+from veilgraph.run.predictions import save_predictions
+from veilgraph.run.run_directory import RunDirectory
+
+
+def drawn(seed: int, count: int = 400, of: float = 0.1) -> Split:
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(count) < of).astype(np.int64)
+    one = 1 / (1 + np.exp(2 - generator.normal(2.0 * labels, 1)))
+    likely = np.stack([1 - one, one], axis=1)
+    return Split(np.arange(count), labels, likely, likely.argmax(axis=1))
+
+
+TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), 0, None)
+
+
+@pytest.fixture
+def found(runs: dict[str, Path]) -> Found:
+    return replace(find(RunDirectory.open(runs["plain"])), summary=None)
+
+
+def selecting(found: Found, by: str) -> Found:
+    train = found.settings.train.model_copy(update={"select_by": by})
+    return replace(found, settings=found.settings.model_copy(update={"train": train}))
+
+
+def two_classes(run: Path, by: str = "auc") -> Path:
+    """Makes of a run one whose nodes are of two classes, of which its predictions say something."""
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"train": {"select_by": by}})))
+    path = run / "parties" / "A" / "graph.safetensors"
+    graph = load_party(path)
+    assert graph.labels is not None
+    labels = (graph.labels > 0).long()
+    one = (labels + torch.arange(len(labels)) % 7 / 4) / 3
+    save_party(replace(graph, labels=labels, num_classes=2), path)
+    save_predictions(
+        RunDirectory.open(run).party("A"), torch.stack([1 - one, one], 1), class_names=["honest <b>", "fraud"]
+    )
+    return run
+
+
+def row(told: Judged, title: str) -> tuple[str, str, str]:
+    (one,) = [each for each in told.rows if each.title == title]
+    return one.value, one.interval, one.baseline
+
+
+def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> None:
+    told = judged(found, TOLD)
+    labels, score = TOLD.test.labels, TOLD.test.likely[:, 1]
+    value, interval, guess = row(told, "AUC")
+    assert float(value) == pytest.approx(roc_auc_score(labels, score), abs=5e-4)
+    low, high = map(float, interval.split(" to "))
+    assert low < float(value) < high
+    assert high - low < 0.2
+    assert guess == "0.500 by guessing"
+    value, _, guess = row(told, "PR-AUC")
+    assert float(value) == pytest.approx(average_precision_score(labels, score), abs=5e-4)
+    assert guess == f"{labels.mean():.3f} by guessing: the share of fraud"
+    top = labels[np.argsort(-score)[:20]].sum() / labels.sum()
+    assert row(told, "recall at 5 %")[::2] == (f"{top:.3f}", "0.050 by looking at random")
+    value, _, guess = row(told, "accuracy")
+    assert value == percent(float((TOLD.test.taken == labels).mean()))
+    assert guess == f"{percent(1 - labels.mean())} by always saying no"
+    never = f1_score(labels, np.zeros_like(labels), average="macro", zero_division=0)
+    assert row(told, "macro F1")[2] == f"{never:.3f} by always saying no"
+    assert f"{labels.sum()} of them ({percent(labels.mean())}) fraud" in told.caption
+
+
+@pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
+def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: Found) -> None:
+    told = judged(selecting(found, by), TOLD)
+    assert told.headline is not None
+    assert told.headline.title == told.rows[0].title == title
+    assert [line.split()[0] for line in told.beside] == [name for name in ("AUC", "PR-AUC") if name != title]
+
+
+def test_validation_nodes_alone_choose_the_threshold(found: Found) -> None:
+    ranking = judged(found, TOLD).ranking
+    assert ranking is not None
+    assert ranking.threshold is not None
+    chosen = best_threshold(TOLD.val.labels == 1, TOLD.val.likely[:, 1])
+    assert chosen is not None
+    assert ranking.threshold.value == f"{chosen:.6f}"
+    at = alarms(TOLD.test.labels == 1, TOLD.test.likely[:, 1], chosen)
+    assert ranking.threshold.cells == (("fraud", at.true_alarms, at.missed), ("no", at.false_alarms, at.passed))
+    val, test = ranking.threshold.falls
+    assert (val.split, test.split) == ("validation", "test")
+    assert test.recall.startswith(percent(at.recall.value))
+    assert test.raised.startswith(f"{1000 * at.raised.value:.1f} (")
+    other = judged(found, replace(TOLD, test=drawn(3))).ranking
+    assert other is not None
+    assert other.threshold is not None
+    assert other.threshold.value == ranking.threshold.value
+    assert other.threshold.falls[0] == val
+    assert other.threshold.falls[1] != test
+    without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
+    assert without is not None
+    assert without.threshold is None
+
+
+def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
+    sure = np.eye(2)[TOLD.test.taken]
+    told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure)))
+    assert [each.title for each in told.rows] == ["accuracy", "macro F1"]
+    assert (told.headline, told.ranking, told.beside) == (None, None, ())
+    assert "cannot be ranked" in told.notes[0]
+
+
+def test_predictions_that_are_not_the_trainings_are_told_apart(found: Found) -> None:
+    accuracy = float((TOLD.test.taken == TOLD.test.labels).mean())
+    assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD).notes == ()
+    (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD).notes
+    assert percent(accuracy - 0.1) in note
+
+
+def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
+    run = two_classes(copy("plain"))
+    told = judged(find(RunDirectory.open(run)), scored(find(RunDirectory.open(run))))
+    page = page_of(run)
+    assert told.headline is not None
+    dd = page.within["dd"][0]
+    assert dd.startswith(told.headline.value)
+    assert f"95 %: {told.headline.interval}" in dd
+    assert "0.500 by guessing" in dd
+    assert "b" not in {tag for tag, _ in page.elements}
+    assert "Always" not in dd
+    for words in (
+        "Precision over recall, of fraud",
+        "lift",
+        "by always saying fraud",
+        "honest <b>",
+        "alarms per 1,000",
+    ):
+        assert words in page.text
+
+
+def test_more_classes_have_figures_and_no_threshold(runs: dict[str, Path]) -> None:
+    found = find(RunDirectory.open(runs["plain"]))
+    told = judged(found, scored(found))
+    assert [each.title for each in told.rows] == ["accuracy", "AUC", "macro F1"]
+    assert told.ranking is None
+    assert told.notes == ()
+    summary = json.loads((runs["plain"] / "summary.json").read_text())
+    assert float(row(told, "AUC")[0]) == pytest.approx(summary["test_auc"], abs=1e-3)
+
+
+def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy) -> None:
+    run = part_of(two_classes(copy("plain")), "B")
+    page = page_of(run)
+    assert "A's predictions are not in this directory." in page.text
+    for words in ("fraud", "alarms per 1,000", "95 %", "lift"):
+        assert words not in page.text
+    assert page.within["dd"][0] == "not known here"
+
+
+def test_a_confusion_matrix_whatever_a_job_selects_by(copy: Copy) -> None:
+    page = page_of(two_classes(copy("plain"), by="f1"))
+    assert "No confusion matrix" not in page.text
+
+
+def test_curves_of_every_figure_keep_their_colours(found: Found) -> None:
+    records = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_auc": 0.6, "test_auc": 0.5, "train_accuracy": 0.1}]
+    told = training(replace(selecting(found, "auc"), metrics=records))
+    loss, auc, accuracy = told.charts
+    assert (loss.title, auc.title, accuracy.title) == ("Loss (cross-entropy)", "AUC", "Accuracy")
+    assert [(line.name, line.place) for line in loss.lines] == [("training", 1), ("validation", 2)]
+    assert [(line.name, line.place) for line in auc.lines] == [("validation", 2), ("test", 3)]
+    assert told.legend is loss
