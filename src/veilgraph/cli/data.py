@@ -17,6 +17,7 @@ from veilgraph.cli.app import (
     data,
     messages,
     overridden,
+    read_chosen,
     read_settings,
     refuse_given,
     results,
@@ -28,6 +29,8 @@ from veilgraph.core.files import fresh_path, new_file
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.preset import Choice
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
@@ -110,10 +113,11 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
-    settings = read_settings(job, overrides)
+    settings, choices = read_chosen(job, overrides)
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
         nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
+        _show_preset(settings, choices)
         if said := delta_in_doubt(settings, min(nodes, default=None)):
             typer.echo(said)
         typer.echo(f"{job} is a valid job")
@@ -125,7 +129,16 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))
+    _show_preset(settings, choices)
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+
+
+def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
+    """Says what the job's preset chose of what the job leaves out, and why."""
+    if not choices:
+        typer.echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
+    for choice in choices:
+        typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data)
@@ -200,7 +213,7 @@ def export_command(
         raise typer.BadParameter(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
-    settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
+    settings = overridden(parse_job({"paradigm": paradigm, "preset": "paper", "data": data}, source="export"), overrides).data
     if world := settings.payments or settings.trajectories:
         sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
         refuse_given(context, ["holders", "overlap", "paradigm"], sizes)

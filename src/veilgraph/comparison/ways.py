@@ -93,7 +93,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
 
 def _over_the_same_data(job: JobSettings, said: Mapping[str, Any]) -> JobSettings:
     """Another job, with what both are to have alike."""
-    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
+    alike = job.model_dump(mode="json", include={"name", "preset", "seed", "data", "timeout_s"})
     return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
