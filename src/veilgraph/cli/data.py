@@ -136,7 +136,9 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
     """Says what the job's preset chose of what the job leaves out, and why."""
     if not choices:
-        typer.echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
+        typer.echo(
+            f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md"
+        )
     for choice in choices:
         typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
@@ -213,7 +215,8 @@ def export_command(
         raise typer.BadParameter(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
-    settings = overridden(parse_job({"paradigm": paradigm, "preset": "paper", "data": data}, source="export"), overrides).data
+    said = {"paradigm": paradigm, "preset": "paper", "data": data}
+    settings = overridden(parse_job(said, source="export"), overrides).data
     if world := settings.payments or settings.trajectories:
         sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
         refuse_given(context, ["holders", "overlap", "paradigm"], sizes)
