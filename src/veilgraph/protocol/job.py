@@ -22,6 +22,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
@@ -115,12 +116,13 @@ class JobSettings(Settings):
         """Settings that the job leaves out come from its preset."""
         if not isinstance(content, Mapping):
             return handler(content)
+        content = {"preset": preset.DEFAULT, **content}
         return resolved(content, cls.offered(content), handler)
 
     @classmethod
     def offered(cls, content: Mapping[str, Any]) -> tuple[Choice, ...]:
         """What the preset of a job, not validated yet, would choose of what it leaves out."""
-        return tuple(cls.choices(Said(content))) if content.get("preset", AUTO) == AUTO else ()
+        return tuple(cls.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 Preset = Literal["auto", "paper"]
 AUTO: Final = "auto"
 PAPER: Final = "paper"
+DEFAULT: Preset = AUTO
+"""Of a job that names none; tests of what the papers say have ``paper`` here."""
 
 _ABSENT: Final = object()
 T = TypeVar("T")
