@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
-from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import JOBS, parse_chosen, parse_job, read_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.preset import AUTO, PAPER
@@ -47,7 +46,11 @@ VALID: dict[str, dict[str, Any]] = {
     "rounds": {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
     "noised once": {"privacy": NOISED, "model": ONCE},
     "noised in every step": {"privacy": EVERY_STEP, "train": LAST},
-    "noised nodes": {"privacy": {**NOISED, "unit": "node", "degree_bound": 8}, "model": ONCE, "data": {"feature_scaling": "none"}},
+    "noised nodes": {
+        "privacy": {**NOISED, "unit": "node", "degree_bound": 8},
+        "model": ONCE,
+        "data": {"feature_scaling": "none"},
+    },
     "perturbed": {"model": PERTURBED},
     "horizontal": {"paradigm": "horizontal", "data": TABLES},
     "averaging": {"paradigm": "averaging", "data": TABLES},
@@ -207,10 +210,11 @@ def test_shipped_jobs_are_as_published(name: str) -> None:
 
 
 def test_paradigms_that_choose_nothing() -> None:
-    assert {name for name in JOBS if JOBS[name].choices.__func__ is JobSettings.choices.__func__} == {
-        "horizontal", "averaging", "node-dp",
-    }  # fmt: skip
-    assert SealedJob(preset="auto").train.class_weights == "balanced"
+    needs = {"node-dp": {"release": NODES}}
+    chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
+    assert {name for name, found in chosen.items() if found} == {"vertical", "sealed"}
+    assert chosen["sealed"] == {"data.feature_scaling", "train.class_weights"}
+    assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights"}
 
 
 def test_a_users_job_has_auto() -> None:

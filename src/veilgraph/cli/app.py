@@ -195,7 +195,9 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
     if "paradigm" not in changes:  # whose keys are others
         replaced(settings.model_dump(mode="json"), changes, settings.former, settings.name)
     _, said = said_in(content or {}, str(job))
-    return parse_chosen(replaced(said, changes, settings.former, settings.name), f"{settings.name} with overrides")
+    return parse_chosen(
+        replaced(said, changes, settings.former, settings.name, whole=False), f"{settings.name} with overrides"
+    )
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:

@@ -98,13 +98,18 @@ def _check_party(file: Path) -> int:
     """Shows what a party file means; returns how many nodes its table has."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
-    from veilgraph.tables.describe import describe_party  # noqa: PLC0415
+    from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
         description = describe_party(settings, file.absolute().parent)
     for table in party_tables(description):
         results().print(table)
+    if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:
+        typer.echo(
+            f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
+            "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
+        )
     typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description.nodes
 
@@ -126,6 +131,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
 
     with messages().status("reading the data"):
         graphs = paradigm_of(settings).load(settings).graphs
+        paradigm_of(settings).check_graphs(settings, graphs)
     if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))

@@ -188,7 +188,7 @@ def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
 
     None where fewer than two have.
     """
-    present = labels.unique()
+    present = labels.bincount().nonzero().ravel()
     if len(present) == logits.shape[1] or len(present) < _LEAST or not bool(torch.isfinite(logits).all()):
         return area_under_curve(logits, labels)
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - as above

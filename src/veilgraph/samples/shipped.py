@@ -60,7 +60,12 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
 
 
 def replaced(
-    content: Mapping[str, Any], overrides: Mapping[str, object], former: Mapping[str, str], source: str
+    content: Mapping[str, Any],
+    overrides: Mapping[str, object],
+    former: Mapping[str, str],
+    source: str,
+    *,
+    whole: bool = True,
 ) -> dict[str, Any]:
     """What a job says with some of it replaced, not validated.
 
@@ -69,6 +74,7 @@ def replaced(
         overrides: as for ``with_overrides``.
         former: dotted key of version 0.1 → what it is called now.
         source: of the job, for the notes.
+        whole: whether it says every key, so that a group that it has not is none.
 
     Raises:
         ConfigError: a key goes into what is no group.
@@ -81,7 +87,7 @@ def replaced(
         *groups, last = now.split(".")
         place = found
         for group in groups:
-            inner = place.setdefault(group, {})
+            inner = place.get(group) if whole else place.setdefault(group, {})
             if not isinstance(inner, dict):
                 raise ConfigError(
                     f"override {key}={value!r}: {group} is not a group of settings; mend the key", key=key, value=value
