@@ -21,6 +21,7 @@ from veilgraph.core.former import FormerName
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.preset import Choice
 
 Parameters = ParamSpec("Parameters")
 
@@ -177,9 +178,26 @@ def _veilgraph(
 
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
     """A job file with the settings that ``--set`` replaces."""
-    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+    return read_chosen(job, overrides)[0]
 
-    return overridden(read_job(job), overrides)
+
+def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, list[Choice]]:
+    """As ``read_settings``, and what the job's preset chose of what neither the file nor ``--set`` says."""
+    from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
+    from veilgraph.protocol.job_file import parse_chosen, said_in  # noqa: PLC0415
+    from veilgraph.samples.shipped import replaced  # noqa: PLC0415
+
+    content = read_yaml(job, "job file")
+    settings, choices = parse_chosen({} if content is None else content, str(job))
+    if not overrides:
+        return settings, choices
+    changes = dict(map(override, overrides))
+    if "paradigm" not in changes:  # whose keys are others
+        replaced(settings.model_dump(mode="json"), changes, settings.former, settings.name)
+    _, said = said_in(content or {}, str(job))
+    return parse_chosen(
+        replaced(said, changes, settings.former, settings.name, whole=False), f"{settings.name} with overrides"
+    )
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:

@@ -17,6 +17,7 @@ from veilgraph.cli.app import (
     data,
     messages,
     overridden,
+    read_chosen,
     read_settings,
     refuse_given,
     results,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
     from veilgraph.protocol.costs import Costs, PartySizes
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.preset import Choice
     from veilgraph.tables.describe import PartyDescription
 
 _OVERLAP: Final = 0.8
@@ -98,13 +100,18 @@ def _check_party(file: Path) -> PartyDescription:
     """Shows what a party file means."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
-    from veilgraph.tables.describe import describe_party  # noqa: PLC0415
+    from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
         description = describe_party(settings, file.absolute().parent)
     for table in party_tables(description):
         results().print(table)
+    if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:
+        typer.echo(
+            f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
+            "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
+        )
     typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description
 
@@ -114,13 +121,14 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
     from veilgraph.report.plan import will_send  # noqa: PLC0415
 
-    settings = read_settings(job, overrides)
+    settings, choices = read_chosen(job, overrides)
     for name, text in () if settings.record is None else settings.record.told():
         typer.echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
         described = [_check_party(path) for path in (settings.data.parties or {}).values()]
         nodes = min((each.nodes for each in described), default=None)
+        _show_preset(settings, choices)
         if said := delta_in_doubt(settings, nodes):
             typer.echo(said)
         if nodes is not None and settings.is_aligned and (costs := _costs(settings, nodes, map(_size, described))):
@@ -132,9 +140,11 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
 
     with messages().status("reading the data"):
         graphs = paradigm_of(settings).load(settings).graphs
+        paradigm_of(settings).check_graphs(settings, graphs)
     if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))
+    _show_preset(settings, choices)
     if settings.is_aligned and (costs := _costs(settings, graphs[0].common, map(size_of, graphs))):
         typer.echo(will_send(costs))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
@@ -151,6 +161,16 @@ def _size(of: PartyDescription) -> PartySizes:
 
     splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
     return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
+
+
+def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
+    """Says what the job's preset chose of what the job leaves out, and why."""
+    if not choices:
+        typer.echo(
+            f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md"
+        )
+    for choice in choices:
+        typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data)
@@ -225,7 +245,8 @@ def export_command(
         raise typer.BadParameter(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
-    settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
+    said = {"paradigm": paradigm, "preset": "paper", "data": data}
+    settings = overridden(parse_job(said, source="export"), overrides).data
     if world := settings.payments or settings.trajectories:
         sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
         refuse_given(context, ["holders", "overlap", "paradigm"], sizes)

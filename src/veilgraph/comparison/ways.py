@@ -58,7 +58,7 @@ def beside_job(job: JobSettings) -> JobSettings | None:
     """A job of another paradigm over the same data, with what both are to have alike; None where there is none."""
     if (said := paradigm_of(job).beside(job)) is None:
         return None
-    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
+    alike = job.model_dump(mode="json", include={"name", "preset", "seed", "data", "timeout_s"})
     return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 

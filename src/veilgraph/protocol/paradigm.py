@@ -160,6 +160,17 @@ class Paradigm(ABC, Generic[J]):
     def check_tables(self, job: J) -> None:
         """What parties would find out of each other's tables, where all party files are on this machine."""
 
+    def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
+        """What parties would find out of each other's graphs before the first step, where all are on this machine.
+
+        Args:
+            job: validated.
+            graphs: of all holders, scaled.
+
+        Raises:
+            RangeOverflow: their numbers do not fit what the parties compute with.
+        """
+
     # What a party does
 
     @abstractmethod
