@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,6 +211,77 @@ def test_join_without_the_engine_says_what_to_install(kits: Path, party: Path, m
     assert "nvflare is not installed" in said
     assert "pip install 'veilgraph[deploy]'" in said
     assert sorted(kits.rglob("*")) == before
+
+
+def test_metrics_are_for_this_machine_unless_others_are_let_in(kits: Path, party: Path) -> None:
+    before = sorted(kits.rglob("*"))
+    join = ("net", "join", kits / "bank", "--party", party)
+    said = one_error(veilgraph(*join, "--metrics", "0.0.0.0:0"))
+    assert said.startswith("--metrics 0.0.0.0:0: other machines could read the metrics there")
+    assert said.endswith("or say --metrics-open as well")
+    assert "--metrics-open" in usage_error(veilgraph(*join, "--metrics-open"))
+    assert one_error(veilgraph(*join, "--metrics", "nine")).startswith("--metrics nine: give HOST:PORT")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "cannot be listened at" in one_error(veilgraph(*join, "--metrics", f"127.0.0.1:{port}"))
+    assert sorted(kits.rglob("*")) == before
+
+
+def test_metrics_without_their_library_say_what_to_install(
+    kits: Path, party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--metrics", "127.0.0.1:0"))
+    assert "prometheus_client is not installed" in said
+    assert "pip install 'veilgraph[deploy]'" in said
+
+
+def test_a_site_logs_json_where_it_is_asked_to(
+    kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site's program prints what FLARE's does when it is let in, and ends."""
+    said = "import sys, time; print('Successfully registered client', flush=True); time.sleep(0.6); sys.exit(7)"
+    (tmp_path / "site_program.py").write_text(said)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(join, "PROGRAM", "site_program")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    result = veilgraph("net", "join", bank, "--party", party, "--log-format", "json", "--metrics", "127.0.0.1:0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("metrics", "info"),
+        *[("connected", "info"), ("restarting", "error")] * 5,
+        ("error", "error"),
+    ]
+    assert all(line["party"] == "bank" and line["job"] is None for line in lines)
+    assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)
+    assert lines[2]["code"] == 7
+    assert (lines[-1]["code"], lines[-1]["message"].split(":")[0]) == ("run", "bank")
+    errors = veilgraph("net", "join", tmp_path, "--log-format", "json")
+    told = json.loads(errors.stderr)
+    assert (told["event"], told["code"], told["party"]) == ("error", "config", None)
+    assert one_error(veilgraph("net", "join", tmp_path)), "and the next command speaks to people again"
+
+
+def test_a_site_tells_of_its_jobs_as_they_begin_and_end(kits: Path, tmp_path: Path) -> None:
+    kit = Kit.open(shutil.copytree(kits / "bank", tmp_path / "bank"))
+    told: list[Any] = []
+
+    def tell(job_id: str, words: str) -> None:
+        (kit.path / job_id).mkdir(exist_ok=True)
+        (kit.path / job_id / "log.txt").write_text(f"2026-01-31 04:00:12,345 - veilgraph - {words}\n")
+        news.tell(told.append)
+
+    news = join.JobNews(kit, every_s=0)
+    tell(f"{0:08}-0000-4000-8000-{0:012}", "ERROR - {}")
+    assert not told, "what was there before the site began is no news"
+    tell(job_id := f"{1:08}-0000-4000-8000-{0:012}", "INFO - training begins after epoch 0")
+    tell(job_id, "INFO - training begins after epoch 0")
+    tell(job_id, "ERROR - {}")
+    assert [(each.name, each.level, each.job) for each in told] == [
+        ("job-stopped", "warning", job_id),
+        ("job-failed", "error", job_id),
+    ]
 
 
 def test_a_site_that_ends_again_and_again_says_with_what(

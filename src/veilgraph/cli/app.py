@@ -16,7 +16,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from veilgraph import __version__
+from veilgraph.cli.logging import LOG
 from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
 
 if TYPE_CHECKING:
@@ -138,20 +140,24 @@ def reported() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
         warnings.filterwarnings("default", category=FormerName)
         warnings.showwarning = _showing(warnings.showwarning)
+        before = LOG.set(None)
         try:
             yield
         except VeilgraphError as error:
-            say(f"error: {error}")
+            say(Event("error", f"error: {error}", level="error", code=error.code))
             raise typer.Exit(1) from error
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
         except OSError as error:
             of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
-            say(f"error: {of}{error.strerror or error}; give another path, or mend what is there")
+            words = f"error: {of}{error.strerror or error}; give another path, or mend what is there"
+            say(Event("error", words, level="error", code="system"))
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say("stopped")
             raise typer.Exit(INTERRUPTED) from interrupt
+        finally:
+            LOG.reset(before)
 
 
 def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -211,5 +217,8 @@ def results() -> Console:
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
-    typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)
+    """One line on standard error, in the form that the command's log has."""
+    if (log := LOG.get()) is not None:
+        log(message)
+    else:
+        typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)
