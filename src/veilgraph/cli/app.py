@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from veilgraph import __version__
 from veilgraph.cli.logging import LOG
+from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
@@ -99,15 +100,24 @@ LinkName = Annotated[
 
 
 def command(
-    name: str, example: str, group: typer.Typer | None = None
+    name: str, example: str, group: typer.Typer | None = None, *, json: bool = False
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1."""
+    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
+
+    Args:
+        name: of the command.
+        example: a call of it.
+        group: that it is of; None: of the program itself.
+        json: whether it has ``--json``, and tells what it found.
+    """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @wraps(function)
+        inner = with_json(function) if json else function
+
+        @wraps(inner)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
             with reported():
-                function(*args, **kwargs)
+                inner(*args, **kwargs)
 
         return (group or app).command(name, epilog=f"Example: {example}")(run)
 

@@ -22,19 +22,21 @@ from veilgraph.cli.app import (
     results,
     say,
 )
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path, new_file
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+    from veilgraph.tables.describe import PartyDescription
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
 """Data sets that come divided, and a setting of how."""
 
 
-@command("check", "veilgraph check jobs/digits.yaml")
+@command("check", "veilgraph check jobs/digits.yaml", json=True)
 def check_command(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
     overrides: Overrides = None,
@@ -46,15 +48,15 @@ def check_command(
     if overrides:
         raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
     say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
-@command("check", "veilgraph data check bank/party.yaml", data)
+@command("check", "veilgraph data check bank/party.yaml", data, json=True)
 def check_party_command(
     file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
@@ -91,8 +93,8 @@ def _is_party_file(file: Path) -> bool:
     return isinstance(content, dict) and "party" in content
 
 
-def _check_party(file: Path) -> int:
-    """Shows what a party file means; returns how many nodes its table has."""
+def _check_party(file: Path) -> PartyDescription:
+    """Shows what a party file means, and returns it."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import describe_party  # noqa: PLC0415
@@ -103,7 +105,7 @@ def _check_party(file: Path) -> int:
     for table in party_tables(description):
         results().print(table)
     typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
-    return description.nodes
+    return description
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
@@ -113,12 +115,13 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     settings = read_settings(job, overrides)
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
-        nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
-        if said := delta_in_doubt(settings, min(nodes, default=None)):
+        found = [_check_party(path) for path in (settings.data.parties or {}).values()]
+        if said := delta_in_doubt(settings, min((each.nodes for each in found), default=None)):
             typer.echo(said)
         typer.echo(f"{job} is a valid job")
+        tell({"job": job, "holders": found, "notes": [said] if said else []})
         return
-    from veilgraph.report.tables import data_table  # noqa: PLC0415
+    from veilgraph.report.tables import data_facts, data_table  # noqa: PLC0415
 
     with messages().status("reading the data"):
         graphs = paradigm_of(settings).load(settings).graphs
@@ -126,9 +129,10 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+    tell({"job": job, "holders": data_facts(graphs, aligned=settings.is_aligned), "notes": []})
 
 
-@command("align", "veilgraph data align job.yaml --out runs/aligned", data)
+@command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
     out: Out = None,
@@ -151,6 +155,7 @@ def align_command(
     for holder, count in found.items():
         typer.echo(f"{holder:24} {count} nodes{of_which}")
     typer.echo(f"train with: veilgraph resume {path}")
+    tell({"run": path, "nodes": found, "common": common})
 
 
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)

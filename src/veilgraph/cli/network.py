@@ -12,6 +12,7 @@ import typer
 from veilgraph.cli.app import Overrides, command, messages, net, read_settings, results, say
 from veilgraph.cli.logging import LogFormat, begun, of_party
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 
@@ -186,26 +187,48 @@ def submit_command(
         typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
 
-@command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net)
+@command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(
-    kit: KitOption,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="As JSON, for other programs.")] = False,
+    kit: Annotated[
+        Path,
+        typer.Option(
+            "--kit",
+            metavar="KIT",
+            help="An administrator's kit: the server's view. A site's: its own jobs; asks nobody.",
+        ),
+    ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Show who is connected, who is lost and since when, and which jobs were submitted."""
+    """Show who is connected, who is lost and since when, which jobs were submitted, and how far those are that run.
+
+    With a site's own kit: the jobs that it has, and how far each is, as its own log says.
+    """
     with deployment():
         from veilgraph.deploy.control import status  # noqa: PLC0415
 
-        found = status(open_kit(kit, passphrase_file))
-    if as_json:
-        typer.echo(found.to_json())
-        return
+        opened = open_kit(kit, passphrase_file)
+        if opened.kind != "administrator":
+            _show_site(opened)
+            return
+        found = status(opened)
+    tell(found.record())
     from veilgraph.report.project import project_table, site_table  # noqa: PLC0415
 
     lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
     typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
     results().print(site_table(found))
     results().print(project_table(found))
+
+
+def _show_site(kit: Kit) -> None:
+    """A site's own jobs, newest first."""
+    from veilgraph.deploy.progress import SiteJobs  # noqa: PLC0415
+    from veilgraph.report.project import own_jobs_table  # noqa: PLC0415
+
+    jobs = SiteJobs(kit).now()
+    typer.echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
+    results().print(own_jobs_table(jobs))
+    tell({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
@@ -273,7 +296,7 @@ def serve_command(
         )
 
 
-@command("demo", "veilgraph net demo --out runs/network", net)
+@command("demo", "veilgraph net demo --out runs/network", net, json=True)
 def demo_command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make. Default: in runs/.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
@@ -291,6 +314,7 @@ def demo_command(
     typer.echo(f"the label holder's part of the run: {run}")
     typer.echo(f"what it sent to whom: veilgraph report {run}")
     typer.echo(f"its predictions: veilgraph predict {run}")
+    tell({"run": run, "summary": result.summary})
 
 
 def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:

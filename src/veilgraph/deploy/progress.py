@@ -132,15 +132,14 @@ class SiteJobs:
         said, facts = self._said(job_id)
         state: State = "running" if running else said or ("submitted" if grown is None else _state(text))
         name, submitted = facts.get("name"), facts.get("submit_time")
-        begun, epochs = _BEGUN.findall(text), _EPOCH.findall(text)
-        epoch, last = epochs[-1] if epochs else (begun[-1] if begun else None, None)
+        epoch, last = epochs_said(text)
         job = SiteJob(
             job_id,
             name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",
             state,
             float(submitted) if isinstance(submitted, int | float) else 0.0,
-            None if epoch is None else int(epoch),
-            None if last is None else int(last),
+            epoch,
+            last,
             None if grown is None else max(0.0, time.time() - grown),
         )
         if state in ("done", "failed"):
@@ -156,6 +155,14 @@ class SiteJobs:
         if status.startswith("FINISHED"):
             return _SERVERS_WORD.get(status, "failed"), facts
         return ("stopped" if status in _SERVER_RUNS else "submitted"), facts
+
+
+def epochs_said(log: str) -> tuple[int | None, int | None]:
+    """The epoch that a job has reached, as its log says, and as many as there may be; None where it does not say."""
+    if found := _EPOCH.findall(log):
+        return int(found[-1][0]), int(found[-1][1])
+    begun = _BEGUN.findall(log)
+    return (int(begun[-1]) if begun else None), None
 
 
 def traffic_of(kit: Kit, job: SiteJob) -> Traffic | None:
