@@ -16,7 +16,10 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from veilgraph import __version__
+from veilgraph.cli.logging import LOG
+from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
 
 if TYPE_CHECKING:
@@ -98,15 +101,24 @@ LinkName = Annotated[
 
 
 def command(
-    name: str, example: str, group: typer.Typer | None = None
+    name: str, example: str, group: typer.Typer | None = None, *, json: bool = False
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1."""
+    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
+
+    Args:
+        name: of the command.
+        example: a call of it.
+        group: that it is of; None: of the program itself.
+        json: whether it has ``--json``, and tells what it found.
+    """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @wraps(function)
+        inner = with_json(function) if json else function
+
+        @wraps(inner)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
             with reported():
-                function(*args, **kwargs)
+                inner(*args, **kwargs)
 
         return (group or app).command(name, epilog=f"Example: {example}")(run)
 
@@ -139,20 +151,24 @@ def reported() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
         warnings.filterwarnings("default", category=FormerName)
         warnings.showwarning = _showing(warnings.showwarning)
+        before = LOG.set(None)
         try:
             yield
         except VeilgraphError as error:
-            say(f"error: {error}")
+            say(Event("error", f"error: {error}", level="error", code=error.code))
             raise typer.Exit(1) from error
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
         except OSError as error:
             of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
-            say(f"error: {of}{error.strerror or error}; give another path, or mend what is there")
+            words = f"error: {of}{error.strerror or error}; give another path, or mend what is there"
+            say(Event("error", words, level="error", code="system"))
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say("stopped")
             raise typer.Exit(INTERRUPTED) from interrupt
+        finally:
+            LOG.reset(before)
 
 
 def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -229,5 +245,8 @@ def results() -> Console:
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
-    typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)
+    """One line on standard error, in the form that the command's log has."""
+    if (log := LOG.get()) is not None:
+        log(message)
+    else:
+        typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)

@@ -9,11 +9,12 @@ import typer
 
 from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, refuse_given, results, say
 from veilgraph.cli.showing import show_comparison
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 
 
-@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3")
+@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True)
 def compare_command(
     context: typer.Context,
     what: Annotated[
@@ -83,6 +84,7 @@ def compare_command(
     typer.echo(f"figures {path / FOUND}")
     typer.echo(f"picture {path / 'comparison.png'}")
     typer.echo(f"page    {write_comparison(path)}")
+    tell({"directory": path, **study.record(), "verdict": verdict(study)})
 
 
 def _compare_run(run: Path) -> None:
@@ -96,3 +98,4 @@ def _compare_run(run: Path) -> None:
         compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
     typer.echo(f"curves  {run / 'curves.png'}")
+    tell({"run": run, "trainings": compared.summaries()})

@@ -23,6 +23,7 @@ from veilgraph.cli.app import (
     results,
     say,
 )
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path, new_file
 
@@ -39,7 +40,7 @@ _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.traj
 """Data sets that come divided, and a setting of how."""
 
 
-@command("check", "veilgraph check jobs/digits.yaml")
+@command("check", "veilgraph check jobs/digits.yaml", json=True)
 def check_command(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
     overrides: Overrides = None,
@@ -51,15 +52,15 @@ def check_command(
     if overrides:
         raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
     say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
-@command("check", "veilgraph data check bank/party.yaml", data)
+@command("check", "veilgraph data check bank/party.yaml", data, json=True)
 def check_party_command(
     file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
@@ -97,7 +98,7 @@ def _is_party_file(file: Path) -> bool:
 
 
 def _check_party(file: Path) -> PartyDescription:
-    """Shows what a party file means."""
+    """Shows what a party file means, and returns it."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
@@ -117,42 +118,51 @@ def _check_party(file: Path) -> PartyDescription:
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
     from veilgraph.report.plan import will_send  # noqa: PLC0415
+    from veilgraph.report.tables import data_facts, data_table  # noqa: PLC0415
 
     settings, choices = read_chosen(job, overrides)
+    found: dict[str, object] = {"job": job, "preset": {"name": settings.preset, "chose": choices}}
+    notes = list[str]()
     for name, text in () if settings.record is None else settings.record.told():
         typer.echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
         described = [_check_party(path) for path in (settings.data.parties or {}).values()]
         nodes = min((each.nodes for each in described), default=None)
-        _show_preset(settings, choices)
-        if said := delta_in_doubt(settings, nodes):
-            typer.echo(said)
-        if nodes is not None and settings.is_aligned and (costs := _costs(settings, nodes, map(_size, described))):
-            typer.echo(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
-        typer.echo(f"{job} is a valid job")
-        return
-    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
-    from veilgraph.report.tables import data_table  # noqa: PLC0415
-
-    with messages().status("reading the data"):
-        graphs = paradigm_of(settings).load(settings).graphs
-        paradigm_of(settings).check_graphs(settings, graphs)
-    if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
-        raise ConfigError(f"every holder refuses the job: {refused}")
-    results().print(data_table(graphs, aligned=settings.is_aligned))
+        costs = None if nodes is None else _costs(settings, nodes, map(_size, described))
+        found["holders"] = described
+        if doubt := delta_in_doubt(settings, nodes):
+            notes.append(doubt)
+        if costs is not None:
+            notes.append(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
+    else:
+        with messages().status("reading the data"):
+            graphs = paradigm_of(settings).load(settings).graphs
+            paradigm_of(settings).check_graphs(settings, graphs)
+        if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
+            raise ConfigError(f"every holder refuses the job: {refused}")
+        results().print(data_table(graphs, aligned=settings.is_aligned))
+        costs = _costs(settings, graphs[0].common, map(size_of, graphs))
+        found["holders"] = data_facts(graphs, aligned=settings.is_aligned)
+        if costs is not None:
+            notes.append(will_send(costs))
     _show_preset(settings, choices)
-    if settings.is_aligned and (costs := _costs(settings, graphs[0].common, map(size_of, graphs))):
-        typer.echo(will_send(costs))
-    typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+    for note in notes:
+        typer.echo(note)
+    way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
+    typer.echo(f"{job} is a valid job; {way} {job}")
+    tell({**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes})
 
 
 def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
+    if not settings.is_aligned:
+        return None
     return paradigm_of(settings).costs(settings, nodes, dict(zip(settings.data.names, sizes, strict=True)))
 
 
@@ -173,7 +183,7 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
         typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
-@command("align", "veilgraph data align job.yaml --out runs/aligned", data)
+@command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
     out: Out = None,
@@ -196,6 +206,7 @@ def align_command(
     for holder, count in found.items():
         typer.echo(f"{holder:24} {count} nodes{of_which}")
     typer.echo(f"train with: veilgraph resume {path}")
+    tell({"run": path, "nodes": found, "common": common})
 
 
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veilgraph.cli.app import Overrides, command, read_settings, results
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _EACH = "NAME=NUMBER, once for every holder, where the job's data are not on this machine"
 
 
-@command("plan", "veilgraph plan job.yaml --bandwidth 100 --round-trip 40")
+@command("plan", "veilgraph plan job.yaml --bandwidth 100 --round-trip 40", json=True)
 def plan_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; nothing is sent.")],
     overrides: Overrides = None,
@@ -61,6 +62,7 @@ def plan_command(
         f"on the network about {seconds:,.1f} s, at {bandwidth:g} Mbit/s and round trips of {round_trip:g} ms; "
         "computing comes on top"
     )
+    tell({**plain(costs), "rounds": costs.rounds, "sent": costs.sent(), "seconds": seconds})
 
 
 def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
