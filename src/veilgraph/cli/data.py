@@ -64,16 +64,56 @@ def init_command(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
     party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
+    no_label: Annotated[
+        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN:DATE:DATE",
+            help="Train before the first day, validate before the second, test on the rest; or random.",
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
+    ] = None,
 ) -> None:
-    """Guess a party file from the headers and first rows of tables, and say what is left to decide."""
+    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
     from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
+    from veilgraph.tables.choices import Choices  # noqa: PLC0415
     from veilgraph.tables.draft import draft  # noqa: PLC0415
     from veilgraph.tables.guess import guess  # noqa: PLC0415
     from veilgraph.tables.sampling import sample  # noqa: PLC0415
 
     if out.exists():
         raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
-    drafted = draft(guess([sample(path) for path in files]), party, out.absolute().parent)
+    choices = Choices.read(
+        id=id_column,
+        ids=ids,
+        label=label,
+        labelled=not no_label,
+        split=split,
+        as_of=as_of,
+        missing=tuple(missing or ()),
+        encoding=encoding,
+        left_out=tuple(leave_out or ()),
+    )
+    samples = [sample(path, choices.encoding, choices.missing) for path in files]
+    drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
     parse_party_text(drafted.text, str(out))
     with new_file(out) as file:
         file.write(drafted.text.encode())
