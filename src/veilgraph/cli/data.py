@@ -28,6 +28,7 @@ from veilgraph.core.files import fresh_path, new_file
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+    from veilgraph.protocol.job import JobSettings
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
@@ -91,6 +92,13 @@ def init_command(
     leave_out: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
     ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARADIGM",
+            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
+        ),
+    ] = None,
 ) -> None:
     """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
     from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
@@ -114,12 +122,23 @@ def init_command(
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    parse_party_text(drafted.text, str(out))
+    text = drafted.text + _limits(accept or [])
+    parse_party_text(text, str(out))
     with new_file(out) as file:
-        file.write(drafted.text.encode())
+        file.write(text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+
+
+def _limits(paradigms: Sequence[str]) -> str:
+    """What a party file accepts of default jobs of some paradigms; nothing where that is the default."""
+    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
+
+    jobs = [parse_job({"paradigm": each, "data": {"feature_scaling": "standard"}}, "--accept") for each in paradigms]
+    found = accepting(*jobs) if jobs else {}
+    return f"# what default jobs reveal: {', '.join(paradigms)}\n{yaml.safe_dump(found)}" if found else ""
 
 
 def _is_party_file(file: Path) -> bool:
@@ -156,6 +175,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
         if said := delta_in_doubt(settings, min(nodes, default=None)):
             typer.echo(said)
+        _check_accepted(settings)
         typer.echo(f"{job} is a valid job")
         return
     from veilgraph.report.tables import data_table  # noqa: PLC0415
@@ -166,6 +186,15 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         raise ConfigError(f"every holder refuses the job: {refused}")
     results().print(data_table(graphs, aligned=settings.is_aligned))
     typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+
+
+def _check_accepted(settings: JobSettings) -> None:
+    """Refuses a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
+
+    for party, path in (settings.data.parties or {}).items():
+        if said := Organisation.read(path, party).refusal(settings, named=True):
+            raise ConfigError(f"party {party!r} refuses the job: {said}")
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data)

@@ -76,6 +76,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
     found |= {job.paradigm: Kind(partial(_federated, job, graphs), epochs, AS_JOB)}
     if (said := paradigm.beside(job)) is not None:
         beside = _over_the_same_data(job, said)
+        beside = paradigm_of(beside).suited(beside, graphs)
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB)
     everything = pool(graphs, holder)
     found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING)
