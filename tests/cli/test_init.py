@@ -23,8 +23,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for party, tables in export(folder / "exports", customers=200).items():
         path = folder / f"{party}.yaml"
         options = LABEL if party == "bank" else ()
-        words = ("data", "init", *tables, "--out", path, "--party", party, "--ids", "strip,lower", *options)
-        assert veilgraph(*words).exit_code == 0
+        words: list[str | Path] = ["data", "init", *tables, "--out", path, "--party", party, "--ids", "strip,lower"]
+        assert veilgraph(*words, *options).exit_code == 0
         found.append(path)
     return found
 
@@ -90,8 +90,8 @@ def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns:
     folder.mkdir(exist_ok=True)
     rows = {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30}
     write(folder / f"{party}.csv", rows | {"class": [f"c{each % classes}" for each in range(30)]} | columns)
-    words = ("data", "init", folder / f"{party}.csv", "--out", folder / f"{party}.yaml", "--party", party, *options)
-    assert veilgraph(*words).exit_code == 0
+    words: list[str | Path] = ["data", "init", folder / f"{party}.csv", "--out", folder / f"{party}.yaml"]
+    assert veilgraph(*words, "--party", party, *options).exit_code == 0
     return folder / f"{party}.yaml"
 
 

@@ -21,7 +21,7 @@ GROUPS = {
     ),
     "data": ("check", "init", "align", "export"),
     "net": (
-        "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
+        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
         "machine", "machine-secret",
     ),
     "cert": ("request", "sign", "install", "revoke", "install-list", "protect", "unprotect"),
