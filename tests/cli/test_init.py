@@ -141,3 +141,5 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
     out.write_text("mine")
     assert "exists" in one_error(veilgraph("init", bank, shop, "--out", out))
     assert out.read_text() == "mine"
+    init(bank, shop, "--out", out, "--replace")
+    assert read_job(out).data.label_party == "bank"

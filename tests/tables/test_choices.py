@@ -148,6 +148,16 @@ def test_bad_decisions_are_refused_and_nothing_is_written(messy, tmp_path, optio
     assert not list(tmp_path.iterdir())
 
 
+def test_a_draft_is_replaced_only_where_that_is_asked_for(messy, tmp_path):
+    out = tmp_path / "shop.yaml"
+    init(messy["shop"], out)
+    assert "--replace" in one_error(veilgraph("data", "init", *messy["shop"], "--out", out, "--ids", "lower"))
+    assert not read_party_settings(out).ids.lower
+    assert "--ids" in one_error(veilgraph("data", "init", *messy["shop"], "--out", out, "--replace", "--ids", "up"))
+    _, settings = init(messy["shop"], out, "--replace", "--ids", "lower")
+    assert settings.ids.lower
+
+
 def test_a_split_without_a_label_is_refused(messy, tmp_path):
     error = one_error(veilgraph("data", "init", *messy["shop"], "--out", tmp_path / "p.yaml", "--split", "random"))
     assert "--label" in error

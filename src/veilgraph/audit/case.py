@@ -297,7 +297,7 @@ class Case:
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
         epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
-        # Nobody is to validate, so no epoch is chosen: a figure that needs validation nodes of every class is not asked.
+        # Nobody validates, so no epoch is chosen: AUC, which needs validation nodes of every class, is not asked.
         train = settings.train.model_copy(update={"select_by": LOSS})
         like = settings.model_copy(update={"train": train} | ({} if seed is None else {"seed": seed}))
         return np.asarray(source_of(settings).posteriors(like, everything, epochs).numpy())

@@ -13,6 +13,8 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
+    Replace,
+    check_new,
     command,
     data,
     messages,
@@ -23,7 +25,7 @@ from veilgraph.cli.app import (
     say,
 )
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path, new_file
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
@@ -99,6 +101,7 @@ def init_command(
             help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
         ),
     ] = None,
+    replace: Replace = False,
 ) -> None:
     """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
     from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
@@ -107,8 +110,7 @@ def init_command(
     from veilgraph.tables.guess import guess  # noqa: PLC0415
     from veilgraph.tables.sampling import sample  # noqa: PLC0415
 
-    if out.exists():
-        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
+    check_new(out, replace=replace)
     choices = Choices.read(
         id=id_column,
         ids=ids,
@@ -124,8 +126,7 @@ def init_command(
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
     text = drafted.text + _limits(accept or [])
     parse_party_text(text, str(out))
-    with new_file(out) as file:
-        file.write(text.encode())
+    write_whole(out, text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import command
+from veilgraph.cli.app import Replace, check_new, command
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import new_file
+from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
 
 
@@ -40,13 +40,13 @@ def init_job_command(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. Default: that of its file.")] = None,
+    replace: Replace = False,
 ) -> None:
     """Write a job file, with comments, for holders whose party files are there or whose names are known."""
     from veilgraph.protocol.job_draft import draft_job  # noqa: PLC0415
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
 
-    if out.exists():
-        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
+    check_new(out, replace=replace)
     files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
     if files and len(files) != len(holders):
         other = next(each for each in holders if each not in files)
@@ -58,8 +58,7 @@ def init_job_command(
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
     drafted = draft_job(name or out.name.split(".")[0], paradigm, parties or holders, label_holder, select_by)
-    with new_file(out) as file:
-        file.write(drafted.text.encode())
+    write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, messages, net, read_settings, results, say
+from veilgraph.cli.app import Overrides, Replace, check_new, command, messages, net, read_settings, results, say
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path, new_file
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:
     from veilgraph.deploy.kit import Kit
@@ -49,16 +49,15 @@ def init_command(
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
     out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+    replace: Replace = False,
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
-    if out.exists():
-        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
+    check_new(out, replace=replace)
     with deployment():
         from veilgraph.deploy.project import draft_project  # noqa: PLC0415
 
         text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
-    with new_file(out) as file:
-        file.write(text.encode())
+    write_whole(out, text.encode())
     typer.echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
 
