@@ -39,7 +39,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
         ConfigError: names the first broken key, its value and the rule.
     """
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see the README's job")
+        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
     name = _paradigm(data.get("paradigm", "vertical"), source)
     others = (JOBS[other] for other in JOBS if other != name)
     try:
