@@ -26,6 +26,7 @@ from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import Presence
+from veilgraph.deploy.project import read_project
 from veilgraph.link import private_key
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.journal import Journal
@@ -448,3 +449,34 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         ("refused", "1", shown.fingerprint, "too late"),
     ]
     assert "no job waits" in veilgraph("net", "jobs").stdout
+
+
+def test_a_project_file_is_written_that_kits_are_made_of(tmp_path: Path) -> None:
+    out = tmp_path / "project.yaml"
+    words = ("net", "init", "bank", "shop", "--administrator", "ops@example.org", "--out", out)
+    apart = ("--dealer", "notary", "--server", "fl.example.org", "--port", "7000", "--admin-port", "7001")
+    result = veilgraph(*words, *apart, "--name", "fraud")
+    assert result.exit_code == 0, result.output
+    found = read_project(out)
+    assert (found.name, found.holders, found.dealer) == ("fraud", ("bank", "shop"), "notary")
+    assert found.administrators == ("ops@example.org",)
+    assert (found.server.host, found.server.port, found.server.admin_port) == ("fl.example.org", 7000, 7001)
+    assert "--replace" in one_error(veilgraph(*words))
+    assert veilgraph(*words, "--replace").exit_code == 0
+    assert read_project(out).server.host == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("bank", "--administrator", "ops@example.org"), "holders"),
+        (("bank", "shop", "--administrator", "ops"), "administrators"),
+        (("bank", "shop", "--administrator", "ops@example.org", "--server", "no host"), "server.host"),
+        (("bank", "shop", "--administrator", "ops@example.org", "--port", "8003"), "admin_port"),
+        (("bank", "bank", "--administrator", "ops@example.org"), "named twice"),
+        (("bank", "server", "--administrator", "ops@example.org"), "server"),
+    ],
+)
+def test_a_project_file_that_breaks_a_rule_is_not_written(given: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in one_error(veilgraph("net", "init", *given, "--out", tmp_path / "project.yaml"))
+    assert not list(tmp_path.iterdir())

@@ -28,6 +28,7 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.baselines import in_one_place
+from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.inputs import Inputs
@@ -62,6 +63,21 @@ def values(study: Study) -> dict[str, dict[str, float]]:
 
 
 # Ways
+
+
+def test_the_other_paradigm_takes_links_as_they_are() -> None:
+    """A sealed job says beforehand whether links have weights and directions; a vertical one need not."""
+    inputs = inputs_of(small())
+    first, *others = inputs.graphs
+    weights = torch.rand(first.num_edges) + 0.5
+    one_way = first.edge_index[0] < first.edge_index[1]
+    weighted = replace(first, edge_index=first.edge_index[:, one_way], edge_weight=weights[one_way])
+    for graph in (first, weighted):
+        way = ways(Inputs(inputs.settings, [graph, *others]))["sealed"].way
+        assert isinstance(way, partial)
+        job = sealed(way.args[0])
+        assert (job.model.edge_weights, job.model.directed) == (graph is weighted, graph is weighted)
+        assert own_data(job, graph).edges.shape == graph.edge_index.shape
 
 
 def test_there_is_every_way(found: Study) -> None:

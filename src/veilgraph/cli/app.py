@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from veilgraph import __version__
 from veilgraph.cli.logging import LOG
 from veilgraph.cli.telling import with_json
-from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
 
@@ -89,6 +89,9 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
 ]
 Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", metavar="", help="Write it anew where it is there; what was changed in it is lost.")
+]
 LinkName = Annotated[
     str | None,
     typer.Option(
@@ -190,6 +193,16 @@ def _veilgraph(
     if version:
         typer.echo(f"veilgraph {__version__}")
         raise typer.Exit
+
+
+def check_new(out: Path, *, replace: bool) -> None:
+    """Refuses to write over a file, unless that was asked for.
+
+    Raises:
+        ConfigError: it is there.
+    """
+    if out.exists() and not replace:
+        raise ConfigError(f"--out {out}: exists; choose another name, or add --replace to write it anew")
 
 
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:

@@ -13,6 +13,8 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
+    Replace,
+    check_new,
     command,
     data,
     messages,
@@ -25,7 +27,7 @@ from veilgraph.cli.app import (
 )
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path, new_file
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
@@ -70,22 +72,79 @@ def init_command(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
     party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
+    no_label: Annotated[
+        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN:DATE:DATE",
+            help="Train before the first day, validate before the second, test on the rest; or random.",
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARADIGM",
+            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
+        ),
+    ] = None,
+    replace: Replace = False,
 ) -> None:
-    """Guess a party file from the headers and first rows of tables, and say what is left to decide."""
+    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
     from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
+    from veilgraph.tables.choices import Choices  # noqa: PLC0415
     from veilgraph.tables.draft import draft  # noqa: PLC0415
     from veilgraph.tables.guess import guess  # noqa: PLC0415
     from veilgraph.tables.sampling import sample  # noqa: PLC0415
 
-    if out.exists():
-        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
-    drafted = draft(guess([sample(path) for path in files]), party, out.absolute().parent)
-    parse_party_text(drafted.text, str(out))
-    with new_file(out) as file:
-        file.write(drafted.text.encode())
+    check_new(out, replace=replace)
+    choices = Choices.read(
+        id=id_column,
+        ids=ids,
+        label=label,
+        labelled=not no_label,
+        split=split,
+        as_of=as_of,
+        missing=tuple(missing or ()),
+        encoding=encoding,
+        left_out=tuple(leave_out or ()),
+    )
+    samples = [sample(path, choices.encoding, choices.missing) for path in files]
+    drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
+    text = drafted.text + _limits(accept or [])
+    parse_party_text(text, str(out))
+    write_whole(out, text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+
+
+def _limits(paradigms: Sequence[str]) -> str:
+    """What a party file accepts of default jobs of some paradigms; nothing where that is the default."""
+    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
+
+    jobs = [parse_job({"paradigm": each, "data": {"feature_scaling": "standard"}}, "--accept") for each in paradigms]
+    found = accepting(*jobs) if jobs else {}
+    return f"# what default jobs reveal: {', '.join(paradigms)}\n{yaml.safe_dump(found)}" if found else ""
 
 
 def _is_party_file(file: Path) -> bool:
@@ -137,6 +196,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         found["holders"] = described
         if doubt := delta_in_doubt(settings, nodes):
             notes.append(doubt)
+        _check_accepted(settings)
         if costs is not None:
             notes.append(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
     else:
@@ -181,6 +241,15 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
         )
     for choice in choices:
         typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
+
+
+def _check_accepted(settings: JobSettings) -> None:
+    """Refuses a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
+
+    for party, path in (settings.data.parties or {}).items():
+        if said := Organisation.read(path, party).refusal(settings, named=True):
+            raise ConfigError(f"party {party!r} refuses the job: {said}")
 
 
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)

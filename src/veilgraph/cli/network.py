@@ -1,4 +1,4 @@
-"""Commands for jobs across organisations: net provision, join, submit, status, logs, stop, serve, demo."""
+"""Commands for jobs across organisations: net init, provision, join, submit, status, logs, stop, serve, demo."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, messages, net, read_settings, results, say
+from veilgraph.cli.app import Overrides, Replace, check_new, command, messages, net, read_settings, results, say
 from veilgraph.cli.logging import LogFormat, begun, of_party
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:
     from veilgraph.deploy.kit import Kit
@@ -51,6 +51,33 @@ def deployment() -> Iterator[None]:
         raise ConfigError(
             f"{error.name} is not installed, and this command needs it; install it: pip install 'veilgraph[deploy]'"
         ) from error
+
+
+@command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
+def init_command(
+    holders: Annotated[list[str], typer.Argument(metavar="HOLDERS...", help="Their names, as jobs name them.")],
+    administrators: Annotated[
+        list[str],
+        typer.Option("--administrator", metavar="E-MAIL", help="Who submits jobs; may be given several times."),
+    ],
+    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Of the server, for the holders.")] = 8002,
+    admin_port: Annotated[int, typer.Option(help="Of the server, for the administrators.")] = 8003,
+    dealer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+    replace: Replace = False,
+) -> None:
+    """Write a project file: who takes part, and where the server is."""
+    check_new(out, replace=replace)
+    with deployment():
+        from veilgraph.deploy.project import draft_project  # noqa: PLC0415
+
+        text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
+    write_whole(out, text.encode())
+    typer.echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)

@@ -90,6 +90,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
         )
     }
     if (beside := beside_job(job)) is not None:
+        beside = paradigm_of(beside).suited(beside, graphs)
         about = f"the same data by paradigm {beside.paradigm} with its defaults"
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
     everything = pool(graphs, holder)

@@ -61,7 +61,7 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
         ConfigError: it names no paradigm that there is, or says a setting twice.
     """
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see the README's job")
+        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
     name = _paradigm(data.get("paradigm", "vertical"), source)
     kind, others = JOBS[name], (JOBS[other] for other in JOBS if other != name)
     try:

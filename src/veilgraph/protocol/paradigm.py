@@ -222,6 +222,10 @@ class Paradigm(ABC, Generic[J]):
         """
         return None
 
+    def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
+        """A job that says nothing of the holders' links, with what these graphs need it to say."""
+        return job
+
     def space(self, job: J) -> Space:
         """What is worth varying where a job is tuned: dotted keys of its settings, and what each may be."""
         return LEARNING
