@@ -42,6 +42,14 @@ def compare_command(
             help="Of a job: the label holder's party file. What it reaches at home, from its own tables alone.",
         ),
     ] = None,
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="TRIALS",
+            help="Of a job: also the label holder's network alone with the best of so many settings.",
+        ),
+    ] = 0,
     overrides: Overrides = None,
 ) -> None:
     """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
@@ -54,7 +62,7 @@ def compare_command(
     if what.is_dir():
         refuse_given(
             context,
-            ["out", "seeds", "recall_at", "party", "overrides"],
+            ["out", "seeds", "recall_at", "party", "tune", "overrides"],
             f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
         )
         _compare_run(what)
@@ -73,7 +81,7 @@ def compare_command(
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
         with TrainingBars(messages(), settings.measures) as bars:
-            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, stage=bars.stage)
+            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, tune=tune, stage=bars.stage)
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
