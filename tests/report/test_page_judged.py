@@ -6,20 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import yaml
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.report.conftest import Copy, page_of, part_of
-from tests.roles.federation import merge
-from veilgraph.graph.party import load_party, save_party
+from tests.report.made import two_classes
 from veilgraph.report.page.found import Found, find
 from veilgraph.report.page.judged import Judged, judged
 from veilgraph.report.page.scored import Scored, Split, scored
 from veilgraph.report.page.training import training
 from veilgraph.report.ranking import alarms, best_threshold
 from veilgraph.report.tables import percent
-from veilgraph.run.predictions import save_predictions
 from veilgraph.run.run_directory import RunDirectory
 
 
@@ -42,22 +38,6 @@ def found(runs: dict[str, Path]) -> Found:
 def selecting(found: Found, by: str) -> Found:
     train = found.settings.train.model_copy(update={"select_by": by})
     return replace(found, settings=found.settings.model_copy(update={"train": train}))
-
-
-def two_classes(run: Path, by: str = "auc") -> Path:
-    """Makes of a run one whose nodes are of two classes, of which its predictions say something."""
-    job = yaml.safe_load((run / "job.yaml").read_text())
-    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"train": {"select_by": by}})))
-    path = run / "parties" / "A" / "graph.safetensors"
-    graph = load_party(path)
-    assert graph.labels is not None
-    labels = (graph.labels > 0).long()
-    one = (labels + torch.arange(len(labels)) % 7 / 4) / 3
-    save_party(replace(graph, labels=labels, num_classes=2), path)
-    save_predictions(
-        RunDirectory.open(run).party("A"), torch.stack([1 - one, one], 1), class_names=["honest <b>", "fraud"]
-    )
-    return run
 
 
 def row(told: Judged, title: str) -> tuple[str, str, str]:
@@ -84,7 +64,7 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> N
     assert guess == f"{percent(1 - labels.mean())} by always saying no"
     never = f1_score(labels, np.zeros_like(labels), average="macro", zero_division=0)
     assert row(told, "macro F1")[2] == f"{never:.3f} by always saying no"
-    assert f"{labels.sum()} of them ({percent(labels.mean())}) fraud" in told.caption
+    assert f"{labels.sum()} of them ({percent(labels.mean())}) are fraud" in told.caption
 
 
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])

@@ -177,7 +177,7 @@ def called(name: str) -> str:
 
 def _positives(told: Scored) -> str:
     count = int(told.test.labels.sum())
-    return f", {count:,} of them ({percent(count / len(told.test.labels))}) {called(told.classes[1])}"
+    return f", {count:,} of them ({percent(count / len(told.test.labels))}) are {called(told.classes[1])}"
 
 
 def _row(each: Figure, one: Estimate, told: Scored) -> Row:
