@@ -240,6 +240,20 @@ def test_figures_are_scikit_learns(classes: int) -> None:
         assert told["accuracy"] == pytest.approx((predicted == labels).mean())
 
 
+def test_differences_are_to_the_job_and_to_the_label_holder_alone(found: Study) -> None:
+    judged, alone = found.judged, found.lines[0]
+    assert judged is not None
+    assert judged.to_job is None
+    for line in found.lines:
+        for name, one in line.figures.items():
+            if line is not judged:
+                assert line.to_job is not None
+                assert line.to_job[name].value == pytest.approx(one.value - judged.figures[name].value)
+            if line is not alone:
+                assert line.gain is not None
+                assert line.gain[name].value == pytest.approx(one.value - alone.figures[name].value)
+
+
 # Sessions
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import veilgraph as vg
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.report.conftest import Copy, part_of
@@ -132,6 +133,8 @@ def test_who_has_no_labels_or_no_ids_has_no_groups(copy: Copy, runs: dict[str, P
         page_html(RunDirectory.open(runs["plain"]), "region")
     run = copy("plain")
     party = with_ids(run)
+    with refused(ConfigError, key="party"):
+        vg.load_run(run).report(by="region")
     with refused(ConfigError, key="by"):
         page_html(RunDirectory.open(part_of(run, "B")), "region", party)
 

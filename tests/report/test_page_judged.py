@@ -6,16 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
+from veilgraph.graph.party import load_party
 from veilgraph.report.page.found import Found, find
 from veilgraph.report.page.judged import Judged, judged
 from veilgraph.report.page.scored import Scored, Split, scored
 from veilgraph.report.page.training import training
 from veilgraph.report.ranking import alarms, best_threshold
 from veilgraph.report.tables import percent
+from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory
 
 
@@ -112,6 +115,30 @@ def test_predictions_that_are_not_the_trainings_are_told_apart(found: Found) -> 
     assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD).notes == ()
     (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD).notes
     assert percent(accuracy - 0.1) in note
+
+
+def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
+    run = two_classes(copy("plain"))
+    store = RunDirectory.open(run).party("A")
+    graph, held = load_party(store.graph_path), load_predictions(store)
+    nodes = np.arange(graph.common)
+
+    def check() -> None:
+        told = scored(find(RunDirectory.open(run)))
+        assert isinstance(told, Scored)
+        for split, mask in ((told.val, graph.val_mask), (told.test, graph.test_mask)):
+            assert mask is not None
+            assert graph.labels is not None
+            assert np.array_equal(split.rows, nodes[mask.numpy()])
+            assert np.array_equal(split.labels, graph.labels[mask].numpy())
+            assert np.allclose(split.likely, held.probabilities[mask].numpy())
+
+    check()
+    ids = [f"n{node}" for node in nodes]
+    store.save_ids(ids)
+    mixed = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    save_predictions(store, held.probabilities[mixed], [ids[place] for place in mixed.tolist()], held.class_names)
+    check()
 
 
 def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
