@@ -219,6 +219,12 @@ def test_intervals_are_over_seeds_too() -> None:
     assert (auc.low, auc.value, auc.high) == (0, 0.5, 1)
 
 
+def test_there_are_as_many_samples_as_asked_for() -> None:
+    one = Scored(np.arange(50) % 2, np.full((50, 2), 0.5))
+    assert len(estimates([one], 0.1)["auc"].draws) == 200
+    assert len(estimates([one, one], 0.1, draws=30)["auc"].draws) == 30
+
+
 def test_a_class_that_is_missing_gives_no_ranking() -> None:
     told = figures(Scored(np.zeros(5, np.int64), np.full((5, 2), 0.5)), 0.1)
     assert np.isnan(told["auc"])

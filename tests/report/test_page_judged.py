@@ -12,8 +12,10 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
 from veilgraph.graph.party import load_party
+from veilgraph.report.page.assemble import environment
+from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import Found, find
-from veilgraph.report.page.judged import Judged, judged
+from veilgraph.report.page.judged import Judged, judged, samples_of
 from veilgraph.report.page.scored import Scored, Split, scored
 from veilgraph.report.page.training import training
 from veilgraph.report.ranking import alarms, best_threshold
@@ -100,6 +102,15 @@ def test_validation_nodes_alone_choose_the_threshold(found: Found) -> None:
     without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
     assert without is not None
     assert without.threshold is None
+
+
+def test_intervals_of_many_nodes_are_by_fewer_samples(found: Found) -> None:
+    assert [samples_of(size) for size in (0, 500_000, 1_000_000, 10**9)] == [200, 200, 100, 40]
+    told = judged(found, TOLD)
+    assert told.samples == 200
+    assert "by 200 samples" in environment().get_template("judged.html.j2").render(
+        judged=told, training=training(found), confusion=confusion(TOLD)
+    )
 
 
 def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
