@@ -272,6 +272,12 @@ def test_intervals_are_over_seeds_too() -> None:
     assert (auc.low, auc.value, auc.high) == (0, 0.5, 1)
 
 
+def test_there_are_as_many_samples_as_asked_for() -> None:
+    one = Scored(np.arange(50) % 2, np.full((50, 2), 0.5))
+    assert len(estimates([one], 0.1)["auc"].draws) == 200
+    assert len(estimates([one, one], 0.1, draws=30)["auc"].draws) == 30
+
+
 def test_a_class_that_is_missing_gives_no_ranking() -> None:
     told = figures(Scored(np.zeros(5, np.int64), np.full((5, 2), 0.5)), 0.1)
     assert np.isnan(told["auc"])
@@ -291,6 +297,20 @@ def test_figures_are_scikit_learns(classes: int) -> None:
     else:
         assert told["auc"] == pytest.approx(roc_auc_score(labels, likely, multi_class="ovr"))
         assert told["accuracy"] == pytest.approx((predicted == labels).mean())
+
+
+def test_differences_are_to_the_job_and_to_the_label_holder_alone(found: Study) -> None:
+    judged, alone = found.judged, found.lines[0]
+    assert judged is not None
+    assert judged.to_job is None
+    for line in found.lines:
+        for name, one in line.figures.items():
+            if line is not judged:
+                assert line.to_job is not None
+                assert line.to_job[name].value == pytest.approx(one.value - judged.figures[name].value)
+            if line is not alone:
+                assert line.gain is not None
+                assert line.gain[name].value == pytest.approx(one.value - alone.figures[name].value)
 
 
 # Sessions

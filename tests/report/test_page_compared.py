@@ -4,55 +4,23 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.report.conftest import Copy, part_of
+from tests.report.made import JOB, PLAIN, study
 from tests.report.markup import Page, loads_nothing
 from tests.roles.federation import merge
-from veilgraph.comparison.figures import Estimate, Scored, estimates
-from veilgraph.comparison.study import ABOUT, FOUND, Line, Study
-from veilgraph.comparison.ways import AS_JOB, EVERYTHING, NOBODY
+from veilgraph.comparison.figures import Estimate
+from veilgraph.comparison.study import FOUND
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.report.comparison import verdict
 from veilgraph.report.page.compared import comparison_html, write_comparison
 from veilgraph.report.page.comparison_file import read_comparison
 from veilgraph.report.page.several import several_html
 from veilgraph.run.run_directory import RunDirectory
-
-JOB = parse_job({"name": "worth", "data": {"dataset": "synthetic"}})
-WAYS = {"A alone": (0.5, NOBODY), "A: <i>": (0.7, NOBODY), "vertical": (2.0, AS_JOB), "pooled": (2.1, EVERYTHING)}
-"""How far class 1 stands out, and what is shared."""
-PLAIN = [name for name in WAYS if name.startswith("A")]
-
-
-def study(path: Path, names: list[str] | None = None) -> Study:
-    """A comparison's directory, of predictions that nobody trained."""
-    generator = np.random.default_rng(0)
-    labels, noise = (generator.random(300) < 0.3).astype(np.int64), generator.normal(0, 1, 300)
-    found: dict[str, dict[str, Estimate]] = {}
-    for name in names or list(WAYS):
-        one = 1 / (1 + np.exp(-(WAYS[name][0] * labels + noise)))
-        found[name] = dict(estimates([Scored(labels, np.stack([1 - one, one], 1))], 0.1))
-
-    def above(name: str, other: str) -> dict[str, Estimate] | None:
-        if name == other or other not in found:
-            return None
-        return {figure: one.above(found[other][figure]) for figure, one in found[name].items()}
-
-    lines = tuple(
-        Line(name, WAYS[name][1], f"about {name}", figures, above(name, "A alone"), above(name, "vertical"))
-        for name, figures in found.items()
-    )
-    made = Study(path, JOB, 0.1, (0,), (300,), lines)
-    path.mkdir()
-    (path / ABOUT).write_text(json.dumps({"job": JOB.model_dump(mode="json"), "party": None}))
-    (path / FOUND).write_text(json.dumps(made.record()))
-    return made
 
 
 def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path) -> None:

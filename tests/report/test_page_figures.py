@@ -78,6 +78,18 @@ def luminance(colour: str) -> float:
     return sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+def test_nothing_has_to_be_wider_than_a_phone_and_what_scrolls_shows_it() -> None:
+    style = (files("veilgraph.report") / "templates" / "page.css").read_text(encoding="utf-8")
+    widths = [float(width) for width in re.findall(r"(?<!max-)(?<!-)\b(?:min-)?width: ([\d.]+)rem", style)]
+    assert len(widths) > 5
+    assert max(widths) * 16 <= 340
+    assert not re.findall(r"width: [\d.]+px", style)
+    (scrolling,) = re.findall(r"^\.scroll, pre \{([^}]*)\}", style, re.MULTILINE)
+    assert scrolling.count("local") == 2
+    assert scrolling.count("var(--shade)") == 2
+    assert re.search(r"^\.scroll \{ overflow-x: auto", style, re.MULTILINE)
+
+
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_stands_out_from_its_ground(scheme: int) -> None:
     style = (files("veilgraph.report") / "templates" / "page.css").read_text(encoding="utf-8")

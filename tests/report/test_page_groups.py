@@ -1,19 +1,18 @@
 """How well groups of nodes are predicted, by a column of the label holder's tables."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import yaml
 
+import veilgraph as vg
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.report.conftest import Copy, part_of
+from tests.report.made import with_ids
 from tests.report.markup import Page
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.report.page.assemble import page_html
@@ -98,28 +97,6 @@ def test_numbers_are_in_quarters_and_those_without_one_by_themselves() -> None:
 # The label holder's tables
 
 
-def with_ids(run: Path) -> Path:
-    """Gives a run's label holder ids, and a party file with tables of its own; returns this."""
-    store = RunDirectory.open(run).party("A")
-    told = scored(find(RunDirectory.open(run)))
-    assert isinstance(told, Scored)
-    nodes = json.loads((run / "summary.json").read_text())["nodes"]
-    ids = [f"n{row}" for row in range(nodes)]
-    store.save_ids(ids)
-    folder = run / "own"
-    folder.mkdir()
-    table = pd.DataFrame({"id": ids[::-1], "age": range(nodes), "y": 0, "s": 1, "region": ["<b>north</b>"] * nodes})
-    table.to_csv(folder / "nodes.csv", index=False)
-    label = {"column": "y", "classes": ["0", "1", "2"]}
-    split = {"column": "s", "train": "1", "val": "2", "test": "3"}
-    content = {
-        "party": "A",
-        "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": ["age"]}], "label": label, "split": split},
-    }
-    (folder / "party.yaml").write_text(yaml.safe_dump(content))
-    return folder / "party.yaml"
-
-
 def test_the_command_judges_groups_of_a_column_that_is_no_feature(copy: Copy) -> None:
     run = copy("plain")
     party = with_ids(run)
@@ -156,6 +133,8 @@ def test_who_has_no_labels_or_no_ids_has_no_groups(copy: Copy, runs: dict[str, P
         page_html(RunDirectory.open(runs["plain"]), "region")
     run = copy("plain")
     party = with_ids(run)
+    with refused(ConfigError, key="party"):
+        vg.load_run(run).report(by="region")
     with refused(ConfigError, key="by"):
         page_html(RunDirectory.open(part_of(run, "B")), "region", party)
 

@@ -7,19 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.report.conftest import Copy, page_of, part_of
-from tests.roles.federation import merge
-from veilgraph.graph.party import load_party, save_party
+from tests.report.made import two_classes
+from veilgraph.graph.party import load_party
+from veilgraph.report.page.assemble import environment
+from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import Found, find
-from veilgraph.report.page.judged import Judged, judged
+from veilgraph.report.page.judged import Judged, judged, samples_of
 from veilgraph.report.page.scored import Scored, Split, scored
 from veilgraph.report.page.training import training
 from veilgraph.report.ranking import alarms, best_threshold
 from veilgraph.report.tables import percent
-from veilgraph.run.predictions import save_predictions
+from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory
 
 
@@ -42,22 +43,6 @@ def found(runs: dict[str, Path]) -> Found:
 def selecting(found: Found, by: str) -> Found:
     train = found.settings.train.model_copy(update={"select_by": by})
     return replace(found, settings=found.settings.model_copy(update={"train": train}))
-
-
-def two_classes(run: Path, by: str = "auc") -> Path:
-    """Makes of a run one whose nodes are of two classes, of which its predictions say something."""
-    job = yaml.safe_load((run / "job.yaml").read_text())
-    (run / "job.yaml").write_text(yaml.safe_dump(merge(job, {"train": {"select_by": by}})))
-    path = run / "parties" / "A" / "graph.safetensors"
-    graph = load_party(path)
-    assert graph.labels is not None
-    labels = (graph.labels > 0).long()
-    one = (labels + torch.arange(len(labels)) % 7 / 4) / 3
-    save_party(replace(graph, labels=labels, num_classes=2), path)
-    save_predictions(
-        RunDirectory.open(run).party("A"), torch.stack([1 - one, one], 1), class_names=["honest <b>", "fraud"]
-    )
-    return run
 
 
 def row(told: Judged, title: str) -> tuple[str, str, str]:
@@ -84,7 +69,7 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> N
     assert guess == f"{percent(1 - labels.mean())} by always saying no"
     never = f1_score(labels, np.zeros_like(labels), average="macro", zero_division=0)
     assert row(told, "macro F1")[2] == f"{never:.3f} by always saying no"
-    assert f"{labels.sum()} of them ({percent(labels.mean())}) fraud" in told.caption
+    assert f"{labels.sum()} of them ({percent(labels.mean())}) are fraud" in told.caption
 
 
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
@@ -119,6 +104,15 @@ def test_validation_nodes_alone_choose_the_threshold(found: Found) -> None:
     assert without.threshold is None
 
 
+def test_intervals_of_many_nodes_are_by_fewer_samples(found: Found) -> None:
+    assert [samples_of(size) for size in (0, 500_000, 1_000_000, 10**9)] == [200, 200, 100, 40]
+    told = judged(found, TOLD)
+    assert told.samples == 200
+    assert "by 200 samples" in environment().get_template("judged.html.j2").render(
+        judged=told, training=training(found), confusion=confusion(TOLD)
+    )
+
+
 def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
     sure = np.eye(2)[TOLD.test.taken]
     told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure)))
@@ -132,6 +126,30 @@ def test_predictions_that_are_not_the_trainings_are_told_apart(found: Found) -> 
     assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD).notes == ()
     (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD).notes
     assert percent(accuracy - 0.1) in note
+
+
+def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
+    run = two_classes(copy("plain"))
+    store = RunDirectory.open(run).party("A")
+    graph, held = load_party(store.graph_path), load_predictions(store)
+    nodes = np.arange(graph.common)
+
+    def check() -> None:
+        told = scored(find(RunDirectory.open(run)))
+        assert isinstance(told, Scored)
+        for split, mask in ((told.val, graph.val_mask), (told.test, graph.test_mask)):
+            assert mask is not None
+            assert graph.labels is not None
+            assert np.array_equal(split.rows, nodes[mask.numpy()])
+            assert np.array_equal(split.labels, graph.labels[mask].numpy())
+            assert np.allclose(split.likely, held.probabilities[mask].numpy())
+
+    check()
+    ids = [f"n{node}" for node in nodes]
+    store.save_ids(ids)
+    mixed = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    save_predictions(store, held.probabilities[mixed], [ids[place] for place in mixed.tolist()], held.class_names)
+    check()
 
 
 def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:

@@ -84,6 +84,8 @@ def test_the_threshold_has_the_highest_f1() -> None:
     assert every[chosen] == max(every.values())
     assert chosen == max(threshold for threshold, value in every.items() if value == every[chosen])
     assert best_threshold(np.zeros(3, dtype=bool), score[:3]) is None
+    one_or_all = np.array([True, False, False, True])  # an F1 of 2/3 either way
+    assert best_threshold(one_or_all, np.array([0.9, 0.8, 0.7, 0.6])) == 0.9
 
 
 def test_an_alarm_is_raised_from_the_threshold_on() -> None:

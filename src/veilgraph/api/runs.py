@@ -250,17 +250,18 @@ class Run:
         )
         return audit(self.path, plan, progress)
 
-    def report(self, out: str | Path | None = None) -> Path:
-        """Writes one HTML page: the job in words, who learned what, curves, traffic, privacy ledgers, the audit.
+    def report(self, out: str | Path | None = None, by: str | None = None) -> Path:
+        """Writes one HTML page: the job in words, who learned what, how well it predicts, curves, traffic, the audit.
 
         Args:
             out: the page; default: ``report.html`` in the run's directory.
+            by: a column of the label holder's tables, whose groups of test nodes are judged by themselves.
 
         Returns:
             Where it is.
         """
         page = self.path / PAGE if out is None else path_of("out", out, "the page")
-        write_page(self._directory, page)
+        write_page(self._directory, page, by)
         return page
 
 

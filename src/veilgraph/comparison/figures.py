@@ -63,17 +63,18 @@ def figures(found: Scored, alarms: float) -> dict[str, float]:
     return {name: float(one[0]) for name, one in _figures(found.labels[None], found.likely[None], alarms).items()}
 
 
-def estimates(found: Sequence[Scored], alarms: float, seed: int = 0) -> Mapping[str, Estimate]:
+def estimates(found: Sequence[Scored], alarms: float, seed: int = 0, draws: int = DRAWS) -> Mapping[str, Estimate]:
     """Means over seeds, with intervals by a bootstrap of seeds and, within each, of its test nodes.
 
     Args:
         found: of each seed. Two ways are compared on the same samples if they are of the same nodes, seed by seed.
         alarms: as in ``figures``.
         seed: of the samples.
+        draws: how many there are; two ways are compared on as many.
     """
     each = [figures(one, alarms) for one in found]
     generator = np.random.default_rng(seed)
-    chosen = generator.integers(len(found), size=(DRAWS, len(found)))
+    chosen = generator.integers(len(found), size=(draws, len(found)))
     drawn = [{name: np.zeros(0) for name in each[0]} for _ in found]
     for place, one in enumerate(found):
         wanted, most = int((chosen == place).sum()), max(1, _MOST // one.likely.size)
@@ -82,7 +83,7 @@ def estimates(found: Sequence[Scored], alarms: float, seed: int = 0) -> Mapping[
             rows = generator.integers(len(one.labels), size=(count, len(one.labels)))
             told = _figures(one.labels[rows], one.likely[rows], alarms)
             drawn[place] = {name: np.append(drawn[place][name], values) for name, values in told.items()}
-    means = {name: np.zeros(DRAWS) for name in each[0]}
+    means = {name: np.zeros(draws) for name in each[0]}
     for name, mean in means.items():
         for place, values in enumerate(drawn):
             np.add.at(mean, np.nonzero(chosen == place)[0], values[name] / len(found))

@@ -21,6 +21,8 @@ from veilgraph.report.page.comparison_file import Compared, Number, Way, read_co
 PAGE: Final = "comparison.html"
 _TEMPLATE: Final = "comparison.html.j2"
 _WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
+_LONGEST: Final = 44
+"""Characters of a name in the picture."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _picture(found: Compared) -> Picture | None:
     low, high = min(each[1] for _, each in drawn), max(each[2] for _, each in drawn)
     axis = Axis(low, high if high > low else low + 1e-3, _INSET, _WIDTH - _INSET)
     marks = tuple(
-        Mark(way.name, round(14 + place * _LINE, 1), span(axis, figures), way.name == told.paradigm)
+        Mark(_fitting(way.name), round(14 + place * _LINE, 1), span(axis, figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
     words = "; ".join(f"{way.name} {_figure(way.figures['auc'])}" for way, _ in drawn)
@@ -230,6 +232,11 @@ def _picture(found: Compared) -> Picture | None:
         axis_ticks(axis, 6),
         axis.place(first),
     )
+
+
+def _fitting(name: str) -> str:
+    """A name that the picture is wide enough for; the tables have it whole."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _numbers(one: Number) -> tuple[float, float, float] | None:

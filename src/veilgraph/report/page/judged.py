@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from veilgraph.comparison.figures import Estimate, estimates
+from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.words import counted, figure
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure
@@ -37,6 +37,8 @@ LOOKED_AT: Final = 0.05
 """Share of the test nodes whose recall is among the figures."""
 _PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of class 1, the highest scores first")
 _RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of class 1, found in that share of the nodes")
+_AT_ONCE, _FEWEST_SAMPLES = 10**8, 40
+"""Probabilities of all samples together: some ten seconds."""
 _CHANGED: Final = 1e-3
 """A figure of the end of the training, and of predictions of other data or with other noise."""
 
@@ -123,6 +125,7 @@ class Judged:
         headline: of the first figure: value, interval and what it is held against; None where that is not known.
         beside: further lines below it.
         caption: whose nodes, how many.
+        samples: of the test nodes, by which intervals are.
         notes: what must be said beside the figures.
         rows: the first figure first.
         ranking: of two classes with probabilities; else None.
@@ -133,6 +136,7 @@ class Judged:
     headline: Row | None = None
     beside: tuple[str, ...] = ()
     caption: str = ""
+    samples: int = DRAWS
     notes: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     ranking: Ranking | None = None
@@ -149,7 +153,8 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
     """
     if isinstance(told, str):
         return Judged(told[:1].upper() + told[1:])
-    values = estimates([Tested(told.test.labels, told.test.likely)], LOOKED_AT)
+    samples = samples_of(told.test.likely.size)
+    values = estimates([Tested(told.test.labels, told.test.likely)], LOOKED_AT, draws=samples)
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     measures = found.settings.measures
     ranked = (AUC.name, _PR_AUC.name, _RECALL.name)
@@ -163,11 +168,21 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
         headline=rows.get(measures.main.name),
         beside=tuple(_beside(rows, measures.main)) if pair else (),
         caption=f"{told.party}'s {counted(len(told.test.labels), 'test node')}{_positives(told) if pair else ''}",
+        samples=samples,
         notes=tuple(_notes(found, told, known)),
         rows=tuple(rows.values()),
         ranking=_ranking(told) if pair else None,
         groups=None if by is None else groups(told, by, threshold_of(told) if pair else None),
     )
+
+
+def samples_of(size: int) -> int:
+    """How many samples intervals are by: fewer of many probabilities, of which intervals are narrow and samples slow.
+
+    Args:
+        size: test nodes × classes.
+    """
+    return min(DRAWS, max(_FEWEST_SAMPLES, _AT_ONCE // max(size, 1)))
 
 
 def called(name: str) -> str:
@@ -177,7 +192,7 @@ def called(name: str) -> str:
 
 def _positives(told: Scored) -> str:
     count = int(told.test.labels.sum())
-    return f", {count:,} of them ({percent(count / len(told.test.labels))}) {called(told.classes[1])}"
+    return f", {count:,} of them ({percent(count / len(told.test.labels))}) are {called(told.classes[1])}"
 
 
 def _row(each: Figure, one: Estimate, told: Scored) -> Row:
