@@ -40,8 +40,9 @@ from veilgraph.tuning.trials import Trial
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "presets.json"
 PAGE: Final = DOCS / "presets.md"
-BEGIN: Final = "<!-- measured: python -m research.presets --write -->"
-END: Final = "<!-- end -->"
+BEGIN: Final = "## What it reaches\n"
+END: Final = "\n- Test nodes"
+"""Of the page, around the table."""
 
 FIRST_SEED: Final = 10
 """The choice was made with seeds 0, 1 and 2: worlds, graphs, divisions and splits of these are others."""
@@ -267,7 +268,7 @@ def written(page: str, figures: Figures) -> str:
     """The page with the table of what was measured in its place."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, "", *table(figures), "", END]) + after
+    return before + BEGIN + "\n" + "\n".join(table(figures)) + "\n" + END + after
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ _DENSE: Final = (
     Choice("model.local.activation", "relu", _PASSES),
     Choice("model.local.normalize", False, "how large an embedding is tells something"),
     Choice("model.server.activation", "relu", _PASSES),
+    Choice("train.weight_decay", 1e-2, "few nodes have labels"),
     Choice("train.select_by", "auc", "accuracy says little of rare classes"),
     Choice("train.class_weights", "balanced", "a rare class counts as much as another"),
     Choice("train.epochs", 120, _EPOCHS),
