@@ -97,11 +97,12 @@ class _Door:
         server = await asyncio.start_server(self._answer, sock=listener, limit=MAX_HEAD_BYTES)
         async with server:
             await self._closed.wait()
-        while len(asyncio.all_tasks()) > 1:  # those that were let in just now are not among the open ones yet
-            for writer in list(self._open):
-                writer.transport.abort()
+            asyncio.get_running_loop().remove_reader(listener)
+            while len(asyncio.all_tasks()) > 1:  # a server that is closed leaves whom it is letting in half-way
+                for writer in list(self._open):
+                    writer.transport.abort()
+                await asyncio.sleep(0)
             await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
     def close(self) -> None:
         """Ends ``run``; to be called in its loop."""
@@ -109,7 +110,9 @@ class _Door:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MAX_CONNECTIONS:
-            next(iter(self._open)).transport.abort()  # who has asked is answered long before this
+            oldest = next(iter(self._open))  # who has asked is answered long before this
+            del self._open[oldest]
+            oldest.transport.abort()
         self._open[writer] = None
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -122,7 +125,7 @@ class _Door:
         except (OSError, TimeoutError, EOFError):
             writer.transport.abort()
         finally:
-            del self._open[writer]
+            self._open.pop(writer, None)
 
     def _page(self, head: bytes) -> Page:
         words = head.split(b"\r\n", 1)[0].split(b" ")
