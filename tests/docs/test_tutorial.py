@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +24,8 @@ from veilgraph.protocol.party_settings import read_party_settings
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ {4}((?:veilgraph|python) .*)$", PAGE, flags=re.MULTILINE)
-LIMIT_S = 600
-"""Of everything, on two cores."""
+CPU_S = 2 * 600
+"""Ten minutes of two cores, for everything: a machine that is busy with other work too takes longer."""
 
 
 def test_the_page_has_every_step() -> None:
@@ -74,7 +74,7 @@ def test_tables_are_described_and_the_job_is_valid_without_an_edit(
 
 
 @nightly
-@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.timeout(3 * CPU_S)
 def test_every_command_of_the_page_in_order(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
     from veilgraph.deploy.demo import free_ports  # noqa: PLC0415
@@ -84,7 +84,7 @@ def test_every_command_of_the_page_in_order(tmp_path: Path) -> None:
     work.mkdir()
     port, admin_port = free_ports()
     outputs = dict[str, str]()
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with joined() as sites:
         for command in COMMANDS:
             line = command
@@ -102,7 +102,8 @@ def test_every_command_of_the_page_in_order(tmp_path: Path) -> None:
             assert "Traceback" not in done.stderr
             outputs[command] = done.stdout
         assert all(site.poll() is None for site in sites)
-    assert time.monotonic() - started < LIMIT_S
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < CPU_S
     check_comparison(work / "runs" / "comparison" / "comparison.json")
     assert "more than chance" in next(said for command, said in outputs.items() if "compare" in command)
     found = json.loads((work / "runs" / "fraud" / "audit.json").read_text(encoding="utf-8"))
