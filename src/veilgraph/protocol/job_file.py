@@ -27,6 +27,8 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
     kind="veilgraph.protocol.job:JobSettings",
 )
 """Paradigm → the settings of its jobs."""
+DEFAULT_PARADIGM: Final = "vertical"
+"""Of a job that names none."""
 
 
 def parse_job(data: object, source: str = "job") -> JobSettings:
@@ -40,7 +42,7 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
-    name = _paradigm(data.get("paradigm", "vertical"), source)
+    name = _paradigm(data.get("paradigm", DEFAULT_PARADIGM), source)
     others = (JOBS[other] for other in JOBS if other != name)
     try:
         return JOBS[name].model_validate(present({**data, "paradigm": name}, JOBS[name], others, source))
