@@ -1,4 +1,4 @@
-"""What ``make docs`` builds the site of: ``python -m docs.site stage``, then mkdocs, then ``python -m docs.site check``.
+"""What ``make docs`` builds the site of: ``python -m docs.site stage``, mkdocs, and ``python -m docs.site check``.
 
 ``stage`` puts the pages into build/pages as the site has them: the README first, links within it, lists as
 Python-Markdown knows them, the names of the public interface, and JSON Schemas for editors. ``check`` holds what was

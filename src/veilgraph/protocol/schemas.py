@@ -13,6 +13,9 @@ from veilgraph.protocol.party_settings import PartySettings
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
+_CHOSEN: Final = ("LocalSettings", "CombineSettings", "TaskSettings")
+"""Parts that are chosen by name, each with keys of its own beside these."""
+
 
 def job_schema() -> dict[str, Any]:
     """Of a job file: the keys are those of the paradigm that it names, of veilgraph's own."""
@@ -26,6 +29,8 @@ def job_schema() -> dict[str, Any]:
         }
         for name, kind in kinds.items()
     ]
+    for name in _CHOSEN:
+        found["$defs"][name]["additionalProperties"] = True
     return {
         "$schema": _DRAFT,
         "title": "A job of veilgraph",
