@@ -15,7 +15,7 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "init", "train", "resume", "predict", "compare", "tune", "audit", "report", "embed", "check", "plan",
+        "init", "schema", "train", "resume", "predict", "compare", "tune", "audit", "report", "embed", "check", "plan",
         "budget", "demo", "reproduce", "data",
         "net", "cert",
     ),

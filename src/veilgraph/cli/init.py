@@ -1,9 +1,10 @@
-"""The command that writes a first job."""
+"""Commands for files that people write: init, schema."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -69,3 +70,13 @@ def init_job_command(
             else f"hand it in with: veilgraph net submit {out} --kit KIT"
         )
     )
+
+
+@command("schema", "veilgraph schema job")
+def schema_command(
+    file: Annotated[Literal["job", "party"], typer.Argument(help="Of a job file, or of a party file.")],
+) -> None:
+    """Print the JSON Schema of a file, for editors that complete and check keys."""
+    from veilgraph.protocol.schemas import SCHEMAS  # noqa: PLC0415
+
+    typer.echo(json.dumps(SCHEMAS[file](), indent=1))

@@ -28,6 +28,8 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
     kind="veilgraph.protocol.job:JobSettings",
 )
 """Paradigm → the settings of its jobs."""
+DEFAULT_PARADIGM: Final = "vertical"
+"""Of a job that names none."""
 
 
 def parse_job(data: object, source: str = "job") -> JobSettings:
@@ -62,7 +64,7 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
-    name = _paradigm(data.get("paradigm", "vertical"), source)
+    name = _paradigm(data.get("paradigm", DEFAULT_PARADIGM), source)
     kind, others = JOBS[name], (JOBS[other] for other in JOBS if other != name)
     try:
         return kind, present({**data, "paradigm": name}, kind, others, source)
