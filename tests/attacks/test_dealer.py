@@ -35,6 +35,7 @@ from veilgraph.deploy.control import not_connected, write_submission
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
 from veilgraph.deploy.guard import commands, ended, hooks, program
+from veilgraph.deploy.guard.heard import forget, heard_s
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
 from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
@@ -252,7 +253,13 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
         key = read_key(kits["bank"].path.parent.parent / "authority" / "rootCA.key", None)
         write_roles(tmp_path / "startup", kits["bank"].roles.model_copy(update={"dealer": None}), key)
     given: list[object] = []
-    monkeypatch.setattr(hooks, "install", lambda revoked=None, rules=RULES: given.append(rules))
+    heard: list[object] = []
+
+    def install(revoked: object = None, rules: object = RULES, heard_of: object = None) -> None:
+        given.append(rules)
+        heard.append(heard_of)
+
+    monkeypatch.setattr(hooks, "install", install)
     for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (os, "umask")):
         monkeypatch.setattr(module, attribute, lambda *_: None)
     monkeypatch.setattr(commands, "tell_ages", lambda: given.append("ages"))
@@ -262,6 +269,12 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
     program.main()
     rules = RULES if name is None else RELAY_RULES
     assert given == [rules, *(["ages", path] if role == "server" else []), "FLARE"]
+    (note,) = heard
+    if not role.endswith("-job"):
+        assert callable(note)
+        note("somebody")
+    assert set(heard_s(path)) == (set() if role.endswith("-job") else {"somebody"})
+    forget(path)
 
 
 # What a site's process does in a job

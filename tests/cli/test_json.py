@@ -37,7 +37,7 @@ paradigm: node-dp
 data: {dataset: synthetic}
 release: {features: {epsilon: 2, low: -10, high: 10}}
 """
-EMBED = "data: {dataset: synthetic}\nmethod: {name: apge, epochs: 2}\n"
+EMBED = "data: {dataset: synthetic}\nhide: {column: 0, cut: [0]}\nmethod: {name: apge, epochs: 2}\n"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
