@@ -140,6 +140,7 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
         (("--split", "geboren:2024-04-01:2024-05-01"), "--split geboren"),
         (("--as-of", "01.05.2024"), "--as-of 01.05.2024"),
         (("--encoding", "cp99999"), "--encoding cp99999"),
+        (("--encoding", "base64"), "--encoding base64"),
         (("--leave-out", "Nix"), "--leave-out Nix"),
     ],
 )
