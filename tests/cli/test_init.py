@@ -75,6 +75,16 @@ def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path)
     assert "party 'shop' refuses the job" in error.stderr
 
 
+def test_a_sealed_job_of_links_that_go_one_way_says_so(files: list[Path], tmp_path: Path) -> None:
+    bank, shop, _ = files
+    one_way = shop.with_name("one-way.yaml")
+    one_way.write_text(shop.read_text().replace("directed: false", "directed: true"))
+    init(bank, one_way, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
+    assert yaml.safe_load((tmp_path / "job.yaml").read_text())["model"]["directed"] is True
+    init(bank, one_way, "--out", tmp_path / "vertical.yaml")
+    assert "model" not in yaml.safe_load((tmp_path / "vertical.yaml").read_text())
+
+
 @pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
 def test_every_holder_may_have_labels_elsewhere(paradigm: str, tmp_path: Path) -> None:
     init("bank", "shop", "--paradigm", paradigm, "--out", tmp_path / "job.yaml")

@@ -140,6 +140,7 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
         (("--split", "geboren:2024-04-01:2024-05-01"), "--split geboren"),
         (("--as-of", "01.05.2024"), "--as-of 01.05.2024"),
         (("--encoding", "cp99999"), "--encoding cp99999"),
+        (("--encoding", "base64"), "--encoding base64"),
         (("--leave-out", "Nix"), "--leave-out Nix"),
     ],
 )
@@ -177,7 +178,7 @@ def test_texts_that_recur_among_numbers_or_dates_are_no_values(tmp_path):
     numbers = [seeded.choice(["k.A.", "?"]) if each % 10 == 0 else f"{seeded.random():.9f}" for each in range(200)]
     days = ["offen" if each % 20 == 0 else f"2024-01-{each % 28 + 1:02}" for each in range(200)]
     streets = ["Platz" if each % 20 == 0 else f"Weg {each}" for each in range(200)]
-    once = [f"{each}.5" for each in range(199)] + ["only once"]
+    once = ["only once"] + [f"{each}.5" for each in range(199)]
     columns = {"id": [f"n{each}" for each in range(200)], "x": numbers, "d": days, "s": streets, "once": once}
     write(tmp_path / "n.csv", columns)
     found = sample(tmp_path / "n.csv")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass
 from datetime import date
 from typing import Final, Literal, Self
 
+from pydantic import ValidationError
+
 from veilgraph.core.errors import ConfigError
+from veilgraph.tables.file_settings import FormatSettings
 
 RANDOM: Final = "random"
 _ALIKE: Final = ("strip", "lower")
@@ -114,6 +116,6 @@ def _day(text: str, where: str) -> date:
 
 def _check_encoding(name: str) -> None:
     try:
-        codecs.lookup(name)
-    except LookupError as error:
-        raise ConfigError(f"--encoding {name}: there is none of that name; try cp1252 or latin-1") from error
+        FormatSettings(encoding=name)
+    except ValidationError as error:
+        raise ConfigError(f"--encoding {name}: no text is written so; try cp1252 or latin-1") from error
