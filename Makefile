@@ -12,6 +12,8 @@ CRYPTEN_VENV := .venv-crypten
 CRYPTEN_INSTALLED := $(CRYPTEN_VENV)/.installed
 LOCKED_VENV := .venv-locked
 LOCKED_INSTALLED := $(LOCKED_VENV)/.installed
+DOCS_VENV := .venv-docs
+DOCS_INSTALLED := $(DOCS_VENV)/.installed
 TOOLS_VENV := .venv-tools
 TOOLS_INSTALLED := $(TOOLS_VENV)/.installed
 
@@ -85,10 +87,13 @@ nightly: $(INSTALLED) ## hours: 100,000 hostile messages and 500 bad inputs of e
 goldens: $(INSTALLED) ## small runs of every kind, to the bit: against tests/goldens, or BASE=main: that commit's, made here
 	@$(BIN)/python -m tests.goldens $(if $(BASE),--base $(BASE))
 
-docs: $(INSTALLED) ## write again what is made of the code: the picture of the rooms, tables of what is sent and of settings
+docs: $(INSTALLED) $(DOCS_INSTALLED) ## write again what is made of the code, and build the site into build/site, links checked
 	@$(BIN)/python -m docs.picture
 	@$(BIN)/python -m docs.tables
 	@$(BIN)/python -m docs.settings
+	@$(BIN)/python -m docs.site stage
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --config-file docs/site.yml
+	@$(BIN)/python -m docs.site check
 
 lint: $(INSTALLED) ## format, lint, types, import floors; changes nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run make format" >&2; exit 1; }
@@ -126,7 +131,7 @@ reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a par
 	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
-	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) $(DOCS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,folder,candidates,test,Python that is needed,how to name one)
@@ -176,6 +181,12 @@ $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	  --report $(LOCKED_VENV)/report-torch.json -r $(TORCH)
 	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation .
 	@$(LOCKED_VENV)/bin/python -m pip check
+	@touch $@
+
+# Beside the others: mkdocs needs nothing of veilgraph but its sources, which are read and not imported.
+$(DOCS_INSTALLED): docs/requirements.txt
+	$(call make-venv,$(DOCS_VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
+	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@
 
 $(TOOLS_INSTALLED): lock/tools.txt

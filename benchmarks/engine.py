@@ -54,6 +54,7 @@ def measure(graphs: list[PartyGraph], dim: int, epochs: int) -> EngineFigures:
     job = parse_job(
         {
             "name": "engine",
+            "preset": "paper",
             "model": {"dim": dim},
             "train": {"epochs": epochs, "patience": None, "checkpoint_every": epochs + 1, "evaluate_every": epochs},
         }

@@ -43,6 +43,7 @@ def _job(**data: object) -> JobSettings:
     return parse_job(
         {
             "name": "arxiv-sized",
+            "preset": "paper",
             "data": data,
             "model": {"dim": 64, "local": {"model": "sage-mean", "hops": 2}, "initial": {"learning_rate": 0.001}},
             "train": {"epochs": STEPS, "patience": None, "evaluate_every": STEPS, "checkpoint_every": STEPS},

@@ -91,4 +91,4 @@ class Sizes:
         print(json.dumps(self.train(job, nodes, folder / "run")))
 
     def _job(self, nodes: int, data: dict[str, Any]) -> JobSettings:
-        return parse_job({"name": self.file, "timeout_s": 3600, "data": data, **self.job(nodes)})
+        return parse_job({"name": self.file, "preset": "paper", "timeout_s": 3600, "data": data, **self.job(nodes)})

@@ -78,6 +78,7 @@ def job(steps: int) -> JobSettings:
     return parse_job(
         {
             "name": "benchmark",
+            "preset": "paper",
             "model": {"dim": DIM, "local": {"model": "sage-mean", "hops": HOPS}},
             "train": {"epochs": steps, "patience": None, "evaluate_every": steps, "checkpoint_every": steps},
         }

@@ -26,7 +26,7 @@ SOURCES = (
         "README.md",
         "SECURITY.md",
     ),
-    *("constraints.txt", "pyproject.toml", "docs/*.md", "docs/*.svg", "lock/*", "src/*"),
+    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "src/*"),
 )
 """Patterns of the tracked files that a source distribution has."""
 

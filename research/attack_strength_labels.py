@@ -62,6 +62,7 @@ def labels(data: Data, other: Data, settings: StrengthSettings, seed: int) -> di
 def _job(settings: StrengthSettings, seed: int, *, normalize: bool) -> JobSettings:
     """VFGNN with its strategy concat, where the layers above weigh each holder by itself."""
     content: dict[str, Any] = {
+        "preset": "paper",
         "seed": seed,
         "model": {
             "dim": settings.split_width,

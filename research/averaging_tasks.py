@@ -108,7 +108,7 @@ BROUGHT: Final[Mapping[str, Callable[[int], dict[str, Data]]]] = {"values": pati
 
 def row(task: str, seed: int) -> tuple[list[str], list[float]]:
     """Heads, and of alone (mean of the holders), averaging and pooled each figure of the test split."""
-    job = vg.Job(paradigm="averaging", seed=seed, **JOBS[task])
+    job = vg.Job(paradigm="averaging", preset="paper", seed=seed, **JOBS[task])
     with tempfile.TemporaryDirectory() as folder:
         run = vg.fit(job, BROUGHT[task](seed) if task in BROUGHT else None, Path(folder) / "run")
         compared = run.compare()

@@ -48,6 +48,7 @@ def feddy_job(seed: int, cameras: int = 6, scenes: Sequence[str] = SCENES) -> Av
             {
                 "name": "feddy",
                 "paradigm": "averaging",
+                "preset": "paper",
                 "seed": seed,
                 "data": {"dataset": "trajectories", "holders": cameras, "trajectories": world},
                 "averaging": {"task": task, "local_epochs": 20},

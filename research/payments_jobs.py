@@ -81,8 +81,8 @@ class Found:
 def job(paradigm: str, world: PaymentsWorld) -> JobSettings:
     """The job of a paradigm over a world's organisations."""
     data = {"dataset": "payments", "holders": 3, "feature_scaling": "standard", "payments": world.settings.model_dump()}
-    settings = {"name": "payments", "paradigm": paradigm, "seed": world.seed, "data": data, "train": _TRAIN}
-    return parse_job(settings | {"timeout_s": 3600} | _JOBS[paradigm])
+    settings = {"name": "payments", "paradigm": paradigm, "preset": "paper", "seed": world.seed, "data": data}
+    return parse_job(settings | {"train": _TRAIN} | {"timeout_s": 3600} | _JOBS[paradigm])
 
 
 def federated(paradigm: str, world: PaymentsWorld) -> Scored:

@@ -80,6 +80,7 @@ def as_vertical(settings: JobSettings) -> JobSettings:
         raise ConfigError("model.server.batch_norm=true: PPGNN has none; set it to false")
     server = network.server
     content = settings.model_dump(mode="json", exclude={"paradigm": True, "model": True, "data": {"partition"}})
+    content["preset"] = "paper"
     content["model"] = {
         "dim": network.dim,
         "initial": {"method": "individual", "activation": server.activation, "dropout": server.dropout},

@@ -123,7 +123,8 @@ def training_key(settings: JobSettings, kind: str, engine: str) -> str:
 def identity(settings: JobSettings) -> dict[str, Any]:
     """The job without what cannot change its result: its name, its timeout, checkpoints, where the data lie."""
     return settings.model_dump(
-        mode="json", exclude={"name": True, "timeout_s": True, "data": {"root"}, "train": {"checkpoint_every"}}
+        mode="json",
+        exclude={"name": True, "preset": True, "timeout_s": True, "data": {"root"}, "train": {"checkpoint_every"}},
     )
 
 

@@ -8,9 +8,16 @@ import pytest
 import torch
 from hypothesis import settings
 
+from veilgraph.protocol import preset
+
 if TYPE_CHECKING:
     from tests.faults.host import Host
     from tests.forks import Forks
+
+# Most tests are about one mechanism, in the network of its paper: its figures stay, whatever presets come to choose.
+preset.DEFAULT = preset.PAPER
+AS_USERS = ("api", "cli", "docs")
+"""Rooms of tests that leave the default as it is."""
 
 # An example that is the first to import something takes seconds, and any takes long on a busy machine.
 settings.register_profile("veilgraph", deadline=None)
@@ -31,6 +38,12 @@ def _nothing_waits_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which fails for the same descriptors
         yield
+
+
+@pytest.fixture(autouse=True)
+def _the_usual_preset(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.path.parent.name in AS_USERS:
+        monkeypatch.setattr(preset, "DEFAULT", preset.AUTO)
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ PUBLIC = [
     "nn",
     "read_job",
     "simulate",
+    "tracking",
     "tune",
 ]
 FORMER = {

@@ -278,6 +278,7 @@ def test_the_sbom_gets_the_hash_of_each_installed_file(tmp_path, capsys):
 # The page.
 
 MODULES = {
+    "mlflow-skinny": "mlflow",
     "openmined-psi": "private_set_intersection",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",

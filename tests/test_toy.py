@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command_line
 from tests.toys.installed import install, run_with
@@ -111,6 +112,10 @@ done = CliRunner().invoke(app, ["train", "job.yaml", "--out", "apart", "--proces
 assert done.exit_code == 1, done.output
 assert "link: BytesFactory joins no processes; choose one of sockets" in done.output
 assert not Path("apart").exists()
+"""
+SUITES = """
+import pytest
+
 assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 
@@ -123,10 +128,9 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def test_parts_of_other_packages_train_audit_report_and_pass_the_suites(site: Path, tmp_path: Path) -> None:
+def test_parts_of_other_packages_train_are_audited_and_reported(site: Path, tmp_path: Path) -> None:
     for name, job in {"job": JOB, "noisy": NOISY}.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
-    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
     run_with(site, SCRIPT, tmp_path)
     found = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
     assert found["paradigm"] == "toy"
@@ -144,6 +148,12 @@ def test_parts_of_other_packages_train_audit_report_and_pass_the_suites(site: Pa
         if line["kind"] == "masked"
     }
     assert sent == ("masked embeddings; a hum", ("embedding-sums", "toy-hum"))
+
+
+@nightly
+def test_they_are_held_to_the_suites(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
+    run_with(site, SUITES, tmp_path)
 
 
 def test_a_mechanism_of_another_package_pays_with_its_own_event(site: Path, tmp_path: Path) -> None:

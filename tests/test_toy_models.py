@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import nightly
 from tests.toys.installed import install, run_with
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
@@ -78,13 +79,16 @@ for command in (
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 assert len(Forked.started) == 3
+"""
+SUITES = """
+import pytest
+
 assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 
 
-def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(tmp_path: Path) -> None:
+def test_they_train_here_and_apart_are_audited_and_reported(tmp_path: Path) -> None:
     install(tmp_path / "site", "models", POINTS)
-    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
     for name, job in {"job": JOB, "once": ONCE, "task": TASK}.items():
         (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
     run_with(tmp_path / "site", SCRIPT, tmp_path)
@@ -96,6 +100,13 @@ def test_they_train_here_and_apart_are_audited_reported_and_held_to_the_suites(t
     assert "joins what a node has with a share of its neighbours&#39; mean (toy), 2 hops far" in page
     assert "The server adds up what the holders publish (toy). That is masked" in page
     assert "of which it is never sure (toy)" in (tmp_path / "task" / "report.html").read_text(encoding="utf-8")
+
+
+@nightly
+def test_they_are_held_to_the_suites(tmp_path: Path) -> None:
+    install(tmp_path / "site", "models", POINTS)
+    (tmp_path / "suite.py").write_text(SUITE, encoding="utf-8")
+    run_with(tmp_path / "site", SUITES, tmp_path)
 
 
 def losses(run: Path) -> list[float]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from veilgraph import datasets as datasets
     from veilgraph import nn as nn
     from veilgraph import simulate as simulate
+    from veilgraph import tracking as tracking
     from veilgraph.api.embed import Embeddings, embed
     from veilgraph.api.estimator import FederatedNodeClassifier
     from veilgraph.api.fit import fit
@@ -58,6 +59,7 @@ __all__ = [
     "nn",
     "read_job",
     "simulate",
+    "tracking",
     "tune",
 ]
 
@@ -91,7 +93,7 @@ _FORMER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("datasets", "nn", "simulate"):
+    if name in ("datasets", "nn", "simulate", "tracking"):
         return import_module(f"{__name__}.{name}")
     if name in _FORMER:
         home, new = _FORMER[name]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -204,7 +205,7 @@ def test_leave_is_the_dealers_who_has_no_party_file(
     kits: Mapping[str, Kit],
     tmp_path: Path,
     name: str,
-    options: Mapping[str, bool],
+    options: Mapping[str, Any],
     key: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -124,6 +124,25 @@ def requests() -> Iterator[tuple[str, str, bool]]:
             yield from ((channel, topic, False), (channel, topic, True))
 
 
+def test_who_was_heard_of_is_who_was_let_in_from_another_machine() -> None:
+    heard: list[str] = []
+
+    def hear(at: str, endpoint: str, connection: Any, said: dict[str, Any]) -> bool:
+        guard = Guard(Cell(at), heard=heard.append)
+        return guard.admits(SimpleNamespace(name=endpoint), connection, Message(said, b"x"))
+
+    beat = ("task", "heart_beat")
+    assert hear("server", "A", Wire("A"), headers(*beat, "A", "server"))
+    assert hear("A", "server", Wire(None), headers("admin", "admin", "server", "A"))
+    assert heard == ["A", "server"]
+    heard.clear()
+    assert not hear("server", "A", Wire("C"), headers(*beat, "A", "server")), "in another's name"
+    assert not hear("A", "server", Wire(None), headers("admin", "shell", "server", "A")), "what is not listed"
+    assert hear("server", ADMIN, Wire("ops@example.org"), headers("task", "quit", ADMIN, "server"))
+    assert hear("A", f"A.{JOB}", local(), headers("cellnet.channel", "bye", f"A.{JOB}", "A")), "of its own machine"
+    assert not heard
+
+
 @pytest.mark.parametrize("at", CELLS)
 def test_a_cell_takes_what_is_listed_and_nothing_else(at: str) -> None:
     """Each request that is registered anywhere, from each cell, on the way on which an honest one would come."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +26,7 @@ from veilgraph.deploy.demo import free_ports
 from veilgraph.deploy.join import tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import Presence
+from veilgraph.deploy.project import read_project
 from veilgraph.link import private_key
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.journal import Journal
@@ -177,7 +183,7 @@ def test_join_takes_a_kit_and_its_own_party_file(kits: Path, party: Path, tmp_pa
 def test_status_says_who_deals_and_who_is_lost(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roles = Kit.open(kits / "ops@example.org").roles.model_copy(update={"dealer": "notary"})
     sites = (Presence("bank", 3.2), Presence("shop", 61.0), Presence("telco", None), Presence("notary", 0.0))
-    jobs = (control.JobStatus("1", "fraud", "RUNNING", "2026-01-01", "epoch 3"),)
+    jobs = (control.JobStatus("1", "fraud", "RUNNING", "2026-01-01", "epoch 3", 3, 8),)
     monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites, roles, jobs))
     said = veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
     deals = "notary deals, localhost relays and takes no part in jobs"
@@ -189,11 +195,51 @@ def test_status_says_who_deals_and_who_is_lost(kits: Path, monkeypatch: pytest.M
     assert (told["project"], told["server"], told["dealer"]) == ("fraud", "localhost", "notary")
     assert told["sites"][1] == {"name": "shop", "state": "lost", "heard_s": 61.0}
     assert told["sites"][2] == {"name": "telco", "state": "not connected", "heard_s": None}
-    assert told["jobs"] == [
-        {"job_id": "1", "name": "fraud", "status": "RUNNING", "submitted": "2026-01-01", "says": "epoch 3"}
-    ]
+    facts = {"job_id": "1", "name": "fraud", "status": "RUNNING", "submitted": "2026-01-01", "says": "epoch 3"}
+    assert told["jobs"] == [{**facts, "epoch": 3, "epochs": 8}]
     monkeypatch.setattr(control, "status", lambda kit: control.ProjectStatus(sites[2:3], roles, ()))
     assert f"connected: nobody; {deals}" in veilgraph("net", "status", "--kit", kits / "ops@example.org").stdout
+
+
+def test_the_status_of_a_running_job_says_how_far_it_is(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "2026-01-31 04:00:12,345 - veilgraph - INFO - "
+    logs = {
+        "1": f"{line}training begins after epoch 0\n{line}epoch 10 of at most 40\n{line}shop waits for a person\n",
+        "2": f"{line}notary deals; its log says how far the job is\n",
+    }
+    session = SimpleNamespace(
+        list_jobs=lambda: [
+            {"job_id": "3", "status": "FINISHED:COMPLETED", "submit_time": "2026-01-01"},
+            *({"job_id": job_id, "status": "RUNNING", "submit_time": "2026-01-02"} for job_id in logs),
+        ],
+        get_job_logs=lambda job_id: {"logs": {"server": logs[job_id]}},
+        get_system_info=lambda: SimpleNamespace(client_info=[]),
+    )
+    monkeypatch.setattr(control, "admin_session", lambda kit, connect_s: nullcontext(session))
+    found = {job.job_id: job for job in control.status(Kit.open(kits / "ops@example.org")).jobs}
+    assert (found["1"].epoch, found["1"].epochs, found["1"].says) == (10, 40, "shop waits for a person")
+    assert (found["2"].epoch, found["2"].epochs) == (None, None)
+    assert (found["3"].epoch, found["3"].says) == (None, "")
+
+
+def test_the_status_of_a_sites_own_jobs_asks_nobody(
+    kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "status", lambda kit: pytest.fail("the server was asked"))
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    job_id = f"{1:08}-0000-4000-8000-{0:012}"
+    (bank / job_id).mkdir()
+    (bank / job_id / "meta.json").write_text(json.dumps({"name": "scores", "submit_time": 1.5}))
+    said = ("INFO - training begins after epoch 0", "INFO - epoch 10 of at most 40", "ERROR - {}")
+    (bank / job_id / "log.txt").write_text("".join(f"2026-01-31 04:00:12,345 - veilgraph - {line}\n" for line in said))
+    shown = veilgraph("net", "status", "--kit", bank).stdout
+    assert "bank: 0 of 1 jobs run" in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+    assert [job_id, "scores", "failed", "10 of 40", ""] in rows
+    told = json.loads(veilgraph("net", "status", "--kit", bank, "--json").stdout)
+    assert (told["site"], told["kind"]) == ("bank", "holder")
+    (job,) = told["jobs"]
+    assert (job["job_id"], job["state"], job["epoch"], job["epochs"]) == (job_id, "failed", 10, 40)
 
 
 def test_join_gives_up_where_there_is_no_server(kits: Path, party: Path) -> None:
@@ -208,6 +254,77 @@ def test_join_without_the_engine_says_what_to_install(kits: Path, party: Path, m
     assert "nvflare is not installed" in said
     assert "pip install 'veilgraph[deploy]'" in said
     assert sorted(kits.rglob("*")) == before
+
+
+def test_metrics_are_for_this_machine_unless_others_are_let_in(kits: Path, party: Path) -> None:
+    before = sorted(kits.rglob("*"))
+    join = ("net", "join", kits / "bank", "--party", party)
+    said = one_error(veilgraph(*join, "--metrics", "0.0.0.0:0"))
+    assert said.startswith("--metrics 0.0.0.0:0: other machines could read the metrics there")
+    assert said.endswith("or say --metrics-open as well")
+    assert "--metrics-open" in usage_error(veilgraph(*join, "--metrics-open"))
+    assert one_error(veilgraph(*join, "--metrics", "nine")).startswith("--metrics nine: give HOST:PORT")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "cannot be listened at" in one_error(veilgraph(*join, "--metrics", f"127.0.0.1:{port}"))
+    assert sorted(kits.rglob("*")) == before
+
+
+def test_metrics_without_their_library_say_what_to_install(
+    kits: Path, party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--metrics", "127.0.0.1:0"))
+    assert "prometheus_client is not installed" in said
+    assert "pip install 'veilgraph[deploy]'" in said
+
+
+def test_a_site_logs_json_where_it_is_asked_to(
+    kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site's program prints what FLARE's does when it is let in, and ends."""
+    said = "import sys, time; print('Successfully registered client', flush=True); time.sleep(0.6); sys.exit(7)"
+    (tmp_path / "site_program.py").write_text(said)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(join, "PROGRAM", "site_program")
+    bank = shutil.copytree(kits / "bank", tmp_path / "bank")
+    result = veilgraph("net", "join", bank, "--party", party, "--log-format", "json", "--metrics", "127.0.0.1:0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("metrics", "info"),
+        *[("connected", "info"), ("restarting", "error")] * 5,
+        ("error", "error"),
+    ]
+    assert all(line["party"] == "bank" and line["job"] is None for line in lines)
+    assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)
+    assert lines[2]["code"] == 7
+    assert (lines[-1]["code"], lines[-1]["message"].split(":")[0]) == ("run", "bank")
+    errors = veilgraph("net", "join", tmp_path, "--log-format", "json")
+    told = json.loads(errors.stderr)
+    assert (told["event"], told["code"], told["party"]) == ("error", "config", None)
+    assert one_error(veilgraph("net", "join", tmp_path)), "and the next command speaks to people again"
+
+
+def test_a_site_tells_of_its_jobs_as_they_begin_and_end(kits: Path, tmp_path: Path) -> None:
+    kit = Kit.open(shutil.copytree(kits / "bank", tmp_path / "bank"))
+    told: list[Any] = []
+
+    def tell(job_id: str, words: str) -> None:
+        (kit.path / job_id).mkdir(exist_ok=True)
+        (kit.path / job_id / "log.txt").write_text(f"2026-01-31 04:00:12,345 - veilgraph - {words}\n")
+        news.tell(told.append)
+
+    news = join.JobNews(kit, every_s=0)
+    tell(f"{0:08}-0000-4000-8000-{0:012}", "ERROR - {}")
+    assert not told, "what was there before the site began is no news"
+    tell(job_id := f"{1:08}-0000-4000-8000-{0:012}", "INFO - training begins after epoch 0")
+    tell(job_id, "INFO - training begins after epoch 0")
+    tell(job_id, "ERROR - {}")
+    assert [(each.name, each.level, each.job) for each in told] == [
+        ("job-stopped", "warning", job_id),
+        ("job-failed", "error", job_id),
+    ]
 
 
 def test_a_site_that_ends_again_and_again_says_with_what(
@@ -311,6 +428,11 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         assert "localhost deals and relays" in seen
         assert "  purpose: to find fraud\n" in seen
         assert f"approve it with: veilgraph net approve 3f2a --kit {kits / 'shop'}" in seen
+        told_of = json.loads(veilgraph("net", "jobs", "--kit", kits / "shop", "--json").stdout)
+        assert told_of["taken_part"] == {what: {"all": 0, "day": 0} for what in ("job", "alignment")}
+        (one,) = told_of["waiting"]
+        assert (one["job"], one["work"], one["settings"]["name"]) == ("3f2a", "predict", "job")
+        assert "output-embeddings" in one["reveals"]
         said_by_join: list[str] = []
         told = tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
         assert tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
@@ -327,3 +449,34 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         ("refused", "1", shown.fingerprint, "too late"),
     ]
     assert "no job waits" in veilgraph("net", "jobs").stdout
+
+
+def test_a_project_file_is_written_that_kits_are_made_of(tmp_path: Path) -> None:
+    out = tmp_path / "project.yaml"
+    words = ("net", "init", "bank", "shop", "--administrator", "ops@example.org", "--out", out)
+    apart = ("--dealer", "notary", "--server", "fl.example.org", "--port", "7000", "--admin-port", "7001")
+    result = veilgraph(*words, *apart, "--name", "fraud")
+    assert result.exit_code == 0, result.output
+    found = read_project(out)
+    assert (found.name, found.holders, found.dealer) == ("fraud", ("bank", "shop"), "notary")
+    assert found.administrators == ("ops@example.org",)
+    assert (found.server.host, found.server.port, found.server.admin_port) == ("fl.example.org", 7000, 7001)
+    assert "--replace" in one_error(veilgraph(*words))
+    assert veilgraph(*words, "--replace").exit_code == 0
+    assert read_project(out).server.host == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("bank", "--administrator", "ops@example.org"), "holders"),
+        (("bank", "shop", "--administrator", "ops"), "administrators"),
+        (("bank", "shop", "--administrator", "ops@example.org", "--server", "no host"), "server.host"),
+        (("bank", "shop", "--administrator", "ops@example.org", "--port", "8003"), "admin_port"),
+        (("bank", "bank", "--administrator", "ops@example.org"), "named twice"),
+        (("bank", "server", "--administrator", "ops@example.org"), "server"),
+    ],
+)
+def test_a_project_file_that_breaks_a_rule_is_not_written(given: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in one_error(veilgraph("net", "init", *given, "--out", tmp_path / "project.yaml"))
+    assert not list(tmp_path.iterdir())

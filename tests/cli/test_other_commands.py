@@ -15,13 +15,13 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "train", "resume", "predict", "compare", "tune", "audit", "report", "embed", "check", "plan",
+        "init", "schema", "train", "resume", "predict", "compare", "tune", "audit", "report", "embed", "check", "plan",
         "budget", "demo", "reproduce", "data",
         "net", "cert",
     ),
     "data": ("check", "init", "align", "export"),
     "net": (
-        "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
+        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
         "machine", "machine-secret",
     ),
     "cert": ("request", "sign", "install", "revoke", "install-list", "protect", "unprotect"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.baselines import in_one_place
+from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.inputs import Inputs
@@ -36,7 +38,8 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.shipped import with_overrides
 
 
 def small(**changes: Any) -> JobSettings:
@@ -62,6 +65,21 @@ def values(study: Study) -> dict[str, dict[str, float]]:
 
 
 # Ways
+
+
+def test_the_other_paradigm_takes_links_as_they_are() -> None:
+    """A sealed job says beforehand whether links have weights and directions; a vertical one need not."""
+    inputs = inputs_of(small())
+    first, *others = inputs.graphs
+    weights = torch.rand(first.num_edges) + 0.5
+    one_way = first.edge_index[0] < first.edge_index[1]
+    weighted = replace(first, edge_index=first.edge_index[:, one_way], edge_weight=weights[one_way])
+    for graph in (first, weighted):
+        way = ways(Inputs(inputs.settings, [graph, *others]))["sealed"].way
+        assert isinstance(way, partial)
+        job = sealed(way.args[0])
+        assert (job.model.edge_weights, job.model.directed) == (graph is weighted, graph is weighted)
+        assert own_data(job, graph).edges.shape == graph.edge_index.shape
 
 
 def test_there_is_every_way(found: Study) -> None:
@@ -182,6 +200,41 @@ def test_of_several_strengths_the_best_of_validation_is_taken(order: tuple[float
     assert graph.labels is not None
     found = plain._best(graph, graph.features.numpy(), [partial(Told, certainty) for certainty in order])
     assert np.allclose(found[:, 1], 0.5)
+
+
+# Tuned
+
+
+def test_alone_is_tuned_by_its_validation_nodes_once_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is tried, test nodes say nothing: with others the same settings are chosen."""
+    said = small(train={"epochs": 4, "patience": None}, model={"dim": 4, "server": {"layers": 0}})
+    tried = list[str]()
+
+    def stage(name: str, epochs: int) -> Any:
+        tried.append(name)
+        return nullcontext(lambda records: None)
+
+    study = compare_job(said, tmp_path / "study", seeds=2, tune=3, stage=stage)
+    assert [name for name in tried if "trial" in name] == [f"A alone, trial {number}" for number in range(3)]
+    assert "A alone, best of 3" in values(study)
+    assert study.at_home().figures["auc"].value >= values(study)["A alone"]["auc"]
+    lines = (tmp_path / "study" / "alone-3" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    trials = [json.loads(line) for line in lines[1:]]
+    best = max((trial for trial in trials if trial["ending"] == "complete"), key=lambda trial: trial["values"][0])
+    settings = with_overrides(said, {**best["settings"], "seed": said.seed + 1})
+    inputs = inputs_of(settings)
+    mine = paradigm_of(settings).alone(inputs, "A", lambda records: None)
+    assert mine is not None
+    mask = inputs.graphs[0].common_part().test_mask
+    assert mask is not None
+    kept, _ = load_tensors(tmp_path / "study" / f"seed-{said.seed + 1}.safetensors")
+    assert torch.allclose(kept["A alone, best of 3"], mine.output.double().softmax(dim=1)[mask])
+    tried.clear()
+    (tmp_path / "study" / f"seed-{said.seed}.safetensors").unlink()
+    compare_job(said, tmp_path / "study", tune=3, stage=stage)
+    assert not any("trial" in name for name in tried)
 
 
 # Figures
@@ -366,6 +419,7 @@ def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
         (["--seeds", "2"], "--seeds"),
         (["--recall-at", "0.1"], "--recall-at"),
         (["--party", "party.yaml"], "--party"),
+        (["--tune", "3"], "--tune"),
         (["--set", "seed=1"], "--set"),
     ],
 )

@@ -73,6 +73,9 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
 }
 """Kind → a job as it was spelt, as it is, what the notes name, and the beginning of its hash in version 0.1."""
 
+AS_THEN = {"preset": "paper"}
+"""Version 0.1 had these defaults alone."""
+
 
 def notes(said: pytest.WarningsRecorder) -> set[str]:
     assert all(each.category is FormerName for each in said)
@@ -82,11 +85,11 @@ def notes(said: pytest.WarningsRecorder) -> set[str]:
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_job_is_the_same_in_both_spellings(kind: str, recwarn: pytest.WarningsRecorder) -> None:
     before, now, named, hashed = JOBS[kind]
-    old = parse_job(before, "job.yaml")
+    old = parse_job({**before, **AS_THEN}, "job.yaml")
     assert notes(recwarn) == named
     assert all(str(each.message).startswith("job.yaml: ") for each in recwarn)
     recwarn.clear()
-    new = parse_job(now)
+    new = parse_job({**now, **AS_THEN})
     assert parse_job(new.model_dump(mode="json")) == new
     assert not list(recwarn)
     assert old == new

@@ -40,7 +40,10 @@ from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphEr
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import admin_session, logs, status, stop, write_submission
+from veilgraph.deploy.guard.heard import heard_s
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
+from veilgraph.deploy.presence import LOST_S
+from veilgraph.deploy.progress import SiteJobs, epsilon_of, traffic_of
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.graph.ids import unpack_ids
 from veilgraph.graph.settings import DataSettings, PartitionSettings
@@ -501,6 +504,40 @@ def test_the_kit_keeps_its_secrets_to_itself(consortium: Consortium) -> None:
     assert (authority / "rootCA.key").stat().st_mode & 0o077 == 0
     with refused(ConfigError, key=consortium.out):
         Kit.open(consortium.out)
+
+
+def test_a_site_knows_its_jobs_by_its_own_kit(consortium: Consortium) -> None:
+    """All the jobs above; nobody is asked."""
+    kits = {party: Kit.open(consortium.network.kits[party]) for party in (*HOLDERS, DEALER, SERVER)}
+    deadline = time.monotonic() + 60
+    while any(job.state == "running" for kit in kits.values() for job in SiteJobs(kit).now()):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    found = {party: SiteJobs(kit).now() for party, kit in kits.items()}
+    whole = {party: [each.state for each in jobs if each.name == "whole"] for party, jobs in found.items()}
+    assert whole.pop("B")[-2:] == ["done", "stopped"], "newest first; its process was killed the first time"
+    assert {tuple(states[-2:]) for states in whole.values()} == {("done", "failed")}
+    for party in (*HOLDERS, DEALER):
+        (private, *_) = [each for each in found[party] if each.name == "private"]
+        assert private.state == "done"
+        (trained, *_) = [each for each in found[party] if each.name == "whole" and each.epoch]
+        assert (trained.epoch, trained.epochs) == (60, 60)
+        store = consortium.run(SERVER if party == DEALER else party, "private").party(party.replace(DEALER, SERVER))
+        rows = json.loads((store.path / "traffic.json").read_text())
+        if "VEILGRAPH_NIGHTLY" not in os.environ:  # else a prediction is the newest session
+            traffic = traffic_of(kits[party], private)
+            assert traffic is not None
+            assert traffic.sent == sum(row["bytes"] for row in rows if row["direction"] == "sent") > 0
+        spent = epsilon_of(kits[party], private)
+        assert spent == (None if party == DEALER else pytest.approx(_last_total(store.path / "ledger.jsonl")))
+        assert heard_s(kits[party].path)[SERVER] <= LOST_S
+    heard = heard_s(kits[SERVER].path)
+    assert set(heard) == {*HOLDERS, DEALER}
+    assert max(heard.values()) <= LOST_S
+
+
+def _last_total(ledger: Path) -> float:
+    return float(json.loads(ledger.read_text().splitlines()[-1])["total"])
 
 
 def test_every_file_of_every_site_is_private_whatever_the_umask(consortium: Consortium) -> None:

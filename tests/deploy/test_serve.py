@@ -15,6 +15,7 @@ import torch
 from tests.errors import About, refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
+from veilgraph.deploy.metrics.address import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
 from veilgraph.graph.ids import pack_ids
 from veilgraph.protocol.job_file import parse_job
@@ -393,6 +394,59 @@ def test_serves_until_it_is_told_to_stop(pair, tmp_path):
     assert seen["answer"][0] == 200
     assert seen["answer"][1]["predictions"][0]["class"] == "good"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_metrics_and_a_log_of_objects(pair, tmp_path):
+    pytest.importorskip("prometheus_client")
+    run, seen, lines = make_run(tmp_path / "run"), {}, []
+    age(run, days=2)
+    listening = threading.Event()
+
+    def report(line):
+        lines.append(line)
+        if line.name == "listening":
+            listening.set()
+
+    def fetched(path):
+        connection = http.client.HTTPConnection(lines[0].facts["address"], timeout=5)
+        connection.request("GET", path)
+        with connection.getresponse() as response:
+            return response.status, response.read().decode()
+
+    def visit():
+        if not listening.wait(10):
+            return
+        try:
+            caller = Caller(lines[-1].facts["port"], pair[0], lines)
+            token = read_token(tmp_path / "token")
+            statuses = [caller.predict("C1", token=token)[0], caller.predict("C1", token="0" * 40)[0]]
+            seen["asked"] = [*statuses, caller.ask("GET", "/C1secret?id=C1secret")[0]]
+            time.sleep(1.1)
+            seen["answers"] = [fetched(path) for path in ("/metrics", "/ready", "/healthz", "/predict", "/health")]
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    options = {"report": report, "metrics": read_address("127.0.0.1:0", beyond=False), "max_age_s": 3600.0}
+    serve(run, **arguments(tmp_path, pair, **options))
+    visitor.join(10)
+    assert seen["asked"] == [503, 401, 404]
+    metrics, ready, alive, *others = seen["answers"]
+    assert ready == (503, "not ready: the newest inference is too old\n")
+    assert (alive[0], [status for status, _ in others]) == (200, [404, 404])
+    for line in (
+        'path="/predict",status="503"} 1.0',
+        'path="/predict",status="401"} 1.0',
+        'path="(other)",status="404"} 1.0',
+    ):
+        assert f"veilgraph_serve_requests_total{{{line}" in metrics[1]
+    assert "veilgraph_inference_too_old 1.0" in metrics[1]
+    assert "C1" not in metrics[1]
+    requests = [line for line in lines if line.name == "request"]
+    assert [line.facts["path"] for line in requests] == ["/predict", "/predict", "(other)"]
+    assert [line.facts["status"] for line in requests] == [503, 401, 404]
+    assert "C1" not in repr([vars(line) for line in lines])
 
 
 def test_a_port_in_use(pair, tmp_path):

@@ -17,19 +17,24 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("block", blocks("yaml"))
+JOBS = blocks("yaml", (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("block", JOBS)
 def test_yaml_blocks_are_jobs(block):
-    parse_job(yaml.safe_load(block), "README.md")
+    job = parse_job({"name": "page", **yaml.safe_load(block)}, "docs/jobs.md")
+    assert job.data.from_tables == (block is not JOBS[0])
 
 
 def test_it_is_read_in_a_few_minutes():
-    assert len(README.splitlines()) <= 265
+    assert len(README.splitlines()) <= 150
     first_screen = README.partition("| paradigm |")[0]
-    assert all(each in first_screen for each in ("make demo", "vg.fit", "run.audit"))
+    assert all(each in first_screen for each in ("make demo", "make test", "vg.fit", "run.audit", "veilgraph init"))
+    assert README.index("**sealed") < README.index("pip install veilgraph") < README.index("## Who learns what")
 
 
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):
@@ -42,7 +47,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
             exec(compile(block, "README.md", "exec"), namespace)
     finally:
         torch.set_num_threads(threads)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "bank-and-shop", "custom"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first"}
 
 
 def test_the_python_pages_blocks_run_in_order(tmp_path, monkeypatch):
@@ -52,7 +57,7 @@ def test_the_python_pages_blocks_run_in_order(tmp_path, monkeypatch):
     namespace = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, "docs/python.md", "exec"), namespace)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"tables", "classifier"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"tables", "custom", "classifier"}
     assert (tmp_path / "curves.png").is_file()
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs import tables
+from veilgraph.link.codec import VERSION
+from veilgraph.protocol.agreement import PROTOCOL_VERSION
 
 
 @pytest.mark.parametrize("page", tables.TABLES)
@@ -26,3 +28,8 @@ def test_marks_stay_behind_their_lines_and_all_else_is_written_anew(
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     assert kept not in page.read_text(encoding="utf-8")
     assert tables.renewed(page.name) == whole
+
+
+def test_the_protocol_page_is_of_this_protocol() -> None:
+    page = (tables.FOLDER / "protocol.md").read_text(encoding="utf-8")
+    assert f"protocol version {PROTOCOL_VERSION}, wire version {VERSION}, sealing" in page

@@ -79,7 +79,7 @@ def test_a_lost_connection(
     for party, error in errors.items():
         assert isinstance(error, PeerFailed), (party, error)
         assert str(error).startswith(f"{party} cannot ")
-    for party, peer in ((one, other), (other, one)):
-        assert peer in str(errors[party])
+    # One of the two may be told first of the third, which ended because of the other.
+    assert any(peer in str(errors[party]) for party, peer in ((one, other), (other, one)))
     jobs.resume(run)
     assert_undisturbed(run, tmp_path / "undisturbed")

@@ -69,7 +69,7 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
     said: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder, chdir(folder), _fixed(source, case):
         if case.job:
-            Path("job.yaml").write_text(case.job, encoding="utf-8")
+            Path("job.yaml").write_text(_preset() + case.job, encoding="utf-8")
         if case.custom:
             _train_custom()
         for command in case.commands:
@@ -81,6 +81,13 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
         if found := {command: lines for command, lines in said.items() if command.split()[0] in commands}:
             pinned[section] = found
     return pinned, reasons
+
+
+def _preset() -> str:
+    """Cases are about the papers' defaults, which trees from before there were presets have without a word."""
+    from veilgraph.protocol.job import JobSettings  # noqa: PLC0415  (after the source is in place)
+
+    return "preset: paper\n" if "preset" in JobSettings.model_fields else ""
 
 
 def _edit(case: Case) -> None:

@@ -62,7 +62,7 @@ def test_three_machines_compute_what_one_does_until_one_is_lost(machines):
         with refused(LinkError, code="machine-gone"):
             result_of(local[0], adjacency, same=True, drops=False)
     assert time.monotonic() - started < 20
-    assert machines.others[0].wait(10) == 0
+    assert machines.others[0].wait(60) == 0
 
 
 def test_a_machine_that_does_not_come_is_named():

@@ -1,37 +1,120 @@
-"""Bytes on the wire against the protocol's own formula, to the byte."""
+"""Bytes on the wire against what is said of them before a job runs, to the byte."""
 
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.traffic import step_bytes
+from tests.cli.commands import veilgraph
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.datasets import load_parties
+from veilgraph.mpc import dealer
+from veilgraph.protocol.costs import Costs, PartySizes
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.jobs import train
 
-JOBS: list[dict[str, Any]] = [
-    {},
-    {"data": {"holders": 3}, "model": {"combine": {"strategy": "regression"}}},
-    {"model": {"combine": {"strategy": "concat"}}},
-    {"model": {"combine": {"strategy": "concat"}, "server": {"layers": 0}}},
-    {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
-    {"model": {"rounds": 2, "combine": {"masked": False}}, "precision": "float64"},
-]
+NOISED = {"schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
+JOBS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "judged every second step": {"train": {"evaluate_every": 2}},
+    "judged at the end": {"train": {"evaluate_every": 9}},
+    "not judged": {"train": {"select_by": "last", "patience": None}},
+    "three, regression": {"data": {"holders": 3}, "model": {"combine": {"strategy": "regression"}}},
+    "concat": {"model": {"combine": {"strategy": "concat"}}},
+    "concat, no layers": {"model": {"combine": {"strategy": "concat"}, "server": {"layers": 0}}},
+    "rounds": {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
+    "rounds in the clear": {"model": {"rounds": 2, "combine": {"masked": False}}, "precision": "float64"},
+    "secure-sum": {"data": {"holders": 3}, "model": {"initial": {"method": "secure-sum"}}},
+    "individual": {"model": {"initial": {"method": "individual"}, "rounds": 2}},
+    "dropout": {"model": {"local": {"dropout": 0.5}}, "train": {"evaluate_every": 2}},
+    "dropout of h0": {"model": {"initial": {"dropout": 0.5}, "rounds": 2}},
+    "drawn orders": {"model": {"local": {"model": "sage-lstm", "hops": 1}}},
+    "noise": {"privacy": NOISED, "train": {"select_by": "last", "patience": None}},
+}
+AGREED = (Kind.HELLO,)
+"""What parties state of themselves, whose length follows from their names and versions."""
 
 
-@pytest.mark.parametrize("changes", JOBS, ids=str)
-def test_a_step_sends_what_the_formula_says(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Two lengths of the same job: what a longer one sends more is steps alone."""
-    data = {"dataset": "synthetic", **changes.get("data", {})}
-    model = {"dim": 8, **changes.get("model", {})}
-    sent = {}
-    for steps in (2, 4):
-        plan = {"epochs": steps, "evaluate_every": steps, "checkpoint_every": steps, "patience": None}
-        settings = parse_job({**changes, "data": data, "model": model, "train": plan})
-        sent[steps] = train(settings, tmp_path / f"{steps}").summary["sent_bytes"]
+def job(changes: Mapping[str, Any], **more: Any) -> JobSettings:
+    parts: dict[str, dict[str, Any]] = {
+        "data": {"dataset": "synthetic"},
+        "model": {"dim": 8},
+        "train": {"epochs": 3, "patience": None},
+    }
+    given = {**changes, **more}
+    return parse_job({**given, **{name: {**part, **given.get(name, {})} for name, part in parts.items()}})
+
+
+def planned(settings: JobSettings) -> Costs | None:
     graphs = load_parties(settings.data, settings.seed)
-    features = {graph.party: graph.num_features for graph in graphs}
-    expected = step_bytes(settings, graphs[0].num_nodes, features)
-    # Every message has a header of fixed length, so HELLO and the like cancel but for the digits of a number.
-    assert {party: (sent[4][party] - sent[2][party]) / 2 for party in expected} == expected
+    sizes = {graph.party: PartySizes(graph.num_features, graph.num_edges) for graph in graphs}
+    return paradigm_of(settings).costs(settings, graphs[0].common, sizes)
+
+
+def sent(out: Path) -> dict[PartyId, int]:
+    rows = [row for row in json.loads((out / "traffic.json").read_text()) if row["direction"] == "sent"]
+    of_work = [row for row in rows if row["kind"] not in {kind.name.lower() for kind in AGREED}]
+    return {row["party"]: sum(each["bytes"] for each in of_work if each["party"] == row["party"]) for row in rows}
+
+
+@pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
+def test_a_job_sends_what_the_plan_says(changes: dict[str, Any], tmp_path: Path) -> None:
+    settings = job(changes)
+    costs = planned(settings)
+    assert costs is not None
+    train(settings, tmp_path / "run")
+    assert costs.sent() == sent(tmp_path / "run")
+
+
+def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More blocks than are dealt ahead, so that holders say when they are ready."""
+
+    def short(nodes: int, *_: object) -> list[slice]:
+        return [slice(start, min(nodes, start + 20)) for start in range(0, nodes, 20)]
+
+    for room in ("mpc.product", "mpc.dealer", "paradigms.vertical.costs"):
+        monkeypatch.setattr(f"veilgraph.{room}.row_blocks", short)
+    settings = job({})
+    costs = planned(settings)
+    train(settings, tmp_path / "run")
+    assert len(short(load_parties(settings.data, 0)[0].num_nodes)) > dealer.AHEAD
+    assert costs is not None
+    assert costs.sent() == sent(tmp_path / "run")
+
+
+def test_an_evaluation_costs_no_more_than_the_output(tmp_path: Path) -> None:
+    """Where holders draw nothing, what it published is that of the next training step."""
+    often, never = (planned(job({}, train={"epochs": 8, "evaluate_every": every})) for every in (1, 8))
+    drawn = planned(job({"model": {"local": {"dropout": 0.5}}}, train={"epochs": 8}))
+    assert often is not None
+    assert never is not None
+    assert drawn is not None
+    assert often.sent()["B"] == never.sent()["B"]
+    assert drawn.sent()["B"] > often.sent()["B"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train": {"batch_size": 10}},
+        {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 8.0}}}},
+    ],
+    ids=str,
+)
+def test_no_plan_is_made_of_what_sizes_do_not_say(changes: dict[str, Any]) -> None:
+    assert planned(job(changes)) is None
+
+
+def test_plan_and_check_say_what_a_job_will_send(tmp_path: Path) -> None:
+    settings = ("--set", "data.dataset=synthetic", "--set", "train.epochs=3")
+    told = veilgraph("plan", "jobs/digits.yaml", *settings)
+    assert told.exit_code == 0, told.output
+    for part in ("What it will send", "set-up", "training", "inference", "is not sent again"):
+        assert part in told.stdout
+    assert "A will send at most" in veilgraph("check", "jobs/digits.yaml", *settings).stdout

@@ -181,11 +181,26 @@ def test_auc_and_f1_are_computed_when_they_are_needed() -> None:
     assert (without.test_accuracy, without.test_auc, without.test_f1) == (None, None, None)
 
 
-def test_auc_cannot_choose_where_it_is_undefined() -> None:
+def test_auc_chooses_by_the_classes_that_validation_nodes_have(caplog: pytest.LogCaptureFixture) -> None:
+    labels = torch.tensor([0, 1, 2, 0, 1, 0, 0, 1, 1])  # none of class 2 for validation
+    logits = torch.randn(9, 3, generator=torch.Generator().manual_seed(4))
+    chosen = objective(a_graph(labels=labels, num_classes=3, val_mask=torch.arange(9) > 3), select_by="auc")
+    probabilities, val = logits.double().softmax(dim=1)[4:], labels[4:]
+    expected = [pairs_ranked_right(probabilities[:, c].tolist(), (val == c).tolist()) for c in (0, 1)]
+    assert chosen.score(logits).val_auc == pytest.approx(sum(expected) / 2)
+    assert not caplog.records
+
+
+def test_where_validation_nodes_are_of_one_class_the_loss_chooses_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     graph = a_graph(val_mask=torch.arange(9) == 4)
     assert objective(graph).score(LOGITS, everything=True).val_auc is None
-    with refused(DataError, key="train.select_by", value="auc", party="A"):
-        objective(graph, select_by="auc")
+    assert not caplog.records
+    one = objective(graph, select_by="auc")
+    assert "'A'" in caplog.text
+    worse, better = (one.score(scale * torch.tensor([[1.0, 0.0]]).repeat(9, 1)) for scale in (1, 2))
+    assert judged("auc", [worse, better, worse]) == 2
 
 
 def test_labels_are_needed() -> None:

@@ -74,7 +74,7 @@ def test_what_a_range_cuts_and_what_looks_at_all_rows_is_shown(tmp_path):
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 5, 9], "y": [None, 5, 7]})
     scaled = {"columns": "x", "scale": {"low": 1, "high": 8}}
     found = describe_party(party([scaled]), tmp_path)
-    assert found.features == (NumericDescription("x", 0, 1.0, 5.0, 9.0, 1),)
+    assert found.features == (NumericDescription("x", 0, 1.0, 5.0, 9.0, 1, ranges=True),)
     assert found.beyond_own_row == ()
     text = " ".join(shown(party_tables(found)).split())
     assert "features of a node's own row alone │ yes" in text

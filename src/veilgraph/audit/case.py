@@ -27,6 +27,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.protocol.figures import LOSS
 from veilgraph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -296,7 +297,9 @@ class Case:
         nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
         everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
         epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
-        like = settings if seed is None else settings.model_copy(update={"seed": seed})
+        # Nobody validates, so no epoch is chosen: AUC, which needs validation nodes of every class, is not asked.
+        train = settings.train.model_copy(update={"select_by": LOSS})
+        like = settings.model_copy(update={"train": train} | ({} if seed is None else {"seed": seed}))
         return np.asarray(source_of(settings).posteriors(like, everything, epochs).numpy())
 
 

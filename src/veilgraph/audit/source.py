@@ -111,7 +111,7 @@ class Source:
         from veilgraph.paradigms.vertical.settings import VerticalJob  # noqa: PLC0415 - as above
         from veilgraph.paradigms.vertical.twin import PlainNetwork  # noqa: PLC0415 - seconds to import
 
-        model = job.model if isinstance(job, VerticalJob) else VerticalJob().model
+        model = job.model if isinstance(job, VerticalJob) else VerticalJob(preset="paper").model
         initial = model.initial.model_copy(update={"method": "individual", "release": None})
         like = VerticalJob(model=model.model_copy(update={"initial": initial}), train=job.train, seed=job.seed)
         network = PlainNetwork(like, [everything], everything.party)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 
-from veilgraph.cli import train as train  # isort: skip - the order in which help lists the commands
+from veilgraph.cli import init as init  # isort: skip - the order in which help lists the commands
+from veilgraph.cli import train as train  # isort: skip
 from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import compare as compare  # isort: skip
 from veilgraph.cli import tune as tune  # isort: skip

@@ -16,11 +16,15 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from veilgraph import __version__
-from veilgraph.core.errors import VeilgraphError
+from veilgraph.cli.logging import LOG
+from veilgraph.cli.telling import with_json
+from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.preset import Choice
 
 Parameters = ParamSpec("Parameters")
 
@@ -85,6 +89,9 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="Run directory to make. Default: runs/<job name>-<date>-<time>."),
 ]
 Processes = Annotated[bool, typer.Option("--processes", metavar="", help="Run every party in a process of its own.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", metavar="", help="Write it anew where it is there; what was changed in it is lost.")
+]
 LinkName = Annotated[
     str | None,
     typer.Option(
@@ -97,15 +104,24 @@ LinkName = Annotated[
 
 
 def command(
-    name: str, example: str, group: typer.Typer | None = None
+    name: str, example: str, group: typer.Typer | None = None, *, json: bool = False
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1."""
+    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
+
+    Args:
+        name: of the command.
+        example: a call of it.
+        group: that it is of; None: of the program itself.
+        json: whether it has ``--json``, and tells what it found.
+    """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @wraps(function)
+        inner = with_json(function) if json else function
+
+        @wraps(inner)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
             with reported():
-                function(*args, **kwargs)
+                inner(*args, **kwargs)
 
         return (group or app).command(name, epilog=f"Example: {example}")(run)
 
@@ -138,20 +154,24 @@ def reported() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
         warnings.filterwarnings("default", category=FormerName)
         warnings.showwarning = _showing(warnings.showwarning)
+        before = LOG.set(None)
         try:
             yield
         except VeilgraphError as error:
-            say(f"error: {error}")
+            say(Event("error", f"error: {error}", level="error", code=error.code))
             raise typer.Exit(1) from error
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
         except OSError as error:
             of = "" if error.filename is None else f"{str(error.filename)[:_LONGEST]}: "
-            say(f"error: {of}{error.strerror or error}; give another path, or mend what is there")
+            words = f"error: {of}{error.strerror or error}; give another path, or mend what is there"
+            say(Event("error", words, level="error", code="system"))
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say("stopped")
             raise typer.Exit(INTERRUPTED) from interrupt
+        finally:
+            LOG.reset(before)
 
 
 def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -175,11 +195,38 @@ def _veilgraph(
         raise typer.Exit
 
 
+def check_new(out: Path, *, replace: bool) -> None:
+    """Refuses to write over a file, unless that was asked for.
+
+    Raises:
+        ConfigError: it is there.
+    """
+    if out.exists() and not replace:
+        raise ConfigError(f"--out {out}: exists; choose another name, or add --replace to write it anew")
+
+
 def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
     """A job file with the settings that ``--set`` replaces."""
-    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
+    return read_chosen(job, overrides)[0]
 
-    return overridden(read_job(job), overrides)
+
+def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, list[Choice]]:
+    """As ``read_settings``, and what the job's preset chose of what neither the file nor ``--set`` says."""
+    from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
+    from veilgraph.protocol.job_file import parse_chosen, said_in  # noqa: PLC0415
+    from veilgraph.samples.shipped import replaced  # noqa: PLC0415
+
+    content = read_yaml(job, "job file")
+    settings, choices = parse_chosen({} if content is None else content, str(job))
+    if not overrides:
+        return settings, choices
+    changes = dict(map(override, overrides))
+    if "paradigm" not in changes:  # whose keys are others
+        replaced(settings.model_dump(mode="json"), changes, settings.former, settings.name)
+    _, said = said_in(content or {}, str(job))
+    return parse_chosen(
+        replaced(said, changes, settings.former, settings.name, whole=False), f"{settings.name} with overrides"
+    )
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:
@@ -211,5 +258,8 @@ def results() -> Console:
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
-    typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)
+    """One line on standard error, in the form that the command's log has."""
+    if (log := LOG.get()) is not None:
+        log(message)
+    else:
+        typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from veilgraph.cli.app import command, messages, results, say
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.audit_settings import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FAILED: Final = 3
 
 
-@command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9")
+@command("audit", "veilgraph audit runs/digits --limit link-similarity=0.9", json=True)
 def audit_command(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Directory of a complete run that was trained with --record-views.")
@@ -90,6 +91,7 @@ def audit_command(
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
     for line in untested_lines(result.untested):
         say(line)
+    tell({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
     if result.failed or result.untested:
         raise typer.Exit(FAILED)
 

@@ -9,11 +9,12 @@ import typer
 
 from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, refuse_given, results, say
 from veilgraph.cli.showing import show_comparison
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 
 
-@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3")
+@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True)
 def compare_command(
     context: typer.Context,
     what: Annotated[
@@ -41,6 +42,14 @@ def compare_command(
             help="Of a job: the label holder's party file. What it reaches at home, from its own tables alone.",
         ),
     ] = None,
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="TRIALS",
+            help="Of a job: also the label holder's network alone with the best of so many settings.",
+        ),
+    ] = 0,
     overrides: Overrides = None,
 ) -> None:
     """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
@@ -53,7 +62,7 @@ def compare_command(
     if what.is_dir():
         refuse_given(
             context,
-            ["out", "seeds", "recall_at", "party", "overrides"],
+            ["out", "seeds", "recall_at", "party", "tune", "overrides"],
             f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
         )
         _compare_run(what)
@@ -72,7 +81,7 @@ def compare_command(
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
         with TrainingBars(messages(), settings.measures) as bars:
-            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, stage=bars.stage)
+            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, tune=tune, stage=bars.stage)
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
@@ -83,6 +92,7 @@ def compare_command(
     typer.echo(f"figures {path / FOUND}")
     typer.echo(f"picture {path / 'comparison.png'}")
     typer.echo(f"page    {write_comparison(path)}")
+    tell({"directory": path, **study.record(), "verdict": verdict(study)})
 
 
 def _compare_run(run: Path) -> None:
@@ -96,3 +106,4 @@ def _compare_run(run: Path) -> None:
         compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
     typer.echo(f"curves  {run / 'curves.png'}")
+    tell({"run": run, "trainings": compared.summaries()})

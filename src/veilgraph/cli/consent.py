@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veilgraph.cli.app import command, net
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -19,15 +20,22 @@ HolderKit = Annotated[Path, typer.Option("--kit", metavar="KIT", help="The holde
 _SHOWN = 12
 
 
-@command("jobs", "veilgraph net jobs --kit consortium/kits/bank", net)
+@command("jobs", "veilgraph net jobs --kit consortium/kits/bank", net, json=True)
 def jobs_command(kit: HolderKit = Path()) -> None:
     """Show how many jobs this holder has taken part in, and those that wait for approval.
 
     What the party file says under consent is about submitted jobs: train on one machine counts and asks nothing.
     """
     holder = _holder(kit)
-    typer.echo(_counts(holder))
+    counts = _counts(holder)
+    typer.echo("; ".join(f"{what}s: {all_} in all, {day} in the last 24 hours" for what, (all_, day) in counts.items()))
     _show_waiting(holder)
+    tell(
+        {
+            "taken_part": {what: {"all": all_, "day": day} for what, (all_, day) in counts.items()},
+            "waiting": _asked(holder),
+        }
+    )
 
 
 @command("approve", "veilgraph net approve 3f2a --kit consortium/kits/bank", net)
@@ -84,15 +92,24 @@ def _waiting(kit: Kit, job: str) -> Waiting:
     return found[0]
 
 
-def _counts(kit: Kit) -> str:
+def _counts(kit: Kit) -> dict[str, tuple[int, int]]:
+    """What is counted → how many there were, and how many of them in the last 24 hours."""
     from veilgraph.protocol.consent_settings import DAY, count  # noqa: PLC0415
     from veilgraph.protocol.journal import Journal, utc_now  # noqa: PLC0415
 
     entries, yesterday = Journal(kit.consent).entries(), utc_now() - DAY
-    return "; ".join(
-        f"{what}s: {count(entries, what)} in all, {count(entries, what, yesterday)} in the last 24 hours"
-        for what in ("job", "alignment")
-    )
+    return {what: (count(entries, what), count(entries, what, yesterday)) for what in ("job", "alignment")}
+
+
+def _asked(kit: Kit) -> list[dict[str, object]]:
+    """The jobs that wait, with all that they ask."""
+    from veilgraph.protocol.limits import revealed_of  # noqa: PLC0415
+    from veilgraph.protocol.requests import all_waiting  # noqa: PLC0415
+
+    return [
+        {**plain(each.request), "reveals": revealed_of(each.request.settings, kit.name)}
+        for each in all_waiting(kit.consent)
+    ]
 
 
 def _show_waiting(kit: Kit) -> None:

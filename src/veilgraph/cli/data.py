@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -13,28 +13,36 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
+    Replace,
+    check_new,
     command,
     data,
     messages,
     overridden,
+    read_chosen,
     read_settings,
     refuse_given,
     results,
     say,
 )
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path, new_file
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
     from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+    from veilgraph.protocol.costs import Costs, PartySizes
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.preset import Choice
+    from veilgraph.tables.describe import PartyDescription
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
 """Data sets that come divided, and a setting of how."""
 
 
-@command("check", "veilgraph check jobs/digits.yaml")
+@command("check", "veilgraph check jobs/digits.yaml", json=True)
 def check_command(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
     overrides: Overrides = None,
@@ -46,15 +54,15 @@ def check_command(
     if overrides:
         raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
     say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
-@command("check", "veilgraph data check bank/party.yaml", data)
+@command("check", "veilgraph data check bank/party.yaml", data, json=True)
 def check_party_command(
     file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
-    _check_party(file)
+    tell({"file": file, **plain(_check_party(file))})
 
 
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
@@ -64,22 +72,79 @@ def init_command(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
     party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
+    no_label: Annotated[
+        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN:DATE:DATE",
+            help="Train before the first day, validate before the second, test on the rest; or random.",
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARADIGM",
+            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
+        ),
+    ] = None,
+    replace: Replace = False,
 ) -> None:
-    """Guess a party file from the headers and first rows of tables, and say what is left to decide."""
+    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
     from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
+    from veilgraph.tables.choices import Choices  # noqa: PLC0415
     from veilgraph.tables.draft import draft  # noqa: PLC0415
     from veilgraph.tables.guess import guess  # noqa: PLC0415
     from veilgraph.tables.sampling import sample  # noqa: PLC0415
 
-    if out.exists():
-        raise ConfigError(f"--out {out}: exists, and nothing is overwritten; choose another name or remove it")
-    drafted = draft(guess([sample(path) for path in files]), party, out.absolute().parent)
-    parse_party_text(drafted.text, str(out))
-    with new_file(out) as file:
-        file.write(drafted.text.encode())
+    check_new(out, replace=replace)
+    choices = Choices.read(
+        id=id_column,
+        ids=ids,
+        label=label,
+        labelled=not no_label,
+        split=split,
+        as_of=as_of,
+        missing=tuple(missing or ()),
+        encoding=encoding,
+        left_out=tuple(leave_out or ()),
+    )
+    samples = [sample(path, choices.encoding, choices.missing) for path in files]
+    drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
+    text = drafted.text + _limits(accept or [])
+    parse_party_text(text, str(out))
+    write_whole(out, text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+
+
+def _limits(paradigms: Sequence[str]) -> str:
+    """What a party file accepts of default jobs of some paradigms; nothing where that is the default."""
+    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
+
+    jobs = [parse_job({"paradigm": each, "data": {"feature_scaling": "standard"}}, "--accept") for each in paradigms]
+    found = accepting(*jobs) if jobs else {}
+    return f"# what default jobs reveal: {', '.join(paradigms)}\n{yaml.safe_dump(found)}" if found else ""
 
 
 def _is_party_file(file: Path) -> bool:
@@ -91,46 +156,103 @@ def _is_party_file(file: Path) -> bool:
     return isinstance(content, dict) and "party" in content
 
 
-def _check_party(file: Path) -> int:
-    """Shows what a party file means; returns how many nodes its table has."""
+def _check_party(file: Path) -> PartyDescription:
+    """Shows what a party file means, and returns it."""
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
-    from veilgraph.tables.describe import describe_party  # noqa: PLC0415
+    from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
         description = describe_party(settings, file.absolute().parent)
     for table in party_tables(description):
         results().print(table)
+    if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:
+        typer.echo(
+            f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
+            "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
+        )
     typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
-    return description.nodes
+    return description
 
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
+    from veilgraph.report.plan import will_send  # noqa: PLC0415
+    from veilgraph.report.tables import data_facts, data_table  # noqa: PLC0415
 
-    settings = read_settings(job, overrides)
+    settings, choices = read_chosen(job, overrides)
+    found: dict[str, object] = {"job": job, "preset": {"name": settings.preset, "chose": choices}}
+    notes = list[str]()
     for name, text in () if settings.record is None else settings.record.told():
         typer.echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
-        nodes = [_check_party(path) for path in (settings.data.parties or {}).values()]
-        if said := delta_in_doubt(settings, min(nodes, default=None)):
-            typer.echo(said)
-        typer.echo(f"{job} is a valid job")
-        return
-    from veilgraph.report.tables import data_table  # noqa: PLC0415
+        described = [_check_party(path) for path in (settings.data.parties or {}).values()]
+        nodes = min((each.nodes for each in described), default=None)
+        costs = None if nodes is None else _costs(settings, nodes, map(_size, described))
+        found["holders"] = described
+        if doubt := delta_in_doubt(settings, nodes):
+            notes.append(doubt)
+        _check_accepted(settings)
+        if costs is not None:
+            notes.append(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
+    else:
+        with messages().status("reading the data"):
+            graphs = paradigm_of(settings).load(settings).graphs
+            paradigm_of(settings).check_graphs(settings, graphs)
+        if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
+            raise ConfigError(f"every holder refuses the job: {refused}")
+        results().print(data_table(graphs, aligned=settings.is_aligned))
+        costs = _costs(settings, graphs[0].common, map(size_of, graphs))
+        found["holders"] = data_facts(graphs, aligned=settings.is_aligned)
+        if costs is not None:
+            notes.append(will_send(costs))
+    _show_preset(settings, choices)
+    for note in notes:
+        typer.echo(note)
+    way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
+    typer.echo(f"{job} is a valid job; {way} {job}")
+    tell({**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes})
 
-    with messages().status("reading the data"):
-        graphs = paradigm_of(settings).load(settings).graphs
-    if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
-        raise ConfigError(f"every holder refuses the job: {refused}")
-    results().print(data_table(graphs, aligned=settings.is_aligned))
-    typer.echo(f"{job} is a valid job; train it with: veilgraph train {job}")
+
+def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:
+    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
+
+    if not settings.is_aligned:
+        return None
+    return paradigm_of(settings).costs(settings, nodes, dict(zip(settings.data.names, sizes, strict=True)))
 
 
-@command("align", "veilgraph data align job.yaml --out runs/aligned", data)
+def _size(of: PartyDescription) -> PartySizes:
+    from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
+
+    splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
+    return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
+
+
+def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
+    """Says what the job's preset chose of what the job leaves out, and why."""
+    if not choices:
+        typer.echo(
+            f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md"
+        )
+    for choice in choices:
+        typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
+
+
+def _check_accepted(settings: JobSettings) -> None:
+    """Refuses a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
+
+    for party, path in (settings.data.parties or {}).items():
+        if said := Organisation.read(path, party).refusal(settings, named=True):
+            raise ConfigError(f"party {party!r} refuses the job: {said}")
+
+
+@command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
     out: Out = None,
@@ -153,6 +275,7 @@ def align_command(
     for holder, count in found.items():
         typer.echo(f"{holder:24} {count} nodes{of_which}")
     typer.echo(f"train with: veilgraph resume {path}")
+    tell({"run": path, "nodes": found, "common": common})
 
 
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)
@@ -202,7 +325,8 @@ def export_command(
         raise typer.BadParameter(
             f"{other!r} is not of a job's data, as data.payments.customers=2000", param_hint="--set"
         )
-    settings = overridden(parse_job({"paradigm": paradigm, "data": data}, source="export"), overrides).data
+    said = {"paradigm": paradigm, "preset": "paper", "data": data}
+    settings = overridden(parse_job(said, source="export"), overrides).data
     if world := settings.payments or settings.trajectories:
         sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
         refuse_given(context, ["holders", "overlap", "paradigm"], sizes)

@@ -13,13 +13,14 @@ import typer
 import veilgraph
 from veilgraph.cli.app import Out, command, messages, results
 from veilgraph.cli.showing import say_where, show_comparison
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 
 REPRODUCED: Final = Path("runs/reproduce")
 
 
-@command("demo", "veilgraph demo payments")
+@command("demo", "veilgraph demo payments", json=True)
 def demo_command(
     what: Annotated[
         Literal["digits", "payments"],
@@ -49,6 +50,7 @@ def demo_command(
     show_comparison(result, compared)
     results().print(traffic_table(result.summary["sent_bytes"]))
     say_where(path)
+    tell({"run": path, "trainings": compared.summaries()})
 
 
 def _paper_tables() -> Callable[..., str]:

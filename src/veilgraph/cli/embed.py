@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veilgraph.cli.app import Out, Overrides, command, messages, override, results
+from veilgraph.cli.telling import tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from veilgraph.embedding.making import Progress
 
 
-@command("embed", "veilgraph embed customers.yaml --set method=apge")
+@command("embed", "veilgraph embed customers.yaml --set method=apge", json=True)
 def embed_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The embedding job.")],
     out: Out = None,
@@ -45,6 +46,7 @@ def embed_command(
     typer.echo(found.report["proof"])
     typer.echo(f"publish {found.path / 'publish'}")
     typer.echo(f"report  {found.page}")
+    tell({"publish": found.path / "publish", "page": found.page, "report": found.report})
 
 
 def _put(group: dict[str, Any], keys: list[str], value: object) -> None:

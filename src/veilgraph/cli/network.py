@@ -1,4 +1,4 @@
-"""Commands for jobs across organisations: net provision, join, submit, status, logs, stop, serve, demo."""
+"""Commands for jobs across organisations: net init, provision, join, submit, status, logs, stop, serve, demo."""
 
 from __future__ import annotations
 
@@ -9,14 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, messages, net, read_settings, results, say
+from veilgraph.cli.app import Overrides, Replace, check_new, command, messages, net, read_settings, results, say
+from veilgraph.cli.logging import LogFormat, begun, of_party
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path
+from veilgraph.core.files import fresh_path, write_whole
 
 if TYPE_CHECKING:
     from veilgraph.deploy.kit import Kit
+    from veilgraph.deploy.metrics.address import Address
 
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at /metrics there, and /ready and /healthz. Default: nowhere. Port 0: any.",
+    ),
+]
+MetricsOpen = Annotated[
+    bool,
+    typer.Option(
+        "--metrics-open",
+        metavar="",
+        help="With --metrics: other machines may read them; without TLS, and without a token.",
+    ),
+]
 KitOption = Annotated[Path, typer.Option("--kit", metavar="KIT", help="An administrator's start-up kit.")]
 JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or its beginning. Default: the newest.")]
 
@@ -27,11 +46,38 @@ def deployment() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn"}:
+        if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn", "prometheus_client"}:
             raise
         raise ConfigError(
             f"{error.name} is not installed, and this command needs it; install it: pip install 'veilgraph[deploy]'"
         ) from error
+
+
+@command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
+def init_command(
+    holders: Annotated[list[str], typer.Argument(metavar="HOLDERS...", help="Their names, as jobs name them.")],
+    administrators: Annotated[
+        list[str],
+        typer.Option("--administrator", metavar="E-MAIL", help="Who submits jobs; may be given several times."),
+    ],
+    server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Of the server, for the holders.")] = 8002,
+    admin_port: Annotated[int, typer.Option(help="Of the server, for the administrators.")] = 8003,
+    dealer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Of the consortium.")] = "consortium",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The project file to write.")] = Path("project.yaml"),
+    replace: Replace = False,
+) -> None:
+    """Write a project file: who takes part, and where the server is."""
+    check_new(out, replace=replace)
+    with deployment():
+        from veilgraph.deploy.project import draft_project  # noqa: PLC0415
+
+        text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
+    write_whole(out, text.encode())
+    typer.echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
@@ -93,22 +139,38 @@ def join_command(
             "training, and answer audits of the holders. A holder says so in its party file: limits.allow_audit.",
         ),
     ] = False,
+    metrics: MetricsOption = None,
+    metrics_open: MetricsOpen = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
+    report = begun(log_format, say)
     with deployment():
         from veilgraph.deploy.join import join  # noqa: PLC0415
 
+        address = _metrics_at(metrics, metrics_open)
         opened = open_kit(kit, passphrase_file)
+        of_party(report, opened.name)
         join(
             opened,
             party,
             runs,
-            report=say,
+            report=report,
             connect_s=connect,
             current_list=current_list,
             restarts=restart,
             allows_audit=allow_audit,
+            metrics=address,
         )
+
+
+def _metrics_at(text: str | None, beyond: bool) -> Address | None:
+    """Where ``--metrics`` says."""
+    from veilgraph.deploy.metrics.address import read_address  # noqa: PLC0415
+
+    if text is None and beyond:
+        raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")
+    return None if text is None else read_address(text, beyond=beyond)
 
 
 @command("submit", "veilgraph net submit job.yaml --kit consortium/kits/ops@example.org", net)
@@ -152,26 +214,48 @@ def submit_command(
         typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
 
-@command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net)
+@command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
 def status_command(
-    kit: KitOption,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="As JSON, for other programs.")] = False,
+    kit: Annotated[
+        Path,
+        typer.Option(
+            "--kit",
+            metavar="KIT",
+            help="An administrator's kit: the server's view. A site's: its own jobs; asks nobody.",
+        ),
+    ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Show who is connected, who is lost and since when, and which jobs were submitted."""
+    """Show who is connected, who is lost and since when, which jobs were submitted, and how far those are that run.
+
+    With a site's own kit: the jobs that it has, and how far each is, as its own log says.
+    """
     with deployment():
         from veilgraph.deploy.control import status  # noqa: PLC0415
 
-        found = status(open_kit(kit, passphrase_file))
-    if as_json:
-        typer.echo(found.to_json())
-        return
+        opened = open_kit(kit, passphrase_file)
+        if opened.kind != "administrator":
+            _show_site(opened)
+            return
+        found = status(opened)
+    tell(found.record())
     from veilgraph.report.project import project_table, site_table  # noqa: PLC0415
 
     lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
     typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
     results().print(site_table(found))
     results().print(project_table(found))
+
+
+def _show_site(kit: Kit) -> None:
+    """A site's own jobs, newest first."""
+    from veilgraph.deploy.progress import SiteJobs  # noqa: PLC0415
+    from veilgraph.report.project import own_jobs_table  # noqa: PLC0415
+
+    jobs = SiteJobs(kit).now()
+    typer.echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
+    results().print(own_jobs_table(jobs))
+    tell({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
@@ -215,11 +299,17 @@ def serve_command(
     max_age_days: Annotated[
         float | None, typer.Option(min=0, metavar="DAYS", help="Refuse to answer from an older inference.")
     ] = None,
+    metrics: MetricsOption = None,
+    metrics_open: MetricsOpen = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
+    log = begun(log_format, say)
     with deployment():
-        from veilgraph.deploy.serve import serve  # noqa: PLC0415
+        from veilgraph.deploy.serve import label_holder_of, serve  # noqa: PLC0415
 
+        address = _metrics_at(metrics, metrics_open)
+        of_party(log, label_holder_of(run))
         serve(
             run,
             host=host,
@@ -227,12 +317,13 @@ def serve_command(
             certificate=certificate,
             key=key,
             token_file=token_file,
-            report=say,
+            report=log,
             max_age_s=None if max_age_days is None else max_age_days * 86400,
+            metrics=address,
         )
 
 
-@command("demo", "veilgraph net demo --out runs/network", net)
+@command("demo", "veilgraph net demo --out runs/network", net, json=True)
 def demo_command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make. Default: in runs/.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
@@ -250,6 +341,7 @@ def demo_command(
     typer.echo(f"the label holder's part of the run: {run}")
     typer.echo(f"what it sent to whom: veilgraph report {run}")
     typer.echo(f"its predictions: veilgraph predict {run}")
+    tell({"run": run, "summary": result.summary})
 
 
 def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veilgraph.cli.app import Overrides, command, read_settings, results
+from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _EACH = "NAME=NUMBER, once for every holder, where the job's data are not on this machine"
 
 
-@command("plan", "veilgraph plan job.yaml --bandwidth 100 --round-trip 40")
+@command("plan", "veilgraph plan job.yaml --bandwidth 100 --round-trip 40", json=True)
 def plan_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; nothing is sent.")],
     overrides: Overrides = None,
@@ -61,11 +62,12 @@ def plan_command(
         f"on the network about {seconds:,.1f} s, at {bandwidth:g} Mbit/s and round trips of {round_trip:g} ms; "
         "computing comes on top"
     )
+    tell({**plain(costs), "rounds": costs.rounds, "sent": costs.sent(), "seconds": seconds})
 
 
 def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
     """Of a data set, or of saved graphs."""
-    from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
+    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
     if settings.data.from_tables:
@@ -73,14 +75,8 @@ def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
             "this job's data are tables, of which only an alignment tells how many nodes are common: give --nodes, "
             "--training, --classes, and --columns and --edges of every holder"
         )
-    sizes, common = {}, 1
-    for graph in paradigm_of(settings).load(settings).graphs:
-        part, common = graph.common_part(), graph.common
-        training = 0 if part.train_mask is None else int(part.train_mask.sum())
-        classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
-        validation = 0 if part.val_mask is None else int(part.val_mask.sum())
-        sizes[graph.party] = PartySizes(part.num_features, part.num_edges, training, classes, validation)
-    return common, sizes
+    graphs = paradigm_of(settings).load(settings).graphs
+    return graphs[0].common, {graph.party: size_of(graph) for graph in graphs}
 
 
 def _given(

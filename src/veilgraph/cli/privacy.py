@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from veilgraph.cli.app import Overrides, command, messages, read_settings, results
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _TOTALS: Final = "1,2,4,8,16,32,64"
 _MEANING: Final = "what these numbers mean: docs/privacy.md"
 
 
-@command("budget", "veilgraph budget job.yaml --total 1,4,16")
+@command("budget", "veilgraph budget job.yaml --total 1,4,16", json=True)
 def budget_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; no data are read, and nothing is sent.")],
     overrides: Overrides = None,
@@ -48,7 +49,14 @@ def budget_command(
             raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")
         _show_releases(settings, settings.feature_release, nodes)
         return
-    from veilgraph.report.budget import budget_notes, budget_table, noise_notes, noise_table  # noqa: PLC0415
+    from veilgraph.report.budget import (  # noqa: PLC0415
+        budget_facts,
+        budget_notes,
+        budget_table,
+        noise_facts,
+        noise_notes,
+        noise_table,
+    )
 
     with messages().status("accounting"):
         planned = None if settings.privacy is None else budget_table(settings, nodes)
@@ -63,15 +71,19 @@ def budget_command(
     for note in noise_notes(settings):
         typer.echo(note)
     typer.echo(_MEANING)
+    holders = None if settings.privacy is None else budget_facts(settings, nodes)
+    tell({"holders": holders, "noise": noise_facts(settings, totals, nodes), "notes": [*notes, *noise_notes(settings)]})
 
 
 def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> None:
-    from veilgraph.report.releases import release_notes, release_table  # noqa: PLC0415
+    from veilgraph.report.releases import release_facts, release_notes, release_table  # noqa: PLC0415
 
     results().print(release_table(settings, release))
-    for note in release_notes(settings, release, nodes):
+    notes = release_notes(settings, release, nodes)
+    for note in notes:
         typer.echo(note)
     typer.echo(_MEANING)
+    tell({"holders": release_facts(settings, release), "notes": notes})
 
 
 def _totals(text: str) -> list[float]:

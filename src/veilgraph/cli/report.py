@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import command, messages, results
+from veilgraph.cli.telling import tell
 
 
-@command("report", "veilgraph report runs/digits")
+@command("report", "veilgraph report runs/digits", json=True)
 def report_command(
     runs: Annotated[
         list[Path],
@@ -93,6 +94,7 @@ def report_command(
     if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
     typer.echo(f"page    {page}")
+    tell({"run": run, "page": page, "deals": deals, "sent": records, "spent": spent or None})
 
 
 def _check(
@@ -130,4 +132,6 @@ def _verify(run: Path, root: Path | None) -> None:
     from veilgraph.run.verifying import verify  # noqa: PLC0415
 
     roots = () if root is None else load_roots(root)
-    results().print(evidence_table(verify(RunDirectory.open(run), roots)))
+    found = verify(RunDirectory.open(run), roots)
+    results().print(evidence_table(found))
+    tell({"run": run, "records": found})

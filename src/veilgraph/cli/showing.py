@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from veilgraph.cli.app import results
+from veilgraph.cli.telling import tell
 
 if TYPE_CHECKING:
     from veilgraph.run.comparing import Comparison
@@ -28,6 +29,7 @@ def show_result(result: TrainResult) -> None:
         if said := worth(result.summary, settings):
             typer.echo(said)
     say_where(result.path)
+    tell({"run": result.path, "summary": result.summary})
 
 
 def show_comparison(result: TrainResult, compared: Comparison) -> None:

@@ -38,7 +38,7 @@ MachinesOption = Annotated[
 ]
 
 
-@command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2")
+@command("train", "veilgraph train jobs/digits.yaml --set model.rounds=2", json=True)
 def train_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to train.")],
     out: Out = None,
@@ -106,7 +106,7 @@ def train_command(
     show_result(result)
 
 
-@command("resume", "veilgraph resume runs/digits")
+@command("resume", "veilgraph resume runs/digits", json=True)
 def resume_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run that was cut off, or only aligned.")],
     restart: Annotated[

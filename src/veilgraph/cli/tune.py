@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, results, say
+from veilgraph.cli.telling import tell
 from veilgraph.core.files import fresh_path
 
 
 @command(
-    "tune", "veilgraph tune jobs/digits.yaml --trials 20 --vary model.dim=16,64 --vary train.learning_rate=0.001..0.1"
+    "tune",
+    "veilgraph tune jobs/digits.yaml --trials 20 --vary model.dim=16,64 --vary train.learning_rate=0.001..0.1",
+    json=True,
 )
 def tune_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to begin from.")],
@@ -58,3 +61,6 @@ def tune_command(
     typer.echo(f"trials  {path / 'trials.png'}")
     typer.echo(f"job     {path / BEST}")
     typer.echo(f"train with: veilgraph train {path / BEST}")
+    tell(
+        {"directory": path, "job": path / BEST, "figure": found.figure, "best": found.ranked(), "trials": found.trials}
+    )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from veilgraph.comparison.figures import Estimate, Scored, estimates
+from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.comparison.ways import NOBODY, Kind, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
@@ -29,6 +30,7 @@ from veilgraph.run.jobs import align
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
+from veilgraph.tuning.tune import check_installed
 
 FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
@@ -133,6 +135,7 @@ def compare_job(
     seeds: int = 1,
     alarms: float = ALARMS,
     party: Path | None = None,
+    tune: int = 0,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
 ) -> Study:
     """Trains a job and what it is compared with, on the same nodes, and judges all on the label holder's test nodes.
@@ -146,6 +149,7 @@ def compare_job(
         alarms: share of the test nodes that are looked at, for ``recall``.
         party: the label holder's party file: compares what it reaches at home, from its tables alone, and needs nothing
             of the other holders.
+        tune: trials of settings for the label holder's network alone, by its validation nodes; 0 leaves that out.
         stage: shows the progress of one training.
 
     Raises:
@@ -155,6 +159,10 @@ def compare_job(
     """
     if seeds < 1:
         raise ConfigError(f"seeds={seeds} must be at least 1", key="seeds", value=seeds)
+    if tune < 0:
+        raise ConfigError(f"tune={tune} must be at least 0", key="tune", value=tune)
+    if tune:
+        check_installed()
     if not 0 < alarms <= 1:
         raise ConfigError(f"alarms={alarms} must be above 0 and at most 1", key="alarms", value=alarms)
     if not job.is_aligned:
@@ -176,8 +184,9 @@ def compare_job(
         found = dict[str, list[Scored]]()
         kinds = dict[str, Kind]()
         used = tuple(job.seed + place for place in range(seeds))
+        tuned = TunedAlone(out / f"alone-{tune}", tune, stage) if tune else None
         for seed, inputs in _inputs(job, used, party):
-            kinds = ways(inputs, at_home=party is not None)
+            kinds = ways(inputs, at_home=party is not None, tuned=tuned)
             for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
                 found.setdefault(name, []).append(tested)
         study = _study(out, job, alarms, used, found, kinds)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from veilgraph.comparison.figures import Floats
 from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN
+from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
@@ -58,11 +59,11 @@ def beside_job(job: JobSettings) -> JobSettings | None:
     """A job of another paradigm over the same data, with what both are to have alike; None where there is none."""
     if (said := paradigm_of(job).beside(job)) is None:
         return None
-    alike = job.model_dump(mode="json", include={"name", "seed", "data", "timeout_s"})
+    alike = job.model_dump(mode="json", include={"name", "preset", "seed", "data", "timeout_s"})
     return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
-def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
+def ways(inputs: Inputs, *, at_home: bool = False, tuned: TunedAlone | None = None) -> dict[str, Kind]:
     """Name → what a job is compared with, itself among it.
 
     Those of the label holder by itself come first.
@@ -70,6 +71,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
     Args:
         inputs: a job's, with every holder's graph; at home the label holder's alone.
         at_home: leave out all that needs others' data.
+        tuned: the label holder alone with settings of its own; None leaves it out.
     """
     job, graphs = inputs.settings, inputs.graphs
     holder, epochs = job.data.label_party, job.train.epochs
@@ -82,6 +84,10 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
 
     found = {f"{holder} alone": alone(holder)}
     found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own") for name in PLAIN}
+    if tuned is not None:
+        about = f"the same with the best of {tuned.trials} settings, chosen by {holder}'s validation nodes"
+        way = partial(_plain, partial(tuned.train, inputs))
+        found[f"{holder} alone, best of {tuned.trials}"] = Kind(way, epochs, NOBODY, about)
     if at_home:
         return found
     found |= {
@@ -90,6 +96,7 @@ def ways(inputs: Inputs, *, at_home: bool = False) -> dict[str, Kind]:
         )
     }
     if (beside := beside_job(job)) is not None:
+        beside = paradigm_of(beside).suited(beside, graphs)
         about = f"the same data by paradigm {beside.paradigm} with its defaults"
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
     everything = pool(graphs, holder)

@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -44,6 +44,7 @@ from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
 from veilgraph.deploy.kit import ALLOWED_CLASSES, ITS_LOG_SAYS, TASK, Kit, SiteWork
 from veilgraph.deploy.presence import Presence, State, presences
+from veilgraph.deploy.progress import epochs_said
 from veilgraph.deploy.quiet import no_logs, no_prints
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
@@ -80,6 +81,10 @@ class JobStatus:
     submitted: str
     says: str = ""
     """Of one that runs: what the server said last of how far it is, or what it waits for."""
+    epoch: int | None = None
+    """Of one that trains: the epoch that it has reached, where the server deals; its log says no epoch otherwise."""
+    epochs: int | None = None
+    """As many as there may be."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,11 @@ class ProjectStatus:
     def _named(self, state: State) -> tuple[PartyId, ...]:
         return tuple(site.name for site in self.sites if site.state == state)
 
-    def to_json(self) -> str:
+    def record(self) -> dict[str, Any]:
         """All of it, for other programs."""
         sites = [{"name": site.name, "state": site.state, "heard_s": site.heard_s} for site in self.sites]
         roles = self.roles.model_dump(mode="json", include={"project", "server", "dealer"})
-        return json.dumps({**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}, indent=2)
+        return {**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}
 
 
 def submit(
@@ -176,18 +181,23 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
         LinkError: no connection.
     """
     with admin_session(kit, connect_s) as session:
-        jobs = [
-            JobStatus(
-                str(job.get("job_id", "")),
-                str(job.get("job_name", "")),
-                str(job.get("status", "")),
-                str(job.get("submit_time", ""))[:19],
-                _said(session, str(job.get("job_id", ""))) if job.get("status") == _RUNNING else "",
-            )
-            for job in session.list_jobs()
-        ]
+        jobs = [_status(session, job) for job in session.list_jobs()]
         newest_first = tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True))
         return ProjectStatus(presences(session, kit.roles), kit.roles, newest_first)
+
+
+def _status(session: Session, job: Mapping[str, Any]) -> JobStatus:
+    log = _server_log(session, str(job.get("job_id", ""))) if job.get("status") == _RUNNING else ""
+    epoch, epochs = epochs_said(log)
+    return JobStatus(
+        str(job.get("job_id", "")),
+        str(job.get("job_name", "")),
+        str(job.get("status", "")),
+        str(job.get("submit_time", ""))[:19],
+        _last_said(log),
+        epoch,
+        epochs,
+    )
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
@@ -378,7 +388,11 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
 
 def _said(session: Session, job_id: str) -> str:
     """What the server's part of a job said last; nothing where it is too young for that."""
-    return "".join(_SAID.findall(_server_log(session, job_id))[-1:])
+    return _last_said(_server_log(session, job_id))
+
+
+def _last_said(log: str) -> str:
+    return "".join(_SAID.findall(log)[-1:])
 
 
 def _server_log(session: Session, job_id: str) -> str:

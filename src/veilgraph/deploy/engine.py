@@ -31,6 +31,7 @@ from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
 from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
 from veilgraph.deploy.kit import TASK, Kit
+from veilgraph.deploy.progress import DONE
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.roles import Roles
 from veilgraph.link.channel import Session
@@ -211,6 +212,7 @@ def run_part(
     except Exception as error:
         log.exception("%s failed", "the site" if kit is None else kit.name)
         return Failure(kind=type(error).__name__)
+    log.info(DONE)
     return None
 
 

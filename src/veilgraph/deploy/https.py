@@ -28,6 +28,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.events import Event
 from veilgraph.core.files import new_file, private_folder
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
@@ -43,6 +44,8 @@ _HEADERS: Final = {
 }
 
 Report = Callable[[str], None]
+Counted = Callable[[str, int, float], None]
+"""Told of an exchange: path, status, seconds."""
 
 
 def check_token(token: str) -> None:
@@ -207,10 +210,14 @@ class Envelope:
         app: what answers.
         report: called with the line.
         paths: those of ``app``; any other may hold anything, and is not reported.
+        counted: called with as much of the exchange as the line has, but for who asked.
     """
 
-    def __init__(self, app: ASGIApp, report: Report, paths: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, report: Report, paths: Collection[str], counted: Counted = lambda *_: None
+    ) -> None:
         self._app = app
+        self._counted = counted
         self._report = report
         self._paths = paths
 
@@ -230,9 +237,13 @@ class Envelope:
         finally:
             client = scope["client"][0] if scope.get("client") else "-"
             path = scope["path"] if scope["path"] in self._paths else "(other)"
-            took_ms = 1000 * (time.monotonic() - start)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._report(f"{now} {client} {scope['method']} {path} {status} {took_ms:.0f} ms")
+            took_s = time.monotonic() - start
+            self._counted(path, status, took_s)
+            now, method = datetime.now(UTC).isoformat(timespec="seconds"), str(scope["method"])
+            words = f"{now} {client} {method} {path} {status} {1000 * took_s:.0f} ms"
+            ms = round(1000 * took_s)
+            said = Event("request", words, client=client, method=method, path=path, status=status, ms=ms)
+            self._report(said)
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

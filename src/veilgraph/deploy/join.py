@@ -18,11 +18,17 @@ from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
+from veilgraph.core.events import Event, Level
 from veilgraph.core.files import appended_file, check_private, locked, private_folder
 from veilgraph.core.types import SERVER
+from veilgraph.deploy.guard.heard import forget
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import SETTINGS_FILES, Kit
+from veilgraph.deploy.metrics.address import Address
+from veilgraph.deploy.metrics.door import serving
+from veilgraph.deploy.metrics.watch import SiteWatch
+from veilgraph.deploy.progress import SiteJob, SiteJobs, State
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.protocol.requests import all_waiting
 
@@ -33,6 +39,9 @@ _GRACE_S: Final = 15.0
 _RESTARTS: Final = 5
 _CALM_S: Final = 60.0
 _TAIL_BYTES: Final = 4096
+_NEWS_S: Final = 2.0
+_LEVELS: Final[dict[State, Level]] = {"failed": "error", "stopped": "warning"}
+"""Of how a job ended, where that is not well."""
 
 Report = Callable[[str], None]
 
@@ -47,6 +56,7 @@ def join(
     current_list: bool = False,
     restarts: bool = False,
     allows_audit: bool = False,
+    metrics: Address | None = None,
 ) -> None:
     """Runs the site until it is told to stop (SIGINT, SIGTERM).
 
@@ -59,9 +69,10 @@ def join(
         current_list: take part only with a list of revoked certificates that is not past its time.
         restarts: the dealer's leave to begin a training again, in place of what it has of it.
         allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
+        metrics: where to say how the site is, to who asks; None: nowhere.
 
     Raises:
-        ModuleNotFoundError: FLARE is not installed.
+        ModuleNotFoundError: FLARE, or what metrics need, is not installed.
         ConfigError: the kit or the party file cannot be used.
         DataError: the kit is damaged, or its passphrase another.
         LinkTimeout: no connection in time.
@@ -69,6 +80,8 @@ def join(
             kit or the folder of runs.
     """
     import_module("nvflare")  # the site's process would end, again and again
+    if metrics is not None:
+        import_module("prometheus_client")
     _check(kit, party_file)
     for option, limit, given in (("--restart", "restart", restarts), ("--allow-audit", "allow_audit", allows_audit)):
         if given and kit.party != SERVER:
@@ -80,11 +93,19 @@ def join(
             raise ConfigError(f"{option} is the leave of who deals, and this kit is {kit.name}'s: {instead}")
     runs = runs or kit.runs
     alone = locked(kit.path, f"{kit.path} is in use: its site is running already; stop that first")
-    with alone, _private(kit, runs), kit.key_file.opened(kit.passphrase), _stop_on_signals() as stopped:
+    watch = SiteWatch()
+    with (
+        alone,
+        _private(kit, runs),
+        kit.key_file.opened(kit.passphrase),
+        _stop_on_signals() as stopped,
+        _watched(kit, runs, watch, metrics, report),
+    ):
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
         _check_identity(kit, report)
         started: list[float] = []
         asked = frozenset[str]()
+        jobs = JobNews(kit)
         while not stopped.is_set():
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
             if len(started) >= _RESTARTS:
@@ -95,14 +116,36 @@ def join(
             started.append(time.monotonic())
             logged = _log(kit).stat().st_size if _log(kit).exists() else 0
             with site_process(kit) as process:
-                if not _wait_ready(kit, process, stopped, connect_s, logged):
+                if not _wait_ready(kit, process, stopped, connect_s, logged, watch):
+                    watch.restarts += not stopped.is_set()
                     continue
-                report(f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}")
+                watch.is_up = True
+                report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}"))
                 while process.poll() is None and not stopped.wait(_POLL_S):
+                    watch.look()
                     asked = tell_waiting(kit, asked, report)
+                    jobs.tell(report)
+                watch.is_up = False
             if not stopped.is_set():
-                report(f"{kit.name}: the site's process ended with code {process.returncode}; starting it again")
-        report(f"{kit.name} has left")
+                watch.restarts += 1
+                code = process.returncode
+                words = f"{kit.name}: the site's process ended with code {code}; starting it again"
+                report(Event("restarting", words, level="error", code=code))
+        report(Event("left", f"{kit.name} has left"))
+
+
+@contextmanager
+def _watched(kit: Kit, runs: Path, watch: SiteWatch, metrics: Address | None, report: Report) -> Iterator[None]:
+    """Says how the site is to who asks at an address, if it was given one."""
+    if metrics is None:
+        yield
+        return
+    from veilgraph.deploy.metrics.exposed import METRICS, pages  # noqa: PLC0415  (an extra that a site can do without)
+    from veilgraph.deploy.metrics.site import WatchedSite  # noqa: PLC0415
+
+    with serving(metrics, pages(WatchedSite(kit, runs, watch))) as address:
+        report(Event("metrics", f"metrics at http://{address}{METRICS}", address=str(address)))
+        yield
 
 
 @contextmanager
@@ -136,10 +179,11 @@ def _check_identity(kit: Kit, report: Report) -> None:
     identity, message, now = kit.identity(), b"this kit's own certificate", datetime.now(UTC)
     identity.verify_peer(kit.party or kit.name, identity.certificate_pem, identity.sign(message), message, now)
     if identity.revoked is not None and now > identity.revoked.next_update:
-        report(
+        words = (
             f"the list of revoked certificates should have been renewed on {identity.revoked.next_update:%Y-%m-%d}; it "
             "still counts: ask the authority for a newer one"
         )
+        report(Event("list-overdue", words, level="warning"))
 
 
 @contextmanager
@@ -167,6 +211,7 @@ def site_process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-u", "-m", PROGRAM, role, "-m", str(kit.path), "-s", SETTINGS_FILES[kit.kind]]
     command += ["--set", *variables]
     private_folder(kit.path / "transfer")
+    forget(kit.path)
     with appended_file(_log(kit)) as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
         process = subprocess.Popen(
             command,
@@ -204,11 +249,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _wait_ready(
-    kit: Kit, process: subprocess.Popen[bytes], stopped: threading.Event, connect_s: float, logged: int
+    kit: Kit,
+    process: subprocess.Popen[bytes],
+    stopped: threading.Event,
+    connect_s: float,
+    logged: int,
+    watch: SiteWatch,
 ) -> bool:
     """Whether the site came up; False when its process ended or it was told to stop. Reads the log from ``logged``."""
     deadline = time.monotonic() + connect_s
     while process.poll() is None and not stopped.wait(_POLL_S):
+        watch.look()
         with _log(kit).open("rb") as log:
             log.seek(logged)
             text = log.read().decode(errors="replace")
@@ -231,10 +282,41 @@ def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[st
     for each in found:
         if each.asked not in told:
             job = each.request
-            report(
+            words = (
                 f"{job.settings.name} ({job.work}) waits for approval: veilgraph net approve {job.job} --kit {kit.path}"
             )
+            report(Event("waiting-for-approval", words, level="warning", job=job.job))
     return frozenset(each.asked for each in found)
+
+
+class JobNews:
+    """Says when a job of this site begins and how it ends; of what was there before nothing.
+
+    Args:
+        kit: of the site.
+        every_s: seconds between one look and the next.
+    """
+
+    def __init__(self, kit: Kit, every_s: float = _NEWS_S) -> None:
+        self._jobs, self._every_s, self._looked = SiteJobs(kit), every_s, -every_s
+        self._known: dict[str, SiteJob] | None = None
+
+    def tell(self, report: Report) -> None:
+        """Says what is new."""
+        if time.monotonic() - self._looked < self._every_s:
+            return
+        self._looked = time.monotonic()
+        found = {job.job_id: job for job in self._jobs.now()}
+        for job in reversed(found.values() if self._known is not None else ()):
+            before = (self._known or {}).get(job.job_id)
+            if job.state != "submitted" and (before is None or before.state != job.state):
+                level = _LEVELS.get(job.state, "info")
+                report(
+                    Event(
+                        f"job-{job.state}", f"job {job.job_id} ({job.name}): {job.state}", level=level, job=job.job_id
+                    )
+                )
+        self._known = found
 
 
 def _refusal(text: str) -> str | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
+import yaml
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
@@ -102,6 +104,40 @@ def read_project(path: Path) -> ProjectSettings:
         return ProjectSettings.model_validate(read_yaml(path, "project file"))
     except ValidationError as error:
         raise unsettled(error, str(path)) from error
+
+
+def draft_project(
+    name: str,
+    server: tuple[str, int, int],
+    holders: Sequence[PartyId],
+    administrators: Sequence[str],
+    dealer: str | None,
+) -> str:
+    """The text of a project file.
+
+    Args:
+        name: of the consortium.
+        server: its host, its port for holders and that for administrators.
+        holders: their names.
+        administrators: e-mail addresses.
+        dealer: a machine of its own that deals; None: the server does.
+
+    Raises:
+        ConfigError: it would break a rule.
+    """
+    host, port, admin_port = server
+    content = {
+        "name": name,
+        "server": {"host": host, "port": port, "admin_port": admin_port},
+        "holders": list(holders),
+        **({} if dealer is None else {"dealer": dealer}),
+        "administrators": list(administrators),
+    }
+    try:
+        ProjectSettings.model_validate(content)
+    except ValidationError as error:
+        raise unsettled(error, "project") from error
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException, Request
@@ -20,7 +23,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.deploy.https import Envelope, Report, check_token, make_token_file, read_token, run_https, server_tls
+from veilgraph.core.events import Event
+from veilgraph.core.types import PartyId
+from veilgraph.deploy.https import (
+    Counted,
+    Envelope,
+    Report,
+    check_token,
+    make_token_file,
+    read_token,
+    run_https,
+    server_tls,
+)
+from veilgraph.deploy.metrics.address import Address
+from veilgraph.deploy.metrics.door import serving
 from veilgraph.run.predictions import Predictions, load_predictions, reading
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 
@@ -107,21 +123,28 @@ class NewestInference:
         self._report = report
         self._seen = self._stamp()
         self._inference = _load(self._store)
+        self._one = Lock()
         self.damaged = False
 
     def get(self) -> Inference:
-        """The newest that can be read; ``damaged`` tells whether there is a newer one that cannot."""
+        """The newest that can be read; ``damaged`` tells whether there is a newer one that cannot. For any thread."""
+        with self._one:
+            return self._get()
+
+    def _get(self) -> Inference:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
             try:
                 self._inference = _load(self._store)
                 self.damaged = False
-                self._report(f"now serving the joint inference of {self._inference.predictions.made_at}")
+                words = f"now serving the joint inference of {self._inference.predictions.made_at}"
+                self._report(Event("inference", words))
             except (RunError, ConfigError) as error:
                 self.damaged = True
                 kept = self._inference.predictions.made_at
-                self._report(f"still serving the joint inference of {kept}, since the newest cannot be read: {error}")
+                words = f"still serving the joint inference of {kept}, since the newest cannot be read: {error}"
+                self._report(Event("inference-damaged", words, level="error"))
         return self._inference
 
     def _stamp(self) -> tuple[int, ...] | None:
@@ -149,20 +172,26 @@ def create_app(
         RunError: as ``NewestInference``.
     """
     check_token(token)
+    _check_age(max_age_s)
+    return _app(NewestInference(run, report), token, max_age_s, report)
+
+
+def _check_age(max_age_s: float | None) -> None:
     if max_age_s is not None and not 0 < max_age_s < math.inf:
         raise ConfigError(f"max_age_s={max_age_s!r}: must be above 0 seconds; leave it out to serve any age")
-    newest = NewestInference(run, report)
+
+
+def _app(
+    newest: NewestInference, token: str, max_age_s: float | None, report: Report, counted: Counted = lambda *_: None
+) -> FastAPI:
     token_digest = sha256(token.encode()).digest()
     app = FastAPI(title="veilgraph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.add_middleware(Envelope, report=report, paths=("/health", "/predict"))
-
-    def too_old(inference: Inference) -> bool:
-        return max_age_s is not None and inference.age_s() > max_age_s
+    app.add_middleware(Envelope, report=report, paths=("/health", "/predict"), counted=counted)
 
     @app.get("/health")
     async def health() -> JSONResponse:
         inference = newest.get()
-        status = "too-old" if too_old(inference) else "damaged" if newest.damaged else "ok"
+        status = "too-old" if _too_old(inference, max_age_s) else "damaged" if newest.damaged else "ok"
         return JSONResponse({"status": status, **inference.facts()}, 503 if status == "too-old" else 200)
 
     @app.post("/predict")
@@ -170,7 +199,7 @@ def create_app(
         _authorise(request, token_digest)
         ids = _parse(await _body(request))
         inference = newest.get()
-        if max_age_s is not None and too_old(inference):
+        if max_age_s is not None and _too_old(inference, max_age_s):
             raise HTTPException(
                 503,
                 f"the newest joint inference is {_duration(inference.age_s())} old, limit {_duration(max_age_s)}; "
@@ -179,6 +208,10 @@ def create_app(
         return JSONResponse(inference.answer(ids))
 
     return app
+
+
+def _too_old(inference: Inference, max_age_s: float | None) -> bool:
+    return max_age_s is not None and inference.age_s() > max_age_s
 
 
 def serve(
@@ -191,6 +224,7 @@ def serve(
     token_file: Path,
     report: Report,
     max_age_s: float | None = None,
+    metrics: Address | None = None,
 ) -> None:
     """Serves the run until SIGINT or SIGTERM; requests under way are then answered. Call it in the main thread.
 
@@ -203,20 +237,63 @@ def serve(
         token_file: what callers must show, readable by its owner only; made if it is not there, and all else is.
         report: called with a line once it listens, per request, and per new inference.
         max_age_s: an older inference is not served; None: of any age.
+        metrics: where to say how the service is, without TLS, to who asks; None: nowhere.
 
     Raises:
+        ModuleNotFoundError: what metrics need is not installed.
         ConfigError: the token, certificate or key cannot be used, or the address cannot be listened at.
         DataError: the certificate and the key are not of one pair.
         RunError: as ``NewestInference``.
     """
+    if metrics is not None:
+        import_module("prometheus_client")
     _label_holder_part(run)
     tls = server_tls(certificate, key)
     if not token_file.exists():
         make_token_file(token_file)
-        report(f"made a token in {token_file}; give it to callers over a safe channel")
-    app = create_app(run, read_token(token_file), max_age_s=max_age_s, report=report)
+        words = f"made a token in {token_file}; give it to callers over a safe channel"
+        report(Event("token", words))
+    token = read_token(token_file)
+    _check_age(max_age_s)
+    newest = NewestInference(run, report)
     name = f"[{host}]" if ":" in host else host
-    run_https(app, tls, host, port, lambda at: report(f"serving {run} at https://{name}:{at}; stop it with Ctrl-C"))
+
+    def listening(at: int) -> None:
+        words = f"serving {run} at https://{name}:{at}; stop it with Ctrl-C"
+        report(Event("listening", words, port=at))
+
+    with _watched(newest, max_age_s, metrics, report) as counted:
+        run_https(_app(newest, token, max_age_s, report, counted), tls, host, port, listening)
+
+
+@contextmanager
+def _watched(
+    newest: NewestInference, max_age_s: float | None, metrics: Address | None, report: Report
+) -> Iterator[Counted]:
+    """Says how the service is to who asks at an address, if it was given one; gives what counts requests."""
+    if metrics is None:
+        yield lambda *_: None
+        return
+    from veilgraph.deploy.metrics.exposed import METRICS, pages  # noqa: PLC0415  (the service can do without)
+    from veilgraph.deploy.metrics.service import Requests, Served, WatchedService  # noqa: PLC0415
+
+    def served() -> Served:
+        inference = newest.get()
+        return Served(inference.age_s(), newest.damaged, _too_old(inference, max_age_s))
+
+    requests = Requests()
+    with serving(metrics, pages(WatchedService(served, requests))) as address:
+        report(Event("metrics", f"metrics at http://{address}{METRICS}", address=str(address)))
+        yield requests.count
+
+
+def label_holder_of(run: Path) -> PartyId:
+    """Whose part of a run is served.
+
+    Raises:
+        RunError: there is no run.
+    """
+    return reading(RunDirectory.open(run))
 
 
 def _label_holder_part(run: Path) -> PartyStore:

@@ -39,6 +39,8 @@ DATASETS: Final[Registry[DataSet]] = Registry(
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""
+OF_WORDS: Final = frozenset({"cora", "citeseer", "pubmed", "acm", "facebook", "github"})
+"""Data sets whose columns are words: many, of one unit, and few of them at a node."""
 DESCRIBED: Final = {"block-model": "block_model", "payments": "payments", "trajectories": "trajectories"}
 """Data sets that are made, and the key of ``data`` that says how."""
 PARTY_FILE_SUFFIXES: Final = (".yaml", ".yml")

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Final
 
 import pyarrow as pa
+from torch import Tensor
 
 from veilgraph.core.types import Link, PartyId
 from veilgraph.graph.build import build_graph, common_first, read_table
@@ -16,7 +17,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
 from veilgraph.protocol.party_settings import PartySettings
-from veilgraph.tables.encode import fit_encoding
+from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.settings import SplitFractions
 
 _TABLES: Final = 9
@@ -52,6 +53,22 @@ def align(own: Preparation) -> Prepared:
     built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node)
     facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
+
+
+def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
+    """Holder → the features of all nodes of its table, Tensor[N, F], where all party files are on this machine.
+
+    Raises:
+        ConfigError: a party file cannot be read or breaks a rule.
+        DataError: a table does.
+    """
+    found = {}
+    for party, path in (job.data.parties or {}).items():
+        own = Organisation.read(path, party)
+        table = read_table(own.settings, own.folder, None, job.data.feature_scaling)
+        encoding = fit_encoding(table, job.data.feature_scaling)
+        found[party] = encode(table, encoding, per_node=party in job.per_node)
+    return found
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:

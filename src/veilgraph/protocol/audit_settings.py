@@ -79,5 +79,7 @@ def _auc_alone(value: object) -> object:
 
 
 LIMITED_FIGURES: Final[tuple[LimitedFigure, ...]] = get_args(LimitedFigure)
-Limits = Mapping[AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone)]]
+Limits = Mapping[
+    AttackName, Annotated[AttackLimit, BeforeValidator(_auc_alone, json_schema_input_type=AttackLimit | float)]
+]
 """Attack → its limit; a number alone is the highest AUC that passes."""

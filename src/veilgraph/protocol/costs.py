@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,15 @@ class PartySizes:
     training: int = 0
     classes: int = 0
     validation: int = 0
+
+
+def size_of(graph: PartyGraph) -> PartySizes:
+    """Of a holder's graph: of its common nodes."""
+    part = graph.common_part()
+    training = 0 if part.train_mask is None else int(part.train_mask.sum())
+    classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
+    validation = 0 if part.val_mask is None else int(part.val_mask.sum())
+    return PartySizes(part.num_features, part.num_edges, training, classes, validation)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
@@ -22,8 +22,10 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
+from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
 from veilgraph.protocol.record import RecordSettings
 
 
@@ -76,6 +78,11 @@ class JobSettings(Settings):
 
     name: str = Field("job", pattern=NAME_PATTERN, description="of the run's directory across organisations")
     paradigm: str = "vertical"
+    preset: Preset = Field(
+        AUTO,
+        description="where settings come from that the job leaves out; auto: docs/presets.md, and veilgraph check says "
+        "which and why; paper: the defaults of this page. A stored job says all of them",
+    )
     seed: int = Field(
         0,
         ge=0,
@@ -106,6 +113,29 @@ class JobSettings(Settings):
     """What its paradigm was called."""
     former_network: ClassVar[str] = "model"
     """Where its paradigm's network was."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _choose(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 - of anywhere
+        """Settings that the job leaves out come from its preset."""
+        if not isinstance(content, Mapping):
+            return handler(content)
+        content = {"preset": preset.DEFAULT, **content}
+        return resolved(content, cls.offered(content), handler)
+
+    @classmethod
+    def offered(cls, content: Mapping[str, Any]) -> tuple[Choice, ...]:
+        """What the preset of a job, not validated yet, would choose of what it leaves out."""
+        return tuple(cls.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
+
+    @classmethod
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does.
+
+        Args:
+            said: what the job says, all of which every party knows.
+        """
+        return ()
 
     @model_validator(mode="after")
     def _check_common(self) -> Self:
@@ -255,7 +285,7 @@ class JobSettings(Settings):
 
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
-        content = self.formerly(self.model_dump(mode="json"))
+        content = self.formerly(self.model_dump(mode="json", exclude={"preset"}))  # what it chose is in the rest
         data, names = content["data"], list(self.data.names)
         del data["root"], data["graphs"]
         for later in self.unsaid:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -14,6 +14,7 @@ from veilgraph.core.settings import unsettled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.former import present
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.preset import Choice, chosen
 
 JOBS: Final[Registry[type[JobSettings]]] = Registry(
     "veilgraph.jobs",
@@ -27,10 +28,12 @@ JOBS: Final[Registry[type[JobSettings]]] = Registry(
     kind="veilgraph.protocol.job:JobSettings",
 )
 """Paradigm → the settings of its jobs."""
+DEFAULT_PARADIGM: Final = "vertical"
+"""Of a job that names none."""
 
 
 def parse_job(data: object, source: str = "job") -> JobSettings:
-    """Validates settings that came from YAML or a dictionary.
+    """Validates settings that came from YAML or a dictionary; what they leave out comes from their preset.
 
     Returns:
         Those of the paradigm that they name.
@@ -38,14 +41,33 @@ def parse_job(data: object, source: str = "job") -> JobSettings:
     Raises:
         ConfigError: names the first broken key, its value and the rule.
     """
-    if not isinstance(data, dict):
-        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see the README's job")
-    name = _paradigm(data.get("paradigm", "vertical"), source)
-    others = (JOBS[other] for other in JOBS if other != name)
+    return parse_chosen(data, source)[0]
+
+
+def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[Choice]]:
+    """As ``parse_job``, and what the preset chose."""
+    kind, content = said_in(data, source)
     try:
-        return JOBS[name].model_validate(present({**data, "paradigm": name}, JOBS[name], others, source))
+        settings = kind.model_validate(content)
     except ValidationError as error:
         raise unsettled(error, source) from error
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    return settings, chosen(content, kind.offered(content), settings)
+
+
+def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
+    """The settings of a job's paradigm, and what it says of them in today's words, not validated yet.
+
+    Raises:
+        ConfigError: it names no paradigm that there is, or says a setting twice.
+    """
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
+    name = _paradigm(data.get("paradigm", DEFAULT_PARADIGM), source)
+    kind, others = JOBS[name], (JOBS[other] for other in JOBS if other != name)
+    try:
+        return kind, present({**data, "paradigm": name}, kind, others, source)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
 

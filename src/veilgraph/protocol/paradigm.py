@@ -160,6 +160,17 @@ class Paradigm(ABC, Generic[J]):
     def check_tables(self, job: J) -> None:
         """What parties would find out of each other's tables, where all party files are on this machine."""
 
+    def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
+        """What parties would find out of each other's graphs before the first step, where all are on this machine.
+
+        Args:
+            job: validated.
+            graphs: of all holders, scaled.
+
+        Raises:
+            RangeOverflow: their numbers do not fit what the parties compute with.
+        """
+
     # What a party does
 
     @abstractmethod
@@ -210,6 +221,10 @@ class Paradigm(ABC, Generic[J]):
         The rest it has from the job, or has its defaults.
         """
         return None
+
+    def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
+        """A job that says nothing of the holders' links, with what these graphs need it to say."""
+        return job
 
     def space(self, job: J) -> Space:
         """What is worth varying where a job is tuned: dotted keys of its settings, and what each may be."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Final
 
 import torch
@@ -15,6 +17,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.discriminant import calibrated
 from veilgraph.protocol.job import TrainSettings
 
+log = logging.getLogger("veilgraph")
+
+_LEAST: Final = 2
+"""Classes that an AUC needs."""
 _ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
 
 
@@ -62,7 +68,7 @@ class Objective:
         dtype: of the logits.
 
     Raises:
-        DataError: there are no labels or masks; or ``select_by`` is ``auc`` and the validation nodes lack a class.
+        DataError: there are no labels or masks.
     """
 
     def __init__(self, graph: PartyGraph, settings: TrainSettings, dtype: torch.dtype) -> None:
@@ -77,11 +83,11 @@ class Objective:
         self._weights = None
         if settings.class_weights == "balanced":
             self._weights = balanced_weights(labels[train], self.classes).to(dtype)
-        missing = self.classes - _present(labels[val])
-        if settings.select_by == "auc" and missing:
-            raise DataError(
-                f"party {graph.party!r}: train.select_by='auc' needs common validation nodes of every class, and "
-                f"{missing} of {self.classes} have none; move some into val_mask or select by another figure"
+        if settings.select_by == "auc" and _present(labels[val]) < _LEAST:
+            log.warning(
+                "party %r: train.select_by='auc' ranks common validation nodes of one class above others, and all are "
+                "of one; epochs are chosen by the loss: move nodes of another class into val_mask",
+                graph.party,
             )
 
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -137,7 +143,7 @@ class Objective:
             train_accuracy=accuracy(self._train),
             val_accuracy=accuracy(self._val),
             test_accuracy=None if test is None else accuracy(test),
-            val_auc=ranked("auc", area_under_curve, self._val),
+            val_auc=ranked("auc", selecting_auc if self._select_by == "auc" else area_under_curve, self._val),
             test_auc=ranked("auc", area_under_curve, test),
             val_f1=ranked("f1", macro_f1, self._val),
             test_f1=ranked("f1", macro_f1, test),
@@ -175,6 +181,21 @@ def area_under_curve(logits: Tensor, labels: Tensor) -> float | None:
     probabilities = logits.double().softmax(dim=1)
     scores = probabilities[:, 1] if classes == 2 else probabilities
     return float(roc_auc_score(labels.numpy(), scores.numpy(), multi_class="ovr", average="macro"))
+
+
+def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
+    """As ``area_under_curve``, over the classes that have nodes: validation nodes may lack one, and still choose.
+
+    None where fewer than two have.
+    """
+    present = labels.bincount().nonzero().ravel()
+    if len(present) == logits.shape[1] or len(present) < _LEAST or not bool(torch.isfinite(logits).all()):
+        return area_under_curve(logits, labels)
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - as above
+
+    probabilities = logits.double().softmax(dim=1).numpy()
+    found = [float(roc_auc_score((labels == each).numpy(), probabilities[:, each])) for each in present.tolist()]
+    return fmean(found)
 
 
 def macro_f1(logits: Tensor, labels: Tensor) -> float:

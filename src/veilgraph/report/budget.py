@@ -136,12 +136,7 @@ def noise_table(job: JobSettings, totals: Sequence[float], nodes: int | None = N
     Raises:
         ConfigError: a total needs less noise than a mechanism can add.
     """
-    plans = [
-        (schedule, name, planned)
-        for schedule, variant in _variants(job)[0].items()
-        for name, planned in _plans(variant, nodes).items()
-        if planned.releases
-    ]
+    plans = _that_release(job, nodes)
     if not plans:
         return None
     table = Table(title="Noise that a total needs", title_justify="left", caption_justify="left")
@@ -152,12 +147,65 @@ def noise_table(job: JobSettings, totals: Sequence[float], nodes: int | None = N
     for total in totals:
         shown = f"{total:g}"
         for schedule, name, planned in plans:
-            settings = planned.settings.model_copy(update={"epsilon_total": total})
-            wanted = replace(planned, settings=settings)
+            wanted = _of_total(planned, total)
             noise, epsilon = _up(wanted.multiplier), _up(wanted.epsilon_release)
             table.add_row(shown, schedule, Text(name), f"{planned.releases:,}", noise, epsilon)
             shown = ""
     return table
+
+
+def budget_facts(job: JobSettings, nodes: int | None = None) -> dict[str, Record]:
+    """What ``budget_table`` shows, for programs: an ε that is None is infinite. The arguments are its."""
+    return {
+        name: {
+            "schedule": planned.settings.schedule,
+            "mechanism": planned.settings.mechanism,
+            "releases_per_step": dict(planned.step),
+            "steps": planned.steps,
+            "releases_per_inference": planned.inference,
+            "inferences": planned.inferences,
+            "releases": planned.releases,
+            "noise_multiplier": planned.multiplier,
+            "unit": planned.settings.unit,
+            "relation": planned.settings.relation,
+            "rows": planned.rows,
+            "delta": planned.delta,
+            "epsilon_release": planned.epsilon_release,
+            "epsilon_total": planned.epsilon_bound,
+            "holds_against": holds_against(job),
+        }
+        for name, planned in _plans(job, nodes).items()
+    }
+
+
+def noise_facts(job: JobSettings, totals: Sequence[float], nodes: int | None = None) -> list[Record]:
+    """What ``noise_table`` shows, for programs; the arguments are its."""
+    return [
+        {
+            "epsilon_total": total,
+            "schedule": schedule,
+            "holder": name,
+            "releases": planned.releases,
+            "noise_multiplier": (wanted := _of_total(planned, total)).multiplier,
+            "epsilon_release": wanted.epsilon_release,
+        }
+        for total in totals
+        for schedule, name, planned in _that_release(job, nodes)
+    ]
+
+
+def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, Plan]]:
+    """Schedule, holder and plan, of every schedule that the job can have and every holder that releases with it."""
+    return [
+        (schedule, name, planned)
+        for schedule, variant in _variants(job)[0].items()
+        for name, planned in _plans(variant, nodes).items()
+        if planned.releases
+    ]
+
+
+def _of_total(planned: Plan, total: float) -> Plan:
+    return replace(planned, settings=planned.settings.model_copy(update={"epsilon_total": total}))
 
 
 def noise_notes(job: JobSettings) -> list[str]:

@@ -30,7 +30,7 @@ def study_table(study: Study) -> Table:
     )
     table.add_column("way", no_wrap=True)
     for name in shown_figures(study.lines[0].figures):
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
+        table.add_column(TITLES[name], justify="right", no_wrap=True, min_width=len("0.000"))
     table.add_column("AUC above alone", justify="right", no_wrap=True)
     for line in study.lines:
         gain = "" if line.gain is None else _signed(line.gain["auc"])

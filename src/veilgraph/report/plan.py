@@ -8,6 +8,14 @@ from veilgraph.protocol.costs import Costs
 from veilgraph.report.tables import human_bytes
 
 
+def will_send(costs: Costs) -> str:
+    """In a sentence: what each party sends in all."""
+    sent = costs.sent()
+    first = next(iter(sent))
+    others = ", ".join(f"{party} {human_bytes(count)}" for party, count in sent.items() if party != first)
+    return f"{first} will send at most {human_bytes(sent[first])}, {others} (veilgraph plan: stage by stage)"
+
+
 def costs_table(costs: Costs) -> Table:
     """Stages by parties: rounds and what each sends; then what each holds at once."""
     parties = list(costs.sent())

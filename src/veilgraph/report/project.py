@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.markup import escape
 from rich.table import Table
 
 from veilgraph.deploy.control import ProjectStatus
+from veilgraph.deploy.progress import SiteJob
 
 
 def site_table(status: ProjectStatus) -> Table:
@@ -26,4 +29,17 @@ def project_table(status: ProjectStatus) -> Table:
         table.add_column(heading, overflow="fold", no_wrap=heading == "job")
     for job in status.jobs:
         table.add_row(job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says)
+    return table
+
+
+def own_jobs_table(jobs: Sequence[SiteJob]) -> Table:
+    """A site's own jobs, newest first."""
+    table = Table()
+    for heading in ("job", "name", "is", "epoch", "silent for"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "job")
+    for job in jobs:
+        of = "" if job.epochs is None else f" of {job.epochs}"
+        epoch = "" if job.epoch is None else f"{job.epoch}{of}"
+        quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
+        table.add_row(job.job_id, escape(job.name), job.state, epoch, quiet)
     return table

@@ -69,6 +69,14 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int 
     return [*notes, "changed data are released anew, which costs the same again; training and predicting cost nothing"]
 
 
+def release_facts(job: JobSettings, release: FeatureReleaseSettings) -> dict[str, list[dict[str, object]]]:
+    """Holder → what one of its nodes releases, for programs."""
+    return {
+        holder: [{"what": what, "mechanism": how, "epsilon": cost} for what, how, cost in _costs(job, release, holder)]
+        for holder in job.data.names
+    }
+
+
 def _costs(job: JobSettings, release: FeatureReleaseSettings, holder: str) -> list[tuple[str, str, float]]:
     """(What, mechanism, ε) of everything that the holder's nodes release."""
     labels = job.label_release

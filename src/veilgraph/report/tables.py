@@ -114,6 +114,28 @@ def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
     return table
 
 
+def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Record]:
+    """What ``data_table`` shows, for programs; the arguments are its."""
+    found: list[Record] = []
+    for graph in graphs:
+        degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
+        masks = {split: getattr(graph, f"{split}_mask") for split in ("train", "val", "test")}
+        facts = {
+            "party": graph.party,
+            "nodes": graph.num_nodes,
+            "common": graph.common if aligned else None,
+            "edges": graph.num_edges,
+            "features": graph.num_features,
+            "smallest_degree": int(degrees.min()) if len(degrees) else None,
+            "largest_degree": int(degrees.max()) if len(degrees) else None,
+            "isolated": int((degrees == 0).sum()),
+            "classes": graph.num_classes,
+            "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
+        }
+        found.append(facts)
+    return found
+
+
 def _data_rows(graph: PartyGraph) -> dict[str, str]:
     # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
     degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from contextlib import closing
 from typing import Final
 
@@ -25,6 +26,9 @@ from veilgraph.run.run_directory import Record, load_tensors, save_tensors
 from veilgraph.run.spread import spread
 
 log: Final = logging.getLogger("veilgraph")
+
+TOLD_EVERY_S: Final = 30.0
+"""So long at most, or an epoch if that is longer, a party's log says nothing of how far it is."""
 
 
 def compute(sitting: Sitting, aligned: Aligned) -> None:
@@ -128,16 +132,23 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
         if writes:
             run.append_metrics(epoch_record)
 
-    def saved(epoch: int) -> None:
-        sitting.record.note(sitting.publisher.spent())
-        log.info("epoch %d of at most %d", epoch, epochs)
-        settle()
+    told = time.monotonic()
+
+    def done(epoch: int, kept: bool) -> None:
+        nonlocal told
+        if kept:
+            sitting.record.note(sitting.publisher.spent())
+        if kept or time.monotonic() - told >= TOLD_EVERY_S:
+            told = time.monotonic()
+            log.info("epoch %d of at most %d", epoch, epochs)
+        if kept:
+            settle()
 
     def settle() -> None:
         if writes and store.checkpoints.is_settled():
             run.settle_metrics()
 
-    fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, saved=saved)
+    fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
     save_tensors(store.model_path, role.weights(), {})
     if released := role.opened_weights():
         save_tensors(store.released_path, released, {})

@@ -53,7 +53,7 @@ def fit(
     *,
     begin: Callable[[int, int], None],
     log: Callable[[Record], None],
-    saved: Callable[[int], None] = lambda epoch: None,
+    done: Callable[[int, bool], None] = lambda epoch, kept: None,
 ) -> Fitted:
     """Trains one party's part and leaves the best weights in the role, after a last inference with them.
 
@@ -63,7 +63,7 @@ def fit(
         held: checkpoints that this party would go on from: the newest that all parties hold is taken.
         begin: called with the epoch the job goes on from, 0 for a fresh start, and the last that it can reach.
         log: called with each epoch's record, where the scores are known.
-        saved: called after every checkpoint with its epoch.
+        done: called after every epoch with its number, and whether there is a checkpoint of it.
     """
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
@@ -98,10 +98,11 @@ def fit(
                 best = _clone(role.weights())
         if isinstance(role, Judge):
             log(record)
-        if epoch % settings.checkpoint_every == 0:
+        kept = epoch % settings.checkpoint_every == 0
+        if kept:
             with trace.span("checkpoint", epoch=epoch):
                 checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
-            saved(epoch)
+        done(epoch, kept)
     role.load_weights(best)
     role.infer_only()
     infer(role, step)

@@ -19,7 +19,8 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.run.run_directory import PartyStore
 
 Phase = Literal["align", "train", "predict", "audit"]
-_NOTE: Final = "sending.json"
+NOTE: Final = "sending.json"
+"""What a session has sent so far, in a party's part of the run, while it lasts."""
 
 
 class SendingRecord:
@@ -38,17 +39,21 @@ class SendingRecord:
 
     def __init__(self, settings: JobSettings, store: PartyStore, phase: Phase, recorder: RecordedLink) -> None:
         self._settings, self._store, self._phase, self._recorder = settings, store, phase, recorder
-        self._path = store.path / _NOTE
+        self._path = store.path / NOTE
         self._recorded: Sequence[TrafficEntry] = ()
         self._close_killed()
 
     def note(self, spent: Spent | None = None) -> None:
         """Keeps the counts so far, and what the party's releases come to; None where it has no publisher."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
+        session = {"sent": 0, "received": 0}  # of all blocks, for who watches
+        for entry in self._recorder.traffic():
+            session[entry.direction] += entry.bytes
         content: dict[str, Any] = {
             "time": now,
             "phase": self._phase,
             "traffic": traffic_rows(self._unrecorded()),
+            "session": session,
         }
         if spent is not None and math.isfinite(spent.epsilon_total):
             content["spent"] = {**vars(spent), "releases": dict(spent.releases)}

@@ -111,7 +111,7 @@ def job_of(dataset: str, paradigm: Paradigm = "vertical") -> JobSettings:
     """The shipped job of a data set and paradigm, the first of several; the default job where there is none."""
     jobs = (shipped_job(name) for name in shipped_jobs())
     fitting = (job for job in jobs if (job.data.dataset, job.paradigm) == (dataset, paradigm))
-    return next(fitting, parse_job({"name": dataset, "paradigm": paradigm}))
+    return next(fitting, parse_job({"name": dataset, "paradigm": paradigm, "data": {"dataset": dataset}}))
 
 
 def export_organisations(

@@ -5,6 +5,7 @@ They are the one place that holds hyper-parameters; experiments change nothing i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
@@ -47,22 +48,53 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
     Raises:
         ConfigError: a key does not exist, or the changed job breaks a rule.
     """
-    content: dict[str, Any] = settings.model_dump(mode="json")
+    if "preset" in overrides and overrides["preset"] != settings.preset:
+        raise ConfigError(
+            f"override preset={overrides['preset']!r}: a preset is for what a job leaves out, and {settings.name} says "
+            "every key by now; say it in the job file",
+            key="preset",
+            value=overrides["preset"],
+        )
+    content = replaced(settings.model_dump(mode="json"), overrides, settings.former, settings.name)
+    return parse_job(content, f"{settings.name} with overrides")
+
+
+def replaced(
+    content: Mapping[str, Any],
+    overrides: Mapping[str, object],
+    former: Mapping[str, str],
+    source: str,
+    *,
+    whole: bool = True,
+) -> dict[str, Any]:
+    """What a job says with some of it replaced, not validated.
+
+    Args:
+        content: of the job, in today's words; itself left as it is.
+        overrides: as for ``with_overrides``.
+        former: dotted key of version 0.1 → what it is called now.
+        source: of the job, for the notes.
+        whole: whether it says every key, so that a group that it has not is none.
+
+    Raises:
+        ConfigError: a key goes into what is no group.
+    """
+    found = copy.deepcopy(dict(content))
     for key, value in overrides.items():
-        now = moved_key(key, settings.former)
+        now = moved_key(key, former)
         if now != key:
-            note(key, now, settings.name)
+            note(key, now, source)
         *groups, last = now.split(".")
-        place = content
+        place = found
         for group in groups:
-            inner = place.get(group)
+            inner = place.get(group) if whole else place.setdefault(group, {})
             if not isinstance(inner, dict):
                 raise ConfigError(
                     f"override {key}={value!r}: {group} is not a group of settings; mend the key", key=key, value=value
                 )
             place = inner
         place[last] = value
-    return parse_job(content, f"{settings.name} with overrides")
+    return found
 
 
 def _folder() -> Traversable:

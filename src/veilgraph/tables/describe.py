@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from veilgraph.tables.joining import FileCounts
 from veilgraph.tables.nodes import FeatureColumn, read_nodes
 from veilgraph.tables.settings import TableSettings
 
+FAR: Final = 256.0
+"""A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
 
 
@@ -64,7 +67,15 @@ class EdgeDescription:
 
 @dataclass(frozen=True)
 class NumericDescription:
-    """A column of numbers; minimum, mean and maximum are None where it has no value; ``cut``: beyond its scale."""
+    """A column of numbers.
+
+    Attributes:
+        column: its name.
+        missing: nodes without a value.
+        minimum: None where it has no value; mean and maximum likewise.
+        cut: values beyond its declared scale.
+        ranges: whether it has one, so that its features lie in [0, 1].
+    """
 
     column: str
     missing: int
@@ -72,6 +83,13 @@ class NumericDescription:
     mean: float | None
     maximum: float | None
     cut: int = 0
+    ranges: bool = False
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a feature of it, unscaled, is so large that h^0 may leave the ring of ``collaborative``."""
+        ends = (abs(end) for end in (self.minimum, self.maximum) if end is not None)
+        return not self.ranges and max(ends, default=0.0) > FAR
 
 
 @dataclass(frozen=True)
@@ -242,16 +260,16 @@ def _describe_column(column: FeatureColumn, values: Floats | Codes) -> NumericDe
         return CategoricalDescription(column.name, missing, counts, other)
     scale = column.feature.scale
     cut = 0 if scale is None else int(((values < scale.low) | (values > scale.high)).sum())
-    return _describe_numbers(column.title, values, cut)
+    return replace(_describe_numbers(column.title, values), cut=cut, ranges=scale is not None)
 
 
-def _describe_numbers(name: str, values: Floats | Codes, cut: int = 0) -> NumericDescription:
+def _describe_numbers(name: str, values: Floats | Codes) -> NumericDescription:
     known = values[~np.isnan(values)]
     missing = len(values) - len(known)
     if len(known) == 0:
         return NumericDescription(name, missing, None, None, None)
     mean = float(known.mean(dtype=np.float64))
-    return NumericDescription(name, missing, float(known.min()), mean, float(known.max()), cut)
+    return NumericDescription(name, missing, float(known.min()), mean, float(known.max()))
 
 
 def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:

@@ -12,12 +12,15 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.guess import Edges, Guess, Nodes
+from veilgraph.tables.choices import Choices, SplitByDate
+from veilgraph.tables.guess import Edges, Guess, Nodes, named
 from veilgraph.tables.sampling import ROWS, Sample, SampledColumn
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORDS: Final = frozenset({"null", "Null", "NULL"})
 _SINCE: Final = "2020-01-01"
+_AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2}"
+_NONE: Final = Choices()
 
 
 @dataclass(frozen=True)
@@ -28,139 +31,224 @@ class Draft:
     decisions: tuple[str, ...]
 
 
-def draft(found: Guess, party: str, folder: Path) -> Draft:
+def draft(found: Guess, party: str, folder: Path, choices: Choices = _NONE) -> Draft:
     """Writes down a guess.
 
     Args:
         found: what the tables seem to be.
         party: name of the holder.
         folder: of the party file, from which paths start.
+        choices: what is decided, and no longer marked.
 
     Raises:
-        DataError: no column seems to be a feature.
+        DataError: no column seems to be a feature, or one has not the columns that are named.
     """
-    first = found.nodes[0]
-    decisions: list[str] = []
-    lines = [
-        f"# Guessed from the first {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
-        "# Then: veilgraph data check. docs/tables.md explains every key.",
-        f"party: {_text(party)}  # this holder's name in the job",
-    ]
-    if found.alike:
-        lines.append("ids: {strip: true, lower: true}  # decide: ids of the files differ in white space or case")
-        decisions.append("ids: the files write them differently; all holders must write them alike")
-    lines += ["nodes:", *(f"  {line}" for line in _file(first.sample, folder, decisions))]
-    lines.append(f"  id: {_text(first.id.name)}  # decide: what all holders call a node by")
-    decisions.append(f"nodes.id: is {first.id.name!r} what the other holders have too?")
-    lines += [f"  {line}" for line in _joined(found.nodes[1:], first, folder, decisions)]
-    taken = {id(each) for each in (found.label, found.split)}
-    lines.append("  features:")
-    entries = [line for each in found.nodes for line in _features(each, taken, decisions)]
-    lines += [f"    {line}" for line in entries]
-    if not any(line.startswith("- ") for line in entries):
-        raise DataError(
-            f"{first.sample.path}: no column of the nodes seems to be a feature; give a file that has numbers of them, "
-            "dates, truth values or few different texts"
-        )
-    lines += [f"  {line}" for line in _labels(found, first, folder, decisions)]
-    if found.edges:
-        lines.append("edges:")
-    for each in found.edges:
-        lines += _edges(each, folder, decisions)
-    return Draft("\n".join(lines) + "\n", tuple(decisions))
+    return _Drafting(found, party, folder, choices).draft()
 
 
-def _file(sample: Sample, folder: Path, decisions: list[str]) -> Iterator[str]:
-    path = os.path.relpath(sample.path.absolute(), folder.absolute())
-    yield f"file: {_text(path)}  # {sample.form}"
-    if sample.in_doubt:
-        yield f"encoding: {sample.form.encoding}  # decide: it is not UTF-8"
-        decisions.append(f"encoding of {path}: it is not UTF-8; is it {sample.form.encoding}?")
-    if sample.decimal != ".":
-        yield f'decimal: "{sample.decimal}"'
-    if sample.markers:
-        yield f"missing_values: [{', '.join(map(_text, sample.markers))}]"
+class _Drafting:
+    """The lines of a party file, and what is left to decide, as it is found."""
 
+    def __init__(self, found: Guess, party: str, folder: Path, choices: Choices) -> None:
+        self._found, self._party, self._folder, self._choices = found, party, folder, choices
+        self._first = found.nodes[0]
+        self._decisions: list[str] = []
 
-def _joined(nodes: Sequence[Nodes], first: Nodes, folder: Path, decisions: list[str]) -> Iterator[str]:
-    if nodes:
-        yield "join:"
-    for each in nodes:
-        lines = [*_file(each.sample, folder, decisions), f"prefix: {_text(each.prefix)}"]
-        lines += [f"id: {_text(each.id.name)}"] if each.id.name != first.id.name else []
+    def draft(self) -> Draft:
+        found, choices = self._found, self._choices
+        self._check_left_out()
+        lines = [
+            f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
+            "# Then: veilgraph data check. docs/tables.md explains every key.",
+            f"party: {_text(self._party)}  # this holder's name in the job",
+            *self._ids(),
+            *("nodes:", *(f"  {line}" for line in self._file(self._first.sample))),
+        ]
+        if choices.id is None:
+            lines.append(f"  id: {_text(self._first.id.name)}  # decide: what all holders call a node by")
+            self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
+        else:
+            lines.append(f"  id: {_text(self._first.id.name)}")
+        lines += [f"  {line}" for line in self._joined()]
+        lines.append("  features:")
+        taken = {id(each) for each in (found.label, found.split)}
+        entries = [line for each in found.nodes for line in self._features(each, taken)]
+        lines += [f"    {line}" for line in entries]
+        if not any(line.startswith("- ") for line in entries):
+            raise DataError(
+                f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has "
+                "numbers of them, dates, truth values or few different texts"
+            )
+        lines += [f"  {line}" for line in self._labels()]
+        if found.edges:
+            lines.append("edges:")
+        for each in found.edges:
+            lines += self._edges(each)
+        return Draft("\n".join(lines) + "\n", tuple(self._decisions))
+
+    def _decide(self, what: str) -> None:
+        if what not in self._decisions:
+            self._decisions.append(what)
+
+    def _check_left_out(self) -> None:
+        columns = [column for each in self._found.nodes for column in each.others]
+        for name in sorted(self._choices.left_out - {each.name for each in columns}):
+            raise DataError(
+                f"{self._first.sample.path}: --leave-out {name}: no file of nodes has that column; {named(columns)}"
+            )
+
+    def _ids(self) -> Iterator[str]:
+        if self._choices.ids is not None:
+            if self._choices.ids:
+                yield f"ids: {{{', '.join(f'{word}: true' for word in self._choices.ids)}}}"
+        elif self._found.alike:
+            yield "ids: {strip: true, lower: true}  # decide: ids of the files differ in white space or case"
+            self._decide("ids: the files write them differently; all holders must write them alike (--ids)")
+
+    def _file(self, sample: Sample) -> Iterator[str]:
+        path = os.path.relpath(sample.path.absolute(), self._folder.absolute())
+        yield f"file: {_text(path)}  # {sample.form}"
+        if sample.in_doubt:
+            yield f"encoding: {sample.form.encoding}  # decide: it is not UTF-8"
+            self._decide(f"encoding of {path}: it is not UTF-8; is it {sample.form.encoding}? (--encoding)")
+        elif sample.form.encoding == self._choices.encoding:
+            yield f"encoding: {sample.form.encoding}"
+        if sample.decimal != ".":
+            yield f'decimal: "{sample.decimal}"'
+        if sample.markers:
+            comment = ""
+            if sample.doubtful:
+                words = ", ".join(map(repr, sample.doubtful))
+                comment = "  # decide: some stand among numbers or dates"
+                self._decide(f"missing_values of {path}: is {words} no value? (--missing)")
+            yield f"missing_values: [{', '.join(map(_text, sample.markers))}]{comment}"
+
+    def _joined(self) -> Iterator[str]:
+        nodes = self._found.nodes[1:]
+        if nodes:
+            yield "join:"
+        for each in nodes:
+            lines = [*self._file(each.sample), f"prefix: {_text(each.prefix)}"]
+            lines += [f"id: {_text(each.id.name)}"] if each.id.name != self._first.id.name else []
+            yield from _item(lines, "  ")
+
+    def _features(self, nodes: Nodes, taken: set[int]) -> Iterator[str]:
+        joined = bool(nodes.prefix)
+        split = self._choices.split
+        of_split = None if self._found.label_file is not None or not isinstance(split, SplitByDate) else split.column
+        for column in nodes.others:
+            if id(column) in taken or column.name == of_split:
+                continue
+            name = _text(nodes.prefix + column.name)
+            missing = column.has_missing or joined
+            if column.name in self._choices.left_out:
+                yield f"# {name}: left out, as --leave-out says"
+            elif column.kind == "number":
+                yield f"- {{columns: {name}{', missing: mean' if missing else ''}}}"
+            elif column.kind == "boolean":
+                yield f"- {{columns: {name}, boolean: true{', missing: mean' if missing else ''}}}"
+            elif column.kind == "date":
+                yield self._date(column, name, missing=missing)
+            elif column.kind == "category":
+                values = ", ".join(map(_text, column.distinct))
+                known = "category" if missing else "error"
+                yield f"- {{columns: {name}, categories: [{values}], missing: {known}, other: zero}}"
+            else:
+                why = "no value" if column.kind == "nothing" else f"{len(column.distinct)} different texts"
+                yield f"# {name}: left out, as it has {why}"
+
+    def _date(self, column: SampledColumn, name: str, *, missing: bool) -> str:
+        since = self._choices.as_of or _SINCE
+        unsettled = [] if self._choices.as_of else ["since when"]
+        if not self._choices.as_of:
+            self._decide("dates: which day do features count from, and tell of? (--as-of)")
+        if len(column.formats) > 1:
+            unsettled.append(f"which format: {' or '.join(column.formats)}")
+            self._decide(f"date {name}: is it written {' or '.join(column.formats)}?")
+        comment = f"  # decide: {', and '.join(unsettled)}" if unsettled else ""
+        known = ", missing: mean" if missing else ""
+        return f"- {{columns: {name}, date: {{days_since: {since}{_format(column)}}}{known}}}{comment}"
+
+    def _labels(self) -> Iterator[str]:
+        found, label = self._found, self._found.label
+        if label is None:
+            if self._choices.split is not None:
+                raise DataError(
+                    f"{self._first.sample.path}: --split is given, and no column seems to be of classes; name it "
+                    "(--label)"
+                )
+            if self._choices.labelled:
+                yield "# label: {column: ..., classes: [..., ...]}  # at the label holder only; and a split"
+            return
+        yield "label:"
+        if found.label_file is not None:
+            yield from (f"  {line}" for line in self._file(found.label_file.sample))
+            if found.label_file.id.name != self._first.id.name:
+                yield f"  id: {_text(found.label_file.id.name)}"
+        if self._choices.label is None:
+            comment = "  # decide: leave label and split out unless this holder is the label holder"
+            self._decide(
+                f"nodes.label: is {label.name!r} what is to be predicted, and its classes in this order? (--label, "
+                "--no-label)"
+            )
+        else:
+            comment = ""
+        yield f"  column: {_text(label.name)}{comment}"
+        yield f"  classes: [{', '.join(map(_text, label.distinct))}]"
+        yield from self._split()
+
+    def _split(self) -> Iterator[str]:
+        choice, with_label = self._choices.split, self._found.label_file or self._first
+        dates = [each for each in with_label.others if each.kind == "date"]
+        if isinstance(choice, SplitByDate):
+            column = next((each for each in with_label.others if each.name == choice.column), None)
+            if column is None or column.kind != "date":
+                raise DataError(
+                    f"{with_label.sample.path}: --split {choice.column}: no column of dates has that name; "
+                    f"{named(dates) if dates else 'there is none, so split at random'}"
+                )
+            days = f"train_before: {choice.train_before}, val_before: {choice.val_before}"
+            yield f"split: {{by: {_text(column.name)}, {days}{_format(column)}}}"
+        elif choice is None and self._found.split is not None:
+            yield f"split: {{column: {_text(self._found.split.name)}}}"
+        elif choice is None:
+            yield "# decide: at random, or by a date: {by: ..., train_before: 2024-05-01, val_before: 2024-06-01}"
+            yield _AT_RANDOM
+            by = next(filter(None, map(_by_date, dates)), "COLUMN:DATE:DATE")
+            self._decide(f"nodes.split: at random, or by a date? (--split random, --split {by})")
+        else:
+            yield _AT_RANDOM
+
+    def _edges(self, edges: Edges) -> Iterator[str]:
+        lines = [*self._file(edges.sample)]
+        lines += [f"source: {_text(edges.source.name)}", f"target: {_text(edges.target.name)}"]
+        if edges.weight is not None:
+            lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
+        if edges.relation is not None:
+            kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
+            lines.append(f"relation: {{column: {_text(edges.relation.name)}, weights: {{{kinds}}}}}")
+        lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
+        for date in edges.dates[:1]:
+            name, day = _text(date.name), self._choices.as_of
+            dropped = ", missing: drop" if date.has_missing else ""
+            known = f"filter: {{column: {name}, before: {day or _SINCE}{_format(date)}{dropped}}}"
+            lines.append(f"{'' if day else '# '}{known}  # what was known by then")
+            lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(date)}}}")
+        lines.append("directed: false")
+        lines.append("unknown: drop  # an edge to an id that is no node's; or error")
         yield from _item(lines, "  ")
 
 
-def _features(nodes: Nodes, taken: set[int], decisions: list[str]) -> Iterator[str]:
-    joined = bool(nodes.prefix)
-    for column in nodes.others:
-        if id(column) in taken:
-            continue
-        name = _text(nodes.prefix + column.name)
-        missing = column.has_missing or joined
-        if column.kind == "number":
-            yield f"- {{columns: {name}{', missing: mean' if missing else ''}}}"
-        elif column.kind == "boolean":
-            yield f"- {{columns: {name}, boolean: true{', missing: mean' if missing else ''}}}"
-        elif column.kind == "date":
-            yield from _date(column, name, missing=missing, decisions=decisions)
-        elif column.kind == "category":
-            values = ", ".join(map(_text, column.distinct))
-            known = "category" if missing else "error"
-            yield f"- {{columns: {name}, categories: [{values}], missing: {known}, other: zero}}"
-        else:
-            why = "no value" if column.kind == "nothing" else f"{len(column.distinct)} different texts"
-            yield f"# {name}: left out, as it has {why}"
+def _format(column: SampledColumn) -> str:
+    """The key of a date's format, where it is not ISO."""
+    return f", format: {_text(column.formats[0])}" if column.formats[0] else ""
 
 
-def _date(column: SampledColumn, name: str, *, missing: bool, decisions: list[str]) -> Iterator[str]:
-    written = f", format: {_text(column.formats[0])}" if column.formats[0] else ""
-    comment = "  # decide: since when"
-    if len(column.formats) > 1:
-        comment += f", and which format: {' or '.join(column.formats)}"
-        decisions.append(f"date {name}: is it written {' or '.join(column.formats)}?")
-    known = ", missing: mean" if missing else ""
-    yield f"- {{columns: {name}, date: {{days_since: {_SINCE}{written}}}{known}}}{comment}"
-
-
-def _labels(found: Guess, first: Nodes, folder: Path, decisions: list[str]) -> Iterator[str]:
-    label = found.label
-    if label is None:
-        yield "# label: {column: ..., classes: [..., ...]}  # at the label holder only; and a split"
-        return
-    yield "label:"
-    if found.label_file is not None:
-        yield from (f"  {line}" for line in _file(found.label_file.sample, folder, decisions))
-        if found.label_file.id.name != first.id.name:
-            yield f"  id: {_text(found.label_file.id.name)}"
-    yield f"  column: {_text(label.name)}  # decide: leave label and split out unless this holder is the label holder"
-    yield f"  classes: [{', '.join(map(_text, label.distinct))}]"
-    decisions.append(f"nodes.label: is {label.name!r} what is to be predicted, and its classes in this order?")
-    if found.split is not None:
-        yield f"split: {{column: {_text(found.split.name)}}}"
-        return
-    yield "# decide: at random, or by a date: {by: ..., train_before: 2024-05-01, val_before: 2024-06-01}"
-    yield "split: {train: 0.6, val: 0.2, test: 0.2}"
-    decisions.append("nodes.split: at random, or by a date?")
-
-
-def _edges(edges: Edges, folder: Path, decisions: list[str]) -> Iterator[str]:
-    lines = [*_file(edges.sample, folder, decisions)]
-    lines += [f"source: {_text(edges.source.name)}", f"target: {_text(edges.target.name)}"]
-    if edges.weight is not None:
-        lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
-    if edges.relation is not None:
-        kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
-        lines.append(f"relation: {{column: {_text(edges.relation.name)}, weights: {{{kinds}}}}}")
-    lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
-    for date in edges.dates[:1]:
-        written = f", format: {_text(date.formats[0])}" if date.formats[0] else ""
-        name = _text(date.name)
-        lines.append(f"# filter: {{column: {name}, before: {_SINCE}{written}}}  # what was known by then")
-        lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {_SINCE}{written}}}")
-    lines.append("directed: false")
-    lines.append("unknown: drop  # an edge to an id that is no node's; or error")
-    yield from _item(lines, "  ")
+def _by_date(column: SampledColumn) -> str | None:
+    """The option that trains on the earlier 60 % of a sample's rows, and validates on the next 20 %."""
+    days = sorted(column.days)
+    first, second = (days[place * len(days) // 5] for place in (3, 4))
+    return f"{column.name}:{first}:{second}" if first < second else None
 
 
 def _item(lines: Sequence[str], indent: str) -> Iterator[str]:

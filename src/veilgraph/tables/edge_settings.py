@@ -71,9 +71,11 @@ class EdgeSettings(TableFile):
 
     source: Text = Field(description="column of ids")
     target: Text = Field(description="column of ids")
-    weight: Annotated[WeightSettings | None, BeforeValidator(_as_weight), PlainSerializer(_as_written)] = Field(
-        None, description="column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1"
-    )
+    weight: Annotated[
+        WeightSettings | None,
+        BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
+        PlainSerializer(_as_written),
+    ] = Field(None, description="column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1")
     relation: RelationSettings | None = Field(None, description="null: all edges alike")
     directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
     unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")

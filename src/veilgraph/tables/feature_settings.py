@@ -39,7 +39,9 @@ def check_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Text = Annotated[str, Field(min_length=1), BeforeValidator(_as_text)]
-Columns = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
+Columns = Annotated[
+    tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=tuple[Text, ...] | Text)
+]
 
 
 class ScaleSettings(Settings):

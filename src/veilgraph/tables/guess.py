@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.choices import Choices
 from veilgraph.tables.sampling import Sample, SampledColumn
 
 _ENDS: Final = (
@@ -27,6 +28,7 @@ _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", r
 _RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
 _IDS: Final = re.compile(r"(.*[_ -])?(id|key|number|no|nr)|id|.*(Id|ID)", re.I)
 _MOST_CLASSES: Final = 20
+_NONE: Final = Choices()
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,15 @@ class Guess:
     alike: bool
 
 
-def guess(samples: Sequence[Sample]) -> Guess:
+def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     """What files seem to be, the first of nodes being the node table.
 
+    Args:
+        samples: of each file.
+        choices: what is decided.
+
     Raises:
-        DataError: none of them seems to be of nodes.
+        DataError: none of them seems to be of nodes, or one has not the columns that are named.
     """
     edges = [found for each in samples if (found := _as_edges(each)) is not None]
     paths = {each.sample.path for each in edges}
@@ -89,13 +95,55 @@ def guess(samples: Sequence[Sample]) -> Guess:
         )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
-    labelled = next((each for each in nodes[1:] if _label_of(each) is not None and len(each.others) <= 3), None)
+    if choices.id is not None:
+        nodes[0] = _identified(nodes[0], choices.id)
+    label, labelled = _labels(nodes, choices.label)
     nodes = [each for each in nodes if each is not labelled]
     nodes = [nodes[0], *(_prefixed(each) for each in nodes[1:])]
     with_label = labelled or nodes[0]
-    label = _label_of(with_label)
     split = next((each for each in with_label.others if _is_split(each)), None) if label is not None else None
-    return Guess(tuple(nodes), label, labelled, split, tuple(edges), _alike(nodes, labelled, edges))
+    alike = _alike(nodes, labelled, edges)
+    if not choices.labelled:
+        label = labelled = split = None
+    return Guess(tuple(nodes), label, labelled, split, tuple(edges), alike)
+
+
+def _identified(nodes: Nodes, name: str) -> Nodes:
+    """With the column of ids that is named."""
+    columns = nodes.sample.columns
+    found = next((each for each in columns if each.name == name), None)
+    if found is None:
+        raise DataError(f"{nodes.sample.path}: --id {name}: no column has that name; {named(columns)}")
+    if not found.is_unique:
+        raise DataError(
+            f"{nodes.sample.path}: --id {name}: rows without a value, or with another's; name a column of ids"
+        )
+    return Nodes(nodes.sample, found, tuple(each for each in columns if each is not found))
+
+
+def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:
+    """The column of classes, and what it is in where that is a file of its own."""
+    if name is None:
+        labelled = next((each for each in nodes[1:] if _label_of(each) is not None and len(each.others) <= 3), None)
+        return _label_of(labelled or nodes[0]), labelled
+    for each in nodes:
+        column = next((other for other in each.others if other.name == name), None)
+        if column is not None and not 2 <= len(column.distinct) <= _MOST_CLASSES:
+            raise DataError(
+                f"{each.sample.path}: --label {name}: has {len(column.distinct)} different values, and classes are 2 "
+                f"to {_MOST_CLASSES}; name another column"
+            )
+        if column is not None:
+            return column, None if each is nodes[0] else each
+    raise DataError(
+        f"{nodes[0].sample.path}: --label {name}: no file of nodes has that column; "
+        f"{named([other for each in nodes for other in each.others])}"
+    )
+
+
+def named(columns: Sequence[SampledColumn]) -> str:
+    """Which columns there are, for whoever named another."""
+    return f"there are {', '.join(column.name for column in columns)}"
 
 
 def _as_edges(sample: Sample) -> Edges | None:

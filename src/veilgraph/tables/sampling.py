@@ -1,6 +1,7 @@
-"""The first rows of a table, and what each column seems to hold.
+"""Rows from the beginning of a table, and what each column seems to hold.
 
-No more of a file is read than its beginning: of CSV ``formats.SAMPLE_BYTES``, of Parquet its first group of rows.
+No more of a file is read than its beginning: of CSV ``formats.SAMPLE_BYTES``, of Parquet its first group of rows. Of
+that CSV at most ``ROWS`` rows are looked at, evenly: a file is often sorted by what it tells.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import codecs
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -36,6 +37,8 @@ _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"[+-]?\d+(,\d+)?")
 _MOST_CATEGORIES: Final = 20
+_MOST_MARKERS: Final = 3
+_BATCH: Final = 20 * ROWS
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,14 @@ class SampledColumn:
         return tuple(each for each in _FORMATS if all(_is_date(value, each) for value in self.distinct))
 
     @property
+    def days(self) -> tuple[date, ...]:
+        """Of each value that there is, where they are dates."""
+        form = self.formats[0]
+        return tuple(
+            (datetime.strptime(each, form) if form else datetime.fromisoformat(each)).date() for each in self.known
+        )
+
+    @property
     def has_commas(self) -> bool:
         """Whether its values are numbers with decimal commas."""
         return any("," in value for value in self.distinct) and all(map(_COMMA.fullmatch, self.distinct))
@@ -103,6 +114,7 @@ class Sample:
         in_doubt: its encoding was guessed.
         columns: in its order.
         markers: texts found in it that seem to be no value.
+        doubtful: those of them that do so by standing among numbers or dates alone.
     """
 
     path: Path
@@ -110,6 +122,7 @@ class Sample:
     in_doubt: bool
     columns: tuple[SampledColumn, ...]
     markers: tuple[str, ...]
+    doubtful: tuple[str, ...] = ()
 
     @property
     def decimal(self) -> str:
@@ -117,8 +130,13 @@ class Sample:
         return "," if any(column.has_commas for column in self.columns) else "."
 
 
-def sample(path: Path) -> Sample:
-    """Reads the first rows of a table.
+def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ()) -> Sample:
+    """Reads the beginning of a table.
+
+    Args:
+        path: of the file.
+        encoding: of text that is not UTF-8; None: it is guessed.
+        missing: texts that are known to be no value.
 
     Raises:
         DataError: there is no such file, it is no table, or has no rows.
@@ -129,17 +147,34 @@ def sample(path: Path) -> Sample:
     try:
         form = file_format(path, FormatSettings())
     except DataError:
-        form, in_doubt = file_format(path, FormatSettings(encoding=_GUESSED)), True
+        form, in_doubt = file_format(path, FormatSettings(encoding=encoding or _GUESSED)), encoding is None
     names, rows = _parquet_rows(path) if is_parquet(path) else _csv_rows(path, form)
     if not rows:
         raise DataError(f"{path}: 0 rows, from which nothing can be guessed; give a table that has some")
     found = [[None if value in (None, "") else value for value in column] for column in zip(*rows, strict=True)]
-    markers = tuple(sorted(_MARKERS & {value for column in found for value in column if value is not None}))
+    values = {value for column in found for value in column if value is not None}
+    known = (_MARKERS | set(missing)) & values
+    doubtful = {each for column in found for each in _among(column, known)}
+    markers = tuple(sorted(known | doubtful))
     columns = tuple(
         SampledColumn(name, tuple(None if value in markers else value for value in column))
         for name, column in zip(names, found, strict=True)
     )
-    return Sample(path, form, in_doubt, columns, markers)
+    return Sample(path, form, in_doubt, columns, markers, tuple(sorted(doubtful)))
+
+
+def _among(column: Sequence[str | None], markers: Collection[str]) -> set[str]:
+    """Texts of a column that seem to be no value: they recur, and all others are numbers, or dates of a format."""
+    kept = SampledColumn("", tuple(None if value in markers else value for value in column))
+    if kept.kind != "text":
+        return set()
+    counts = Counter(kept.known)
+    again = [value for value, count in counts.most_common(_MOST_MARKERS) if count > 1]
+    for places in range(1, len(again) + 1):
+        left = SampledColumn("", tuple(None if value in again[:places] else value for value in kept.values))
+        if left.kind in ("number", "date") and 2 * len(left.known) > len(kept.known):
+            return set(again[:places])
+    return set()
 
 
 def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | None]]]:
@@ -150,16 +185,23 @@ def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | 
     lines = text.splitlines(keepends=True)
     rows = filter(None, csv.reader(lines if whole else lines[:-1], delimiter=form.delimiter))
     names = next(rows, [])
-    return names, [row for row in islice(rows, ROWS) if len(row) == len(names)]
+    return names, _spread([row for row in rows if len(row) == len(names)])
+
+
+def _spread(rows: list[Sequence[str | None]]) -> list[Sequence[str | None]]:
+    """At most ``ROWS`` of them, evenly."""
+    return rows if len(rows) <= ROWS else [rows[place * len(rows) // ROWS] for place in range(ROWS)]
 
 
 def _parquet_rows(path: Path) -> tuple[list[str], list[Sequence[str | None]]]:
     with readable(path), pa.parquet.ParquetFile(path) as file:
-        batch = next(file.iter_batches(ROWS), None)
+        batch = next(file.iter_batches(_BATCH, row_groups=[0]), None) if file.num_row_groups else None
         names = list(file.schema_arrow.names)
     if batch is None:
         return names, []
-    return names, list(zip(*([_written(value) for value in column.to_pylist()] for column in batch), strict=True))
+    return names, _spread(
+        list(zip(*([_written(value) for value in column.to_pylist()] for column in batch), strict=True))
+    )
 
 
 def _written(value: object) -> str | None:

@@ -33,7 +33,9 @@ def _check_format(value: str) -> str:
     return value
 
 
-Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat, return_type=str)]
+Moment = Annotated[
+    datetime, BeforeValidator(_moment, json_schema_input_type=str), PlainSerializer(datetime.isoformat, return_type=str)
+]
 """A date or a time; with a zone, its UTC."""
 
 TimeFormat = Annotated[str, AfterValidator(_check_format)]

@@ -31,6 +31,7 @@ LEVEL: Final = 0.01
 _WIDTH: Final = 64
 _STEPS: Final = 12
 _JOB: Final[Mapping[str, Any]] = {
+    "preset": "paper",
     "data": {"dataset": "synthetic"},
     "model": {"dim": 8, "initial": {"method": "individual"}},
     "train": {"epochs": 2, "patience": None},

@@ -168,6 +168,7 @@ class LinksConformance(ABC):
     def test_a_missing_message_times_out_and_names_what_came(self, connect: Connect) -> None:
         network = connect(timeout_s=0.3)
         network["A"].send("B", Tag(Kind.SEED), torch.zeros(1))
+        assert network["B"].comes("A", Tag(Kind.SEED), 30.0)
         with pytest.raises(LinkTimeout, match="seed/step 0"):
             network["B"].receive("A", TAG)
         with pytest.raises(LinkTimeout, match="server"):

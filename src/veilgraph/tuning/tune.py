@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 
@@ -20,6 +20,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.space import Options, Space, Span, Value
 from veilgraph.run.inputs import accepted_by_parties
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
@@ -96,14 +97,13 @@ def tune(
             spend a budget.
         RunError: ``out`` is something else; or no trial was complete.
     """
-    if find_spec("optuna") is None:
-        raise ConfigError("tune: optuna is not installed; install it (pip install 'veilgraph[tune]')", key="tune")
+    check_installed()
     for name, count in (("trials", trials), ("seeds", seeds)):
         if count < 1:
             raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
     chosen = dict(paradigm_of(job).space(job) if space is None else space)
     check_space(job, chosen)
-    figure = _figure(job)
+    figure = chosen_by(job)
     try:
         private_folder(out)
     except OSError as error:
@@ -113,7 +113,7 @@ def tune(
         file = _opened(out, about)
         trainings = _Trainings(job, out, figure, seeds, stage)
         while len(file.trials) < trials:
-            file.add(_tried(trainings, chosen, file.trials))
+            file.add(tried(trainings, chosen, file.trials))
         best = file.best()
         if best is None:
             raise RunError(f"{out}: no trial was complete; the first failed: {file.trials[0].why}")
@@ -121,6 +121,16 @@ def tune(
         write_whole(out / BEST, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
         shutil.rmtree(out / _ALIGNED, ignore_errors=True)
     return Tuning(out, figure, file.trials, chosen, settings)
+
+
+def check_installed() -> None:
+    """Whether there is Optuna, which proposes what to try.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    if find_spec("optuna") is None:
+        raise ConfigError("tune: optuna is not installed; install it (pip install 'veilgraph[tune]')", key="tune")
 
 
 def _opened(out: Path, about: Mapping[str, Any]) -> TrialFile:
@@ -157,12 +167,41 @@ def _ends(span: Span) -> tuple[Value, ...]:
     return (int(span.low), int(span.high)) if span.whole else (span.low, span.high)
 
 
-def _figure(job: JobSettings) -> str:
-    """What the best epoch is chosen by; where none is, the first figure."""
+def chosen_by(job: JobSettings) -> str:
+    """The figure that settings are chosen by: what the best epoch is chosen by; where none is, the first figure."""
     return job.measures.main.name if job.train.select_by == LAST else job.train.select_by
 
 
-def _tried(trainings: _Trainings, space: Space, trials: list[Trial]) -> Trial:
+class Trainings(Protocol):
+    """What settings are tried by.
+
+    Attributes:
+        job: to begin from.
+        seeds: trainings of one trial.
+    """
+
+    job: JobSettings
+    seeds: int
+
+    def value(self, number: int, job: JobSettings, place: int, watch: Callable[[int, float], None]) -> float:
+        """What a job reaches on the validation nodes, higher is better.
+
+        Args:
+            number: of the trial.
+            job: with the trial's settings.
+            place: of the seed, from 0.
+            watch: to be told what every epoch reaches; it may end the trial.
+        """
+
+
+def tried(trainings: Trainings, space: Space, trials: Sequence[Trial]) -> Trial:
+    """The next trial: the job as it is, then what Optuna proposes after those before.
+
+    Args:
+        trainings: that settings are tried by.
+        space: to choose in.
+        trials: before it.
+    """
     from veilgraph.tuning.proposing import propose  # noqa: PLC0415 - half a second, and Optuna may be missing
 
     number = len(trials)
@@ -197,21 +236,12 @@ class _Trainings:
         """What a job reaches with one of the seeds, higher is better."""
         settings = with_overrides(job, {"seed": job.seed + place})
         name = f"trial {number}" + (f", seed {settings.seed}" if self.seeds > 1 else "")
-        seen = 0
         run = self._out / _RUN
         shutil.rmtree(run, ignore_errors=True)  # of a session that was cut off
         try:
             with self._stage(name, settings.train.epochs) as show:
-
-                def progress(records: list[Record]) -> None:
-                    nonlocal seen
-                    show(records)
-                    for record in records[seen:]:
-                        if (found := _of_record(record, self._figure, self.job)) is not None:
-                            watch(record["epoch"], found)
-                    seen = len(records)
-
-                return _value(self._trained(settings, run, progress), self._figure, self.job)
+                progress = watched(show, watch, self._figure, self.job)
+                return of_result(self._trained(settings, run, progress), self._figure, self.job)
         finally:
             shutil.rmtree(run, ignore_errors=True)
 
@@ -232,14 +262,33 @@ class _Trainings:
         return resume(run, progress=progress)
 
 
+def watched(show: Progress, watch: Callable[[int, float], None], figure: str, job: JobSettings) -> Progress:
+    """Shows a training's progress, and tells of every epoch once what it reached."""
+    seen = 0
+
+    def progress(records: list[Record]) -> None:
+        nonlocal seen
+        show(records)
+        for record in records[seen:]:
+            if (found := _of_record(record, figure, job)) is not None:
+                watch(record["epoch"], found)
+        seen = len(records)
+
+    return progress
+
+
 def _of_record(record: Record, figure: str, job: JobSettings) -> float | None:
     """What an epoch reached on the validation nodes, higher is better; None where it was not evaluated."""
     found = record.get(f"val_{figure}")
     return None if found is None else float(found) if job.measures.rises(figure) else -found
 
 
-def _value(result: TrainResult, figure: str, job: JobSettings) -> float:
-    """What the chosen epoch reached on the validation nodes."""
+def of_result(result: TrainResult | PlainResult, figure: str, job: JobSettings) -> float:
+    """What the chosen epoch reached on the validation nodes, higher is better.
+
+    Raises:
+        DataError: nothing can be said of them.
+    """
     chosen = (
         result.summary
         if figure != LOSS

@@ -11,6 +11,7 @@ from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
 
+from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import RULES, CellName, Rule
 
@@ -21,16 +22,21 @@ _ADMINISTRATORS_GUARDED: Final = "veilgraph_administrators_guarded"
 """Attributes of FLARE's class of cells, set where it has been replaced in part."""
 
 
-def install(revoked: Callable[[bytes], str | None] | None = None, rules: frozenset[Rule] = RULES) -> None:
+def install(
+    revoked: Callable[[bytes], str | None] | None = None,
+    rules: frozenset[Rule] = RULES,
+    heard: Callable[[PartyId], None] | None = None,
+) -> None:
     """Puts a guard in front of every cell of this process, from now on; once.
 
     Args:
         revoked: as for ``Guard``.
         rules: as for ``Guard``.
+        heard: as for ``Guard``.
     """
     if installed():
         return
-    _guard(lambda name: True, revoked, rules)
+    _guard(lambda name: True, revoked, rules, heard)
     send = CoreCell._send_to_endpoint
 
     def send_to_endpoint(cell: CoreCell, to_endpoint: Endpoint, message: Message) -> str:
@@ -53,7 +59,10 @@ def install_for_administrators() -> None:
 
 
 def _guard(
-    which: Callable[[CellName | None], bool], revoked: Callable[[bytes], str | None] | None, rules: frozenset[Rule]
+    which: Callable[[CellName | None], bool],
+    revoked: Callable[[bytes], str | None] | None,
+    rules: frozenset[Rule],
+    heard: Callable[[PartyId], None] | None = None,
 ) -> None:
     dispatch = CoreCell.process_message
     guards: dict[CoreCell, Guard] = {}
@@ -63,7 +72,7 @@ def _guard(
     ) -> None:
         guard = guards.get(cell)
         if guard is None and which(CellName.read(cell.get_fqcn())):
-            guard = guards.setdefault(cell, Guard(cell, revoked, rules))
+            guard = guards.setdefault(cell, Guard(cell, revoked, rules, heard))
         if guard is None or guard.admits(endpoint, connection, message):
             dispatch(cell, endpoint, connection, app_id, message)
 

@@ -22,6 +22,7 @@ from nvflare.fuel.f3.sfm.conn_manager import NullConnection
 from nvflare.fuel.f3.streaming.stream_const import StreamDataType, StreamHeaderKey
 from nvflare.private.defs import CellMessageHeaderKeys
 
+from veilgraph.core.types import PartyId
 from veilgraph.deploy.guard.policy import (
     DIRECT,
     MAX_FRAME_BYTES,
@@ -82,6 +83,7 @@ class Guard:
         cell: whose messages these are.
         revoked: says why a certificate (PEM) is not accepted any more, or None; at the server, asked for every message.
         rules: what is taken: ``RELAY_RULES`` in a project whose server only relays.
+        heard: called with the site, or ``server``, of which a message from another machine was let in.
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class Guard:
         cell: CoreCell,
         revoked: Callable[[bytes], str | None] | None = None,
         rules: frozenset[Rule] = RULES,
+        heard: Callable[[PartyId], None] | None = None,
     ) -> None:
         name = CellName.read(cell.get_fqcn())
         if name is None:
             raise ValueError(f"a cell called {cell.get_fqcn()!r} has no rules")
         self._cell, self._me, self._revoked, self._rules = cell, name, revoked, rules
+        self._heard = heard
         self._refusals = Refusals(cell, name)
 
     def admits(self, endpoint: Endpoint, connection: Connection | None, message: Message) -> bool:
@@ -103,7 +107,11 @@ class Guard:
         certified = "nobody"
         try:
             certified = self._certified(endpoint, connection)
-            return self._check(self._arrival(endpoint, connection, certified), message)
+            arrival = self._arrival(endpoint, connection, certified)
+            admitted = self._check(arrival, message)
+            if self._heard is not None and not arrival.local and arrival.cell.who != "administrator":
+                self._heard(arrival.cell.site)
+            return admitted
         except _Late:
             log.debug("an answer that nobody waits for any more was dropped")
         except Refused as refused:

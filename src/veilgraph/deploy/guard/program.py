@@ -37,9 +37,10 @@ def main() -> None:
     rules = RULES if read_roles(kit / "startup").dealer is None else RELAY_RULES
     if role in ("server", "holder"):  # a job's process has no use of what these import
         from veilgraph.deploy.guard import commands, ended  # noqa: PLC0415
+        from veilgraph.deploy.guard.heard import Heard  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
-        hooks.install(partial(refuses, kit), rules)
+        hooks.install(partial(refuses, kit), rules, Heard(kit).note)
         if role == "server":
             commands.limit_server()
             commands.tell_ages()

@@ -41,6 +41,7 @@ class Appnp(HopModel[AppnpSettings]):
 
     settings = AppnpSettings
     words: ClassVar[str] = "its neighbours by personalised propagation (APPNP)"
+    draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
     uses_initial: ClassVar[bool] = True
     is_fixed: ClassVar[bool] = True

@@ -42,6 +42,7 @@ class Gat(HopModel[GatSettings]):
 
     settings = GatSettings
     words: ClassVar[str] = "its neighbours, weighted by attention (GAT)"
+    draws: ClassVar[bool] = False
 
     @override
     @classmethod

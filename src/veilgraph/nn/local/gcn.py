@@ -30,6 +30,7 @@ class Gcn(HopModel[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "its neighbours, weighted by degree (GCN)"
+    draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
 
     @override

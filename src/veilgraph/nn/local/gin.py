@@ -31,6 +31,7 @@ class Gin(HopModel[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "the sum of its neighbours (GIN)"
+    draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
 
     @override

@@ -78,6 +78,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
         is_fixed: whether it can be released once: it has no weights, and a hop's result at a node is of that node's
             row, of those of its neighbours and of the weights of the edges into it, which count 2 of
             ``privacy.sensitivity`` counts on.
+        draws: whether in training, with a dropout of 0, it draws something or computes otherwise than in evaluation.
     """
 
     settings: ClassVar[type[LocalSettings]] = LocalSettings
@@ -85,6 +86,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
     is_partitioned: ClassVar[bool] = False
     uses_initial: ClassVar[bool] = False
     is_fixed: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
 
     @abstractmethod
     def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:

@@ -56,6 +56,7 @@ class SageMean(HopModel[SageMeanSettings]):
 
     settings = SageMeanSettings
     words: ClassVar[str] = "the mean of its neighbours (GraphSAGE)"
+    draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
 
     @override

@@ -30,6 +30,7 @@ class SagePool(HopModel[LocalSettings]):
     """K hops of it."""
 
     words: ClassVar[str] = "the maximum over its neighbours (GraphSAGE)"
+    draws: ClassVar[bool] = False
     is_partitioned: ClassVar[bool] = True
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,16 @@ def slots_of(job: SealedJob, edges: int) -> int:
     return max(1, -(-edges // step) * step)
 
 
+def suited(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
+    """The job, of weighted edges where some graph has weights, and of directed ones where some edge goes one way."""
+    parts = [graph.common_part() for graph in graphs]
+    says = {
+        "edge_weights": job.model.edge_weights or any(part.edge_weight is not None for part in parts),
+        "directed": job.model.directed or not all(_both_ways(part.edge_index, _weights(part)) for part in parts),
+    }
+    return job.model_copy(update={"model": job.model.model_copy(update=says)})
+
+
 def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     """What a holder puts in.
 
@@ -72,7 +83,7 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             key="model.edge_weights",
             value=False,
         )
-    weights = None if common.edge_weight is None else common.edge_weight.to(torch.float64)
+    weights = _weights(common)
     slots, edges = slots_of(job, common.num_edges), common.edge_index
     if plan.hops and common.num_edges > slots:
         raise DataError(
@@ -137,6 +148,10 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
             value=job.train.select_by,
         )
     return replace(own, judged=judged, judged_labels=graph.labels[judged])
+
+
+def _weights(graph: PartyGraph) -> Tensor | None:
+    return None if graph.edge_weight is None else graph.edge_weight.to(torch.float64)
 
 
 def _both_ways(edges: Tensor, weights: Tensor | None) -> bool:

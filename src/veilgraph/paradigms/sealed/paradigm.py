@@ -20,7 +20,7 @@ from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.sealed import words
 from veilgraph.paradigms.sealed.baselines import in_one_place
 from veilgraph.paradigms.sealed.costs import costs_of
-from veilgraph.paradigms.sealed.entering import plan_of, slots_of
+from veilgraph.paradigms.sealed.entering import plan_of, slots_of, suited
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
@@ -134,6 +134,9 @@ class Sealed(Paradigm[SealedJob]):
 
     def beside(self, job: SealedJob) -> Mapping[str, Any]:
         return {"paradigm": "vertical"}
+
+    def suited(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
+        return suited(job, graphs)
 
     def space(self, job: SealedJob) -> Space:
         return {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
+from veilgraph.graph.settings import DEFAULT_DATASET, OF_WORDS
 from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.preset import Choice, Said
 
 _MOST_HALVINGS: Final = 8
 """A learning rate is a whole number divided by at most 2^8."""
@@ -156,6 +158,14 @@ class SealedJob(JobSettings):
         "one, before anything is computed from it: so often is a dealer found out that deals wrongly; 0: nobody "
         "checks; with select_by: last alone",
     )
+
+    @classmethod
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        """Words are left as they are: the rows of each holder have length 1 (``model.unit_rows``)."""
+        named = DEFAULT_DATASET if said.get("data.dataset") is None else said.get("data.dataset")
+        if said.brings or named not in OF_WORDS:
+            yield Choice("data.feature_scaling", "standard", "columns have units of their own")
+        yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 
     @model_validator(mode="after")
     def _check_dealing(self) -> Self:

@@ -52,7 +52,7 @@ class DataHolder(Role):
         ).to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)
-        self._rounds = model.rounds
+        self._rounds, self._publishes_once = model.rounds, vertical(session.settings).publishes_once
         self._embedding: InitialEmbedding
         self._is_set_up = False
         self._batches: BatchPass | None = None
@@ -137,14 +137,21 @@ class DataHolder(Role):
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         generator = self.dropout(epoch)
-        if self._embeds_now():
+        has_changed = self._embeds_now()
+        if has_changed:
             self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
             self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
             if self.batch is None:
                 self._h0 = self._h0.to(self.session.device)
         if self.batch is not None:
             self._forward_batch(self.batch, step, epoch, generator)
-            return
+        elif not self._publishes_once:
+            self._publish(step, generator)
+        elif has_changed:
+            with torch.set_grad_enabled(self._learns):  # the training step that follows goes back from here
+                self._publish(step, None)
+
+    def _publish(self, step: int, generator: torch.Generator | None) -> None:
         self._h0_leaf = leaf(self._h0)
         self._started = self._network.start(self._h0_leaf, generator)
         self._initial = leaf(self._started)

@@ -12,12 +12,15 @@ from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.federation import find_only_label_holder, only_labelled
 from veilgraph.graph.party import PartyGraph, check_federation
+from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.partitioned.passes import not_partitioned
 from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
+from veilgraph.paradigms.vertical.costs import costs_of
 from veilgraph.paradigms.vertical.data_holder import DataHolder
+from veilgraph.paradigms.vertical.initial.ranges import check_together
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
@@ -26,7 +29,8 @@ from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import align
+from veilgraph.protocol.aligning import align, encoded_tables
+from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
@@ -59,6 +63,9 @@ class Vertical(Paradigm[VerticalJob]):
         if job.model.initial.is_joint:
             return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
         return "its noise bounds nothing: raise privacy.noise_multiplier"
+
+    def costs(self, job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        return costs_of(job, nodes, sizes)
 
     def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -110,6 +117,14 @@ class Vertical(Paradigm[VerticalJob]):
         scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
         check_federation(scaled, job.data.label_party)
         return Inputs(job, scaled)
+
+    def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
+        common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
+        check_together(job.model.initial, job.model.dim, common, job.feature_bits)
+
+    def check_tables(self, job: VerticalJob) -> None:
+        """Of all nodes of a table, for which of them are common is not known before they are aligned."""
+        check_together(job.model.initial, job.model.dim, encoded_tables(job), job.feature_bits)
 
     def prepare(self, own: Preparation) -> Prepared:
         return align(own)

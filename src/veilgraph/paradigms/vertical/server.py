@@ -40,6 +40,9 @@ class Server(Role):
             device=session.device,
         )
         self._weight_total: Tensor | None = None
+        self._publishes_once = vertical(session.settings).publishes_once
+        self._pieces: list[list[Tensor]] = []
+        self._sent: list[Tensor] = []
         self._dealer: Dealer | None = None
         self._background = Background()
 
@@ -70,28 +73,32 @@ class Server(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        self._deal_ahead()
+        has_changed = self._embeds_now()
+        self._deal_ahead(has_changed=has_changed)
         generator = self.dropout(epoch)
         rounds, weight_total = self._model.rounds, self._weight_total
         self._shape = (self.nodes, self._model.dim)
         if self.batch is not None:
             self._shape = (len(self.batch.rows), self._model.dim)
             weight_total = None if weight_total is None else weight_total[self.batch.rows]
-        self._pieces: list[list[Tensor]] = []
-        self._sent: list[Tensor] = []
+        is_new, before = has_changed or not self._publishes_once, self._pieces
+        self._pieces, self._sent = [], []
         for round_ in range(1, rounds + 1):
-            if self._network.combine.linear:
-                pieces = [leaf(self._cut.total(step, round_, self._shape))]
-            else:
-                pieces = [leaf(piece) for piece in self._cut.each(step, round_, self._shape)]
+            pieces = [leaf(piece) for piece in (self._published(step, round_) if is_new else before[round_ - 1])]
             self._pieces.append(pieces)
             combined = self._network.merge(pieces, weight_total)
             if round_ < rounds:
-                self._cut.send_combined(step, round_, combined)
+                if is_new:
+                    self._cut.send_combined(step, round_, combined)
             else:
                 combined = self._network.deep(combined, generator)
                 self._cut.send_combined(step, round_, combined, to=[self.session.settings.data.label_party])
             self._sent.append(combined)
+
+    def _published(self, step: int, round_: int) -> list[Tensor]:
+        if self._network.combine.linear:
+            return [self._cut.total(step, round_, self._shape)]
+        return self._cut.each(step, round_, self._shape)
 
     @override
     def backward(self, step: int) -> None:
@@ -114,10 +121,10 @@ class Server(Role):
     def close(self) -> None:
         self._background.close()
 
-    def _deal_ahead(self) -> None:
+    def _deal_ahead(self, *, has_changed: bool) -> None:
         """While the holders use one product, deals the backward product of this step and the next forward one."""
         self._background.check()
-        if self._embeds_now() and self._learns:
+        if has_changed and self._learns:
             self._deal(Direction.BACKWARD, self.embed_step)
             self._deal(Direction.FORWARD, self.embed_step + 1)
 

@@ -1,7 +1,8 @@
-"""A vertical job (VFGNN): holders of the same nodes. Every default is the paper's where the paper names one."""
+"""A vertical job (VFGNN): holders of the same nodes. Every default here is the paper's where the paper names one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -10,9 +11,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.local.custom import CustomLocal
+from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.preset import Choice, Said
 
 
 class VerticalJob(JobSettings):
@@ -20,6 +23,10 @@ class VerticalJob(JobSettings):
 
     paradigm: Literal["vertical"] = "vertical"
     model: ModelSettings = Field(ModelSettings(), description="the network")
+
+    @classmethod
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        return preset.choices(said)
 
     def _check_unused(self) -> None:
         self._check_parts()
@@ -128,6 +135,16 @@ class VerticalJob(JobSettings):
     @property
     def learns_alone(self) -> bool:
         return self._once
+
+    @property
+    def publishes_once(self) -> bool:
+        """Whether a training step would publish what the evaluation before it did, which is then not sent again.
+
+        That is so where holders draw nothing in training, and no pass is paid for.
+        """
+        model = self.model
+        draws = model.initial.dropout or model.local.dropout or model.local.kind.draws
+        return not draws and self.privacy is None and self.train.batch_size is None
 
     @property
     def publishing(self) -> tuple[PartyId, ...]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.mpc import ring
@@ -24,11 +22,7 @@ from veilgraph.paradigms.vertical.initial.method import (
     init_std,
     init_weight,
 )
-
-_INIT_RANGE_STD: Final = 8.0
-_SCALE_REMEDY: Final = (
-    "lower model.initial.gradient_bits or model.initial.feature_bits, or scale the features (data.feature_scaling)"
-)
+from veilgraph.paradigms.vertical.initial.ranges import SCALE_REMEDY, check_start
 
 
 class Collaborative(InitialEmbedding):
@@ -46,11 +40,11 @@ class Collaborative(InitialEmbedding):
         party = session.link.party
 
         def to_ring(values: Tensor) -> Tensor:
-            return ring.encode(values, session.feature_bits, f"{party}'s features", _SCALE_REMEDY)
+            return ring.encode(values, session.feature_bits, f"{party}'s features", SCALE_REMEDY)
 
         total = sum(session.features.values())
         std = init_std(session.settings, total, session.dim)
-        self._check_range(std, session.feature_bits + weight_bits)
+        check_start(party, session.matrix, session.settings, session.feature_bits, std)
         self._product = SecureProduct(
             session.link,
             session.masks,
@@ -69,7 +63,7 @@ class Collaborative(InitialEmbedding):
                     init_weight(session.streams, owner, columns, session.dim, own_std),
                     weight_bits,
                     "the initial W",
-                    _SCALE_REMEDY,
+                    SCALE_REMEDY,
                 ),
                 session.masks,
                 f"W/{owner}",
@@ -79,26 +73,6 @@ class Collaborative(InitialEmbedding):
         self._momentum = torch.zeros(session.matrix.shape[0], session.dim, dtype=session.dtype)
         self._scale = torch.ones((), dtype=torch.float64)
 
-    def _check_range(self, std: float, opened_bits: int) -> None:
-        matrix = self._session.matrix
-        if matrix.layout == torch.sparse_csr:
-            rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
-            sizes = torch.zeros(matrix.shape[0], dtype=torch.float64)
-            sizes.index_add_(0, rows, matrix.values().to(torch.float64).square())
-        else:
-            sizes = torch.linalg.vector_norm(matrix, dim=1).square()
-        largest = float(sizes.max().sqrt()) * _INIT_RANGE_STD * std
-        room = 63 - ring.GUARD_BITS - opened_bits
-        if largest >= 2.0**room:
-            raise RangeOverflow(
-                f"{self._session.link.party}'s features are too large for the ring: h^0 of about {largest:.3g} needs "
-                f"|h^0| < 2^{room} with feature_bits={self._session.feature_bits} and gradient_bits="
-                f"{self._session.settings.gradient_bits}; {_SCALE_REMEDY}",
-                key="model.initial.feature_bits",
-                value=self._session.feature_bits,
-                party=self._session.link.party,
-            )
-
     @override
     def embed(self, step: int, *, learns: bool) -> Tensor:
         session = self._session
@@ -106,7 +80,7 @@ class Collaborative(InitialEmbedding):
         opened_bits = session.feature_bits + int(self._weight_bits)
         for block, (rows, share) in enumerate(self._product.forward(step, self.shares, learns=learns)):
             opened = open_shares(session.link, session.others, Tag(Kind.SHARE, step, block), share)
-            embedding[rows] = ring.decode(opened, opened_bits, session.dtype, "h^0", _SCALE_REMEDY, float(self._scale))
+            embedding[rows] = ring.decode(opened, opened_bits, session.dtype, "h^0", SCALE_REMEDY, float(self._scale))
         return embedding
 
     @override

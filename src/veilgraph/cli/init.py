@@ -1,0 +1,82 @@
+"""Commands for files that people write: init, schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from veilgraph.cli.app import Replace, check_new, command
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
+from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+
+
+@command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
+def init_job_command(
+    holders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOLDERS...", help="Their party files; or, where they are elsewhere, their names alone."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The job file to write.")] = Path("job.yaml"),
+    label_holder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who has what is to be predicted. Default: the only party file that has a label."
+        ),
+    ] = None,
+    paradigm: Annotated[
+        str, typer.Option(metavar="NAME", help="vertical, sealed, horizontal, averaging.")
+    ] = "vertical",
+    select_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIGURE",
+            help="What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
+            "paradigm can.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. Default: that of its file.")] = None,
+    replace: Replace = False,
+) -> None:
+    """Write a job file, with comments, for holders whose party files are there or whose names are known."""
+    from veilgraph.protocol.job_draft import draft_job  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+
+    check_new(out, replace=replace)
+    files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
+    if files and len(files) != len(holders):
+        other = next(each for each in holders if each not in files)
+        raise ConfigError(
+            f"HOLDERS {other}: is no party file (.yaml), and {files[0]} is; give files alone or names alone"
+        )
+    twice = next((each for place, each in enumerate(holders) if each in holders[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
+    parties = {Path(each): read_party_settings(Path(each)) for each in files}
+    drafted = draft_job(name or out.name.split(".")[0], paradigm, parties or holders, label_holder, select_by)
+    write_whole(out, drafted.text.encode())
+    for decision in drafted.decisions:
+        typer.echo(f"to decide: {decision}")
+    typer.echo(
+        f"{out} is written; "
+        + (
+            f"check it with: veilgraph check {out}"
+            if files
+            else f"hand it in with: veilgraph net submit {out} --kit KIT"
+        )
+    )
+
+
+@command("schema", "veilgraph schema job")
+def schema_command(
+    file: Annotated[Literal["job", "party"], typer.Argument(help="Of a job file, or of a party file.")],
+) -> None:
+    """Print the JSON Schema of a file, for editors that complete and check keys."""
+    from veilgraph.protocol.schemas import SCHEMAS  # noqa: PLC0415
+
+    typer.echo(json.dumps(SCHEMAS[file](), indent=1))

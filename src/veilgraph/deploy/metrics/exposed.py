@@ -1,0 +1,100 @@
+"""What all that is watched has in common: pages of metrics and readiness, and the families they are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from veilgraph import __version__
+from veilgraph.deploy.metrics.door import Page, answer
+
+KEPT_S: Final = 1.0
+"""So long an answer is given again: whoever asks without a pause costs no more than who asks every second."""
+
+METRICS, READY, ALIVE = "/metrics", "/ready", "/healthz"
+
+
+class Watched(Protocol):
+    """What is watched."""
+
+    def families(self) -> Iterable[Metric]:
+        """Its metrics, as they are now."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it does its work, and in a few words that never change why not."""
+
+    def alive(self) -> tuple[bool, str]:
+        """Whether it runs at all: where it does not, to start it again may help."""
+
+
+def pages(watched: Watched) -> Mapping[str, Callable[[], Page]]:
+    """Path → what makes its answer."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(watched))
+    ProcessCollector(registry=registry)
+    return {
+        METRICS: _Kept(lambda: Page(generate_latest(registry), kind=CONTENT_TYPE_PLAIN_0_0_4)),
+        READY: _Kept(lambda: answer(*watched.ready())),
+        ALIVE: _Kept(lambda: answer(*watched.alive())),
+    }
+
+
+def gauge(name: str, words: str, value: float | None) -> Iterator[Metric]:
+    """A value that goes up and down; none where there is none."""
+    if value is not None:
+        yield GaugeMetricFamily(f"veilgraph_{name}", words, value)
+
+
+def gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Several, by a label whose values are words of this program."""
+    family = GaugeMetricFamily(f"veilgraph_{name}", words, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
+
+
+def counter(name: str, words: str, value: float) -> Metric:
+    """A value that only grows while the process lives."""
+    return CounterMetricFamily(f"veilgraph_{name}", words, value)
+
+
+def build(role: str) -> Metric:
+    """Which release it is, and what its process is for."""
+    family = GaugeMetricFamily("veilgraph_build_info", "Release, and what it runs as.", labels=["version", "role"])
+    family.add_metric([__version__, role], 1)
+    return family
+
+
+class _Families(Collector):
+    """What is watched, as the library asks for it."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: what there is changes with what there is to tell."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """All of it, now."""
+        return self._watched.families()
+
+
+class _Kept:
+    """An answer that is made at most once in ``KEPT_S``."""
+
+    def __init__(self, make: Callable[[], Page]) -> None:
+        self._make = make
+        self._made: tuple[float, Page] | None = None
+
+    def __call__(self) -> Page:
+        now = time.monotonic()
+        if self._made is None or now - self._made[0] >= KEPT_S:
+            self._made = now, self._make()
+        return self._made[1]

@@ -1,0 +1,125 @@
+"""A site of ``veilgraph net join``, watched: from its kit's files and its processes, and from nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography import x509
+from prometheus_client.core import Metric
+
+from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.types import SERVER
+from veilgraph.deploy.guard.heard import heard_s
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
+from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
+from veilgraph.deploy.presence import LOST_S
+from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, epsilon_of, site_processes, traffic_of
+from veilgraph.deploy.revocation import installed_list
+from veilgraph.protocol.requests import all_waiting
+
+
+class WatchedSite:
+    """Metrics and readiness of a site.
+
+    Args:
+        kit: its kit.
+        runs: where its runs are.
+        watch: what ``net join`` notes.
+    """
+
+    def __init__(self, kit: Kit, runs: Path, watch: SiteWatch) -> None:
+        self._kit, self._runs, self._watch = kit, runs, watch
+        self._jobs = SiteJobs(kit)
+        roles = kit.roles
+        self._sites = frozenset((*roles.holders, *filter(None, [roles.dealer])))
+
+    def families(self) -> Iterable[Metric]:
+        """All metrics; docs/operations.md says what each tells."""
+        watch, processes = self._watch, site_processes(self._kit)
+        jobs = self._jobs.now(processes)
+        yield build(self._kit.kind)
+        words = "1 while the site is connected with the server, at the server while it runs."
+        yield from gauge("connected", words, self._connected())
+        yield from self._heard()
+        yield counter("site_restarts", "How often the site's process was started again.", watch.restarts)
+        yield from gauge("site_processes", "Processes of the site and its jobs.", len(processes))
+        memory = sum(each.resident_bytes for each in processes)
+        yield from gauge("site_resident_memory_bytes", "Memory of the site and its jobs.", memory)
+        count: dict[str, float] = {state: sum(job.state == state for job in jobs) for state in STATES}
+        yield gauges("jobs", "Jobs that the kit has, by state.", "state", count)
+        yield from gauge("jobs_waiting_for_approval", "Jobs that wait for a person here.", self._waiting())
+        yield from _running(jobs)
+        yield from self._newest(jobs)
+        yield from self._certificates()
+        yield from self._disk()
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether jobs can be run: the site is up, and the server was heard of."""
+        if not self._watch.is_up:
+            return False, "not ready: the site is starting"
+        return (True, "ready") if self._connected() else (False, "not ready: the server is silent")
+
+    def alive(self) -> tuple[bool, str]:
+        """Whether the site is looked after."""
+        stuck = time.monotonic() - self._watch.looked > STUCK_S
+        return (False, "stuck") if stuck else (True, "alive")
+
+    def _connected(self) -> bool:
+        if not self._watch.is_up or self._kit.kind == "server":
+            return self._watch.is_up
+        return heard_s(self._kit.path).get(SERVER, LOST_S + 1) <= LOST_S
+
+    def _heard(self) -> Iterator[Metric]:
+        heard = heard_s(self._kit.path)
+        if self._kit.kind != "server":
+            yield from gauge("server_heard_seconds", "Seconds since the server was last heard of.", heard.get(SERVER))
+            return
+        there = sum(heard.get(site, LOST_S + 1) <= LOST_S for site in self._sites)
+        yield from gauge("sites_connected", "Sites that the server has heard of within 30 seconds.", there)
+        yield from gauge("sites_expected", "Sites of the project beside the server.", len(self._sites))
+
+    def _waiting(self) -> int | None:
+        return len(all_waiting(self._kit.consent)) if self._kit.kind == "holder" else None
+
+    def _newest(self, jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
+        """Of the newest job that has begun."""
+        begun = next((job for job in jobs if job.state != "submitted"), None)
+        if begun is None:
+            return
+        if (traffic := traffic_of(self._kit, begun)) is not None:
+            values = {"sent": traffic.sent, "received": traffic.received}
+            words = "Bytes that crossed the wire in the newest job's session, as last noted."
+            yield gauges("job_bytes", words, "direction", values)
+        spent = epsilon_of(self._kit, begun)
+        yield from gauge("job_epsilon_spent", "Total epsilon in this site's ledger of the newest job's run.", spent)
+
+    def _certificates(self) -> Iterator[Metric]:
+        with suppress(OSError, ValueError):
+            ends = x509.load_pem_x509_certificate(self._kit.certificate_path.read_bytes()).not_valid_after_utc
+            words = "When this site's certificate expires, in seconds since 1970."
+            yield from gauge("certificate_expiry_timestamp_seconds", words, ends.timestamp())
+        with suppress(VeilgraphError):
+            if (revoked := installed_list(self._kit.path)) is not None:
+                words = "When there should be a newer list of revoked certificates, in seconds since 1970."
+                yield from gauge("revocation_list_due_timestamp_seconds", words, revoked.next_update.timestamp())
+
+    def _disk(self) -> Iterator[Metric]:
+        with suppress(OSError):
+            disk = shutil.disk_usage(self._runs if self._runs.exists() else self._kit.path)
+            yield from gauge("disk_free_bytes", "Free room where the runs are.", disk.free)
+            yield from gauge("disk_size_bytes", "Size of the file system where the runs are.", disk.total)
+
+
+def _running(jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
+    """Of the newest job that runs."""
+    job = next((job for job in jobs if job.state == "running"), None)
+    if job is None:
+        return
+    yield from gauge("job_epoch", "Epoch that the running job has reached.", job.epoch)
+    yield from gauge("job_epochs", "Epochs that the running job may have.", job.epochs)
+    yield from gauge("job_quiet_seconds", "Seconds since the running job last said anything.", job.quiet_s)

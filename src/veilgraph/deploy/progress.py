@@ -1,0 +1,250 @@
+"""How far the jobs of a site are: read from its own kit, where its jobs' logs and its part of their runs are.
+
+Nobody is asked and nothing is sent. At most the end of a file is read, so that it may be asked often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.settings import NAME_PATTERN
+from veilgraph.deploy.guard.policy import is_job_id
+from veilgraph.deploy.kit import Kit
+from veilgraph.run.ledgers import LEDGER
+from veilgraph.run.sending import NOTE
+
+State = Literal["submitted", "running", "done", "failed", "stopped"]
+STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "stopped")
+"""``submitted``: not begun yet. ``stopped``: ended without a word, by who stopped it or for want of memory."""
+
+DONE: Final = "this part of the job is done"
+"""What a party's log says last of a job that went well."""
+
+_TAIL_BYTES: Final = 1 << 16
+_LINE: Final = r"^\S+ \S+ - veilgraph - "
+_EPOCH: Final = re.compile(rf"{_LINE}INFO - epoch (\d{{1,9}}) of at most (\d{{1,9}})$", re.MULTILINE)
+_BEGUN: Final = re.compile(rf"{_LINE}INFO - training begins after epoch (\d{{1,9}})$", re.MULTILINE)
+_DONE: Final = re.compile(rf"{_LINE}INFO - {DONE}$", re.MULTILINE)
+_FAILED: Final = re.compile(rf"{_LINE}ERROR - ", re.MULTILINE)
+_SERVERS_WORD: Final[dict[str, State]] = {"FINISHED:COMPLETED": "done", "FINISHED:ABORTED": "stopped"}
+_SERVER_RUNS: Final = ("RUNNING", "DISPATCHED")
+_TRAFFIC: Final = "*traffic.json"
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class SiteJob:
+    """A job as one site knows it.
+
+    Attributes:
+        job_id: the engine's.
+        name: the job's own; empty where it is not known.
+        state: of this site's part of it.
+        submitted: when, in seconds since 1970; 0 where it is not known.
+        epoch: the newest that its log says it has reached; None before the first, or without a training.
+        epochs: as many as there may be.
+        quiet_s: seconds since its log last grew; None once the log is gone.
+    """
+
+    job_id: str
+    name: str
+    state: State
+    submitted: float
+    epoch: int | None = None
+    epochs: int | None = None
+    quiet_s: float | None = None
+
+
+@dataclass(frozen=True)
+class SiteProcess:
+    """A process of a site, its own or a job's.
+
+    Attributes:
+        pid: its number.
+        job_id: whose it is; empty: the site's own.
+        resident_bytes: memory that it holds.
+    """
+
+    pid: int
+    job_id: str
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes on the wire, headers included."""
+
+    sent: int
+    received: int
+
+
+def site_processes(kit: Kit) -> tuple[SiteProcess, ...]:
+    """The processes that this account runs with a kit, those of its jobs among them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError, ValueError, IndexError):  # another account's, or one that has just ended
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if str(kit.path) in words and any("veilgraph" in word for word in words[:5]):
+                job_id = next(filter(is_job_id, words), "") if any(word.endswith("-job") for word in words[:5]) else ""
+                pages = int((entry / "statm").read_text(encoding="ascii").split()[1])
+                found.append(SiteProcess(int(entry.name), job_id, pages * _PAGE_BYTES))
+    return tuple(found)
+
+
+class SiteJobs:
+    """The jobs of a site; of one that has ended nothing is read again.
+
+    Args:
+        kit: of the server, the dealer or a holder.
+    """
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._ended: dict[str, SiteJob] = {}
+
+    def now(self, processes: tuple[SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
+        """All that the kit has of them, newest first.
+
+        Args:
+            processes: of the site, where they are known already.
+        """
+        running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
+        folders = [self._kit.path / "storage" / "jobs"] if self._kit.kind == "server" else [self._kit.path]
+        jobs = [self._job(path.name, path.name in running) for folder in folders for path in _job_folders(folder)]
+        return tuple(sorted(jobs, key=lambda job: (job.submitted, job.job_id), reverse=True))
+
+    def _job(self, job_id: str, running: bool) -> SiteJob:
+        if job_id in self._ended and not running:
+            return self._ended[job_id]
+        log = self._kit.path / job_id / "log.txt"
+        text, grown = _tail(log), _modified(log)
+        said, facts = self._said(job_id)
+        state: State = "running" if running else said or ("submitted" if grown is None else _state(text))
+        name, submitted = facts.get("name"), facts.get("submit_time")
+        epoch, last = epochs_said(text)
+        job = SiteJob(
+            job_id,
+            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",
+            state,
+            float(submitted) if isinstance(submitted, int | float) else 0.0,
+            epoch,
+            last,
+            None if grown is None else max(0.0, time.time() - grown),
+        )
+        if state in ("done", "failed"):
+            self._ended[job_id] = job
+        return job
+
+    def _said(self, job_id: str) -> tuple[State | None, dict[str, Any]]:
+        """What the server keeps of a job's state; elsewhere its log says it. And the job's facts."""
+        if self._kit.kind != "server":
+            return None, _read(self._kit.path / job_id / "meta.json")
+        facts = _read(self._kit.path / "storage" / "jobs" / job_id / "meta")
+        status = str(facts.get("status", ""))
+        if status.startswith("FINISHED"):
+            return _SERVERS_WORD.get(status, "failed"), facts
+        return ("stopped" if status in _SERVER_RUNS else "submitted"), facts
+
+
+def epochs_said(log: str) -> tuple[int | None, int | None]:
+    """The epoch that a job has reached, as its log says, and as many as there may be; None where it does not say."""
+    if found := _EPOCH.findall(log):
+        return int(found[-1][0]), int(found[-1][1])
+    begun = _BEGUN.findall(log)
+    return (int(begun[-1]) if begun else None), None
+
+
+def traffic_of(kit: Kit, job: SiteJob) -> Traffic | None:
+    """What crossed the wire in a job's newest session, as it was last noted; None where this site has no note of it."""
+    folder = _part(kit, job)
+    if folder is None:
+        return None
+    note = _read(folder / NOTE)
+    rows = note.get("session")
+    if isinstance(rows, dict):
+        with suppress(KeyError, TypeError, ValueError):
+            return Traffic(int(rows["sent"]), int(rows["received"]))
+    files = sorted((time_, path) for path in folder.glob(_TRAFFIC) if (time_ := _modified(path)) is not None)
+    return _summed(_read(files[-1][1], list)) if files else None
+
+
+def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
+    """ε of all that this site has released in a job's run, as its ledger says; None without a ledger."""
+    folder = _part(kit, job)
+    if folder is None:
+        return None
+    for line in reversed(_tail(folder / LEDGER).splitlines()):
+        with suppress(ValueError, TypeError, AttributeError):
+            entry = json.loads(line)
+            if "total" in entry:
+                return float("inf") if entry["total"] is None else float(entry["total"])
+            return 0.0 if "ledger" in entry else None
+    return None
+
+
+def _part(kit: Kit, job: SiteJob) -> Path | None:
+    """This site's part of a job's run; None where it has none."""
+    with suppress(VeilgraphError, OSError):
+        if job.name and (party := kit.party) is not None:
+            return kit.runs_now() / job.name / "parties" / party
+    return None
+
+
+def _summed(rows: list[Any]) -> Traffic | None:
+    try:
+        sent, received = (
+            sum(int(row["bytes"]) for row in rows if row["direction"] == direction)
+            for direction in ("sent", "received")
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Traffic(sent, received)
+
+
+def _state(text: str) -> State:
+    """Of a job whose process is gone."""
+    if _DONE.search(text):
+        return "done"
+    return "failed" if _FAILED.search(text) else "stopped"
+
+
+def _job_folders(folder: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from (path for path in folder.iterdir() if is_job_id(path.name) and path.is_dir())
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _tail(path: Path) -> str:
+    """The end of a file, which may be long; nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read(path: Path, kind: type[Any] = dict) -> Any:  # noqa: ANN401 - what JSON has
+    """What a JSON file has; an empty one where it cannot be read, as when it is just being replaced."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return kind()
+    return found if isinstance(found, kind) else kind()

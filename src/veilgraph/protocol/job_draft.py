@@ -1,0 +1,166 @@
+"""A job file, with comments, for holders whose party files are there or whose names are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.party_settings import PartySettings
+
+_HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md.
+# Any may be replaced for once, as with --set train.epochs=100.
+"""
+_RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
+_ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
+_APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
+_HERE: Final = "party files, found from the folder in which veilgraph is called"
+
+
+@dataclass(frozen=True)
+class JobDraft:
+    """The text of a job file, and what somebody is still to decide or mend."""
+
+    text: str
+    decisions: tuple[str, ...]
+
+
+def draft_job(
+    name: str,
+    paradigm: str,
+    parties: Mapping[Path, PartySettings] | Sequence[PartyId],
+    label_holder: PartyId | None = None,
+    select_by: str | None = None,
+) -> JobDraft:
+    """Writes a job of few keys, so that the defaults serve.
+
+    Args:
+        name: of the job.
+        paradigm: of the job.
+        parties: party files and what they say; or the names of holders that are elsewhere.
+        label_holder: its name; None: the only one whose party file has a label.
+        select_by: what the best epoch has the best of; None: of two classes AUC, where the paradigm can; else its
+            default.
+
+    Raises:
+        ConfigError: an argument breaks a rule, or they make no job together.
+    """
+    here = dict(parties) if isinstance(parties, Mapping) else {}
+    names = tuple(parties) if not isinstance(parties, Mapping) else _names(here)
+    data: dict[str, Any] = {"holders": list(names)}
+    if here:
+        data = {"parties": {settings.party: str(path) for path, settings in here.items()}}
+    content: dict[str, Any] = {"name": name, "paradigm": paradigm, "data": data}
+    if parse_job({"paradigm": paradigm}).is_aligned:
+        data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
+    elif label_holder is not None:
+        data["label_holder"] = _named(names, label_holder)
+    comments = {"parties": _HERE, "holders": _APART}
+    if select_by is not None:
+        content["train"] = {"select_by": select_by}
+    elif any(_classes(settings) == 2 for settings in here.values()):
+        _take(content, comments, "train.select_by", "auc", _RANKED)
+    if not any(_is_scaled(settings) for settings in here.values()):
+        _take(content, comments, "data.feature_scaling", "standard", _ALIKE)
+    edges = [each for settings in here.values() for each in settings.edges]
+    if any(each.weight is not None or each.normalize is not None or each.decay is not None for each in edges):
+        _take(content, comments, "model.edge_weights", True, "the tables' links have weights")
+    if any(each.directed for each in edges):
+        _take(content, comments, "model.directed", True, "some of the tables' links go one way")
+    job = parse_job(content)
+    return JobDraft(_HEAD + _text(content, comments), (*_unlike(list(here.values())), *_refused(job, here)))
+
+
+def _names(here: Mapping[Path, PartySettings]) -> tuple[PartyId, ...]:
+    found: dict[PartyId, Path] = {}
+    for path, settings in here.items():
+        if settings.party in found:
+            raise ConfigError(
+                f"{path}: party={settings.party!r} is also the party of {found[settings.party]}; every organisation "
+                "has a name of its own: rename one"
+            )
+        found[settings.party] = path
+    return tuple(found)
+
+
+def _label_holder(names: Sequence[PartyId], here: Sequence[PartySettings], given: PartyId | None) -> PartyId:
+    labelled = [each.party for each in here if each.nodes.label is not None]
+    if given is not None:
+        _named(names, given)
+        if here and given not in labelled:
+            raise ConfigError(
+                f"--label-holder {given}: its party file says nothing of a label (nodes.label); {_with_label(labelled)}"
+            )
+        return given
+    if not here:
+        raise ConfigError(f"--label-holder: is needed with names alone; give one of {', '.join(names)}")
+    if len(labelled) != 1:
+        raise ConfigError(f"--label-holder: cannot be told from the party files; {_with_label(labelled)}")
+    return labelled[0]
+
+
+def _with_label(labelled: Sequence[PartyId]) -> str:
+    if labelled:
+        return f"of these {', '.join(labelled)} have labels: name one"
+    return "none has labels: write the label holder's with veilgraph data init --label COLUMN"
+
+
+def _named(names: Sequence[PartyId], given: PartyId) -> PartyId:
+    if given not in names:
+        raise ConfigError(f"--label-holder {given}: is none of the holders; give one of {', '.join(names)}")
+    return given
+
+
+def _classes(settings: PartySettings) -> int:
+    return 0 if settings.nodes.label is None else len(settings.nodes.label.classes)
+
+
+def _is_scaled(settings: PartySettings) -> bool:
+    return any(getattr(each, "scale", None) is not None for each in settings.nodes.features)
+
+
+def _take(content: dict[str, Any], comments: dict[str, str], key: str, value: object, why: str) -> None:
+    """Adds a key where the paradigm's jobs take it, with what they then say."""
+    group, name = key.split(".")
+    tried = deepcopy(content)
+    tried.setdefault(group, {})[name] = value
+    try:
+        parse_job(tried)
+    except ConfigError:
+        return
+    content.setdefault(group, {})[name] = value
+    comments[name] = why
+
+
+def _unlike(parties: Sequence[PartySettings]) -> list[str]:
+    """What to mend where holders write ids differently: they would have no node in common, and not be told why."""
+    ways = {each.party: tuple(key for key, given in each.ids if given) or ("exact",) for each in parties}
+    if len(set(ways.values())) <= 1:
+        return []
+    said = "; ".join(f"{party} {','.join(way)}" for party, way in ways.items())
+    return [f"ids: holders write them differently ({said}); draft them with the same --ids"]
+
+
+def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
+    """What a holder's limits do not accept of the job."""
+    holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
+    found = {path: holder.refusal(job, named=True) for path, holder in holders.items()}
+    return [f"{path} refuses such a job (veilgraph data init --accept): {said}" for path, said in found.items() if said]
+
+
+def _text(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    written = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=2**20)
+    lines = []
+    for line in written.splitlines():
+        why = comments.get(line.strip().partition(":")[0])
+        lines.append(line if why is None else f"{line}  # {why}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,137 @@
+"""Settings that a job leaves out, chosen by its preset from what every party knows before anything runs: the job.
+
+``paper`` chooses nothing: what is left out has the defaults of the models in ``settings``, which are the papers'.
+``auto`` takes what the job's paradigm offers in ``JobSettings.choices``; docs/presets.md says how that was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+Preset = Literal["auto", "paper"]
+AUTO: Final = "auto"
+PAPER: Final = "paper"
+DEFAULT: Preset = AUTO
+"""Of a job that names none; tests of what the papers say have ``paper`` here."""
+
+_ABSENT: Final = object()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that a preset chose.
+
+    Attributes:
+        key: dotted, such as ``model.local.activation``.
+        value: that it has.
+        why: in a few words.
+    """
+
+    key: str
+    value: bool | int | float | str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.value}"
+
+
+class Said:
+    """What a job says, and what it leaves out; a group that is given as settings says all of them.
+
+    Args:
+        content: of the job, nested mappings or settings; not validated yet.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+
+    def __contains__(self, key: str) -> bool:
+        return self._find(key) is not _ABSENT
+
+    def get(self, key: str, otherwise: object = None) -> Any:  # noqa: ANN401 - whatever stands there
+        """What stands at a dotted key; ``otherwise`` where nothing does."""
+        found = self._find(key)
+        return otherwise if found is _ABSENT else found
+
+    def _find(self, key: str) -> object:
+        place: object = self._content
+        for name in key.split("."):
+            if isinstance(place, BaseModel):
+                place = getattr(place, name, None)
+            elif isinstance(place, Mapping):
+                if name not in place:
+                    return _ABSENT
+                place = place[name]
+            else:
+                return place  # a group that is no group, null among them: nothing is put into it
+        return place
+
+    @property
+    def brings(self) -> bool:
+        """Whether the holders bring data of their own, and no data set is named."""
+        named = self.get("data.holders")
+        return any(self.get(f"data.{key}") for key in ("graphs", "parties")) or isinstance(named, list | tuple)
+
+
+def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choice]:
+    """Of what a preset would choose, what a job does not say."""
+    said = Said(content)
+    return [choice for choice in offered if choice.key not in said]
+
+
+def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callable[[Mapping[str, Any]], T]) -> T:
+    """A job with what its preset chose of what it leaves out.
+
+    No choice makes a job invalid that is valid without: where all together would, each is taken only where the job
+    stays valid with it.
+
+    Args:
+        content: of the job, nested mappings, not validated yet.
+        offered: what the preset would choose.
+        read: validates a job.
+
+    Raises:
+        ValidationError: the job breaks a rule by itself.
+    """
+    open_ = left_out(content, offered)
+    try:
+        return read(_with(content, open_))
+    except ValidationError:
+        found, taken = read(content), list[Choice]()
+    for choice in open_:
+        try:
+            found = read(_with(content, [*taken, choice]))
+        except ValidationError:
+            continue
+        taken.append(choice)
+    return found
+
+
+def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:
+    """What a preset chose: of what the job left out, what it now has as offered.
+
+    Args:
+        content: of the job, before.
+        offered: what the preset would choose.
+        settings: of the job, after.
+    """
+    has = Said(settings.model_dump())
+    return [choice for choice in left_out(content, offered) if has.get(choice.key, _ABSENT) == choice.value]
+
+
+def _with(content: Mapping[str, Any], choices: Iterable[Choice]) -> dict[str, Any]:
+    """The job with some settings put in."""
+    found: dict[str, Any] = dict(content)
+    for choice in choices:
+        place = found
+        *groups, last = choice.key.split(".")
+        for group in groups:
+            place[group] = dict(place.get(group, {}))
+            place = place[group]
+        place[last] = choice.value
+    return found

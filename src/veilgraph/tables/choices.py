@@ -1,0 +1,119 @@
+"""What somebody who knows the tables has decided, where a first draft of a party file would else guess."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, Literal, Self
+
+from veilgraph.core.errors import ConfigError
+
+RANDOM: Final = "random"
+_ALIKE: Final = ("strip", "lower")
+
+
+@dataclass(frozen=True)
+class SplitByDate:
+    """Training before one day, validation before the other, the rest tested: by a column of dates."""
+
+    column: str
+    train_before: date
+    val_before: date
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Decisions; what is None or empty is guessed, and said to be.
+
+    Attributes:
+        id: column of ids of the node table.
+        ids: how ids are written alike, of ``strip`` and ``lower``; the empty tuple: as they stand.
+        label: column of classes, of any file of nodes.
+        labelled: False: no label and no split, for this holder is not the label holder.
+        split: at random, or by a date.
+        as_of: the day of which features tell: dates count from it, and later edges are left out.
+        missing: texts that are no value, besides those found.
+        encoding: of text that is not UTF-8.
+        left_out: columns that are no features.
+    """
+
+    id: str | None = None
+    ids: tuple[str, ...] | None = None
+    label: str | None = None
+    labelled: bool = True
+    split: SplitByDate | Literal["random"] | None = None
+    as_of: date | None = None
+    missing: tuple[str, ...] = ()
+    encoding: str | None = None
+    left_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        id: str | None = None,  # noqa: A002 - the key's name
+        ids: str | None = None,
+        label: str | None = None,
+        labelled: bool = True,
+        split: str | None = None,
+        as_of: str | None = None,
+        missing: tuple[str, ...] = (),
+        encoding: str | None = None,
+        left_out: tuple[str, ...] = (),
+    ) -> Self:
+        """From texts, as a command is given them.
+
+        Raises:
+            ConfigError: names the option, its value and the rule.
+        """
+        if not labelled and (label is not None or split is not None):
+            given = f"--label {label}" if label is not None else f"--split {split}"
+            raise ConfigError(f"{given}: is of a label holder, and --no-label says that this is none; leave one out")
+        if encoding is not None:
+            _check_encoding(encoding)
+        return cls(
+            id,
+            None if ids is None else _alike(ids),
+            label,
+            labelled,
+            None if split is None else _split(split),
+            None if as_of is None else _day(as_of, f"--as-of {as_of}"),
+            missing,
+            encoding,
+            frozenset(left_out),
+        )
+
+
+def _alike(text: str) -> tuple[str, ...]:
+    words = tuple(word for word in text.split(",") if word != "exact")
+    if text != "exact" and not (words and set(words) <= set(_ALIKE)):
+        raise ConfigError(f"--ids {text}: is none of strip, lower, strip,lower and exact; give one of them")
+    return words
+
+
+def _split(text: str) -> SplitByDate | Literal["random"]:
+    if text == RANDOM:
+        return "random"
+    column, *days = text.rsplit(":", 2)
+    where = f"--split {text}"
+    if len(days) != 2 or not column:
+        raise ConfigError(f"{where}: is neither random nor COLUMN:DATE:DATE, as in confirmed_at:2024-05-01:2024-06-01")
+    first, second = (_day(each, where) for each in days)
+    if first >= second:
+        raise ConfigError(f"{where}: {first} must be earlier than {second}; training comes before validation")
+    return SplitByDate(column, first, second)
+
+
+def _day(text: str, where: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {text!r} is no day in ISO; write it as 2024-05-01") from error
+
+
+def _check_encoding(name: str) -> None:
+    try:
+        codecs.lookup(name)
+    except LookupError as error:
+        raise ConfigError(f"--encoding {name}: there is none of that name; try cp1252 or latin-1") from error

@@ -1,0 +1,145 @@
+"""A first job for party files or names: it is valid, of few keys, and says what a holder will not accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.commands import one_error, veilgraph
+from tests.messy.export import export
+from tests.tables.writing import write
+from veilgraph.protocol.job_file import parse_job, read_job
+
+LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Party files of the three exports."""
+    folder = tmp_path_factory.mktemp("messy")
+    found = []
+    for party, tables in export(folder / "exports", customers=200).items():
+        path = folder / f"{party}.yaml"
+        options = LABEL if party == "bank" else ()
+        words: list[str | Path] = ["data", "init", *tables, "--out", path, "--party", party, "--ids", "strip,lower"]
+        assert veilgraph(*words, *options).exit_code == 0
+        found.append(path)
+    return found
+
+
+def init(*words: str | Path) -> str:
+    result = veilgraph("init", *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "fraud.yaml"
+    said = init(*files, "--out", out)
+    assert "to decide" not in said
+    assert f"veilgraph check {out}" in said
+    assert yaml.safe_load(out.read_text()) == {
+        "name": "fraud",
+        "paradigm": "vertical",
+        "data": {
+            "parties": {path.stem: str(path) for path in files},
+            "label_holder": "bank",
+            "feature_scaling": "standard",
+        },
+        "train": {"select_by": "auc"},
+    }
+    assert "# party files" in out.read_text()
+    assert veilgraph("check", out).exit_code == 0
+
+
+def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:
+    out = tmp_path / "job.yaml"
+    said = init("bank", "shop", "--label-holder", "shop", "--out", out, "--name", "across", "--select-by", "f1")
+    assert "veilgraph net submit" in said
+    job = read_job(out)
+    assert job.data.is_apart
+    assert (job.name, job.data.names, job.data.label_party) == ("across", ("bank", "shop"), "shop")
+    assert job.train.select_by == "f1"
+
+
+def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path) -> None:
+    said = init(*files, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
+    job = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    assert job["model"] == {"edge_weights": True}
+    assert "train" not in job
+    assert [f"to decide: {path} refuses such a job" in said for path in files] == [False, True, True]
+    error = veilgraph("check", tmp_path / "job.yaml")
+    assert error.exit_code == 1
+    assert "party 'shop' refuses the job" in error.stderr
+
+
+@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+def test_every_holder_may_have_labels_elsewhere(paradigm: str, tmp_path: Path) -> None:
+    init("bank", "shop", "--paradigm", paradigm, "--out", tmp_path / "job.yaml")
+    content = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    assert "label_holder" not in content["data"]
+    parse_job(content)
+    init("bank", "shop", "--paradigm", paradigm, "--label-holder", "shop", "--out", tmp_path / "other.yaml")
+    assert read_job(tmp_path / "other.yaml").data.label_party == "shop"
+
+
+def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns: list[str]) -> Path:
+    """A party file of one small table."""
+    folder.mkdir(exist_ok=True)
+    rows = {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30}
+    write(folder / f"{party}.csv", rows | {"class": [f"c{each % classes}" for each in range(30)]} | columns)
+    words: list[str | Path] = ["data", "init", folder / f"{party}.csv", "--out", folder / f"{party}.yaml"]
+    assert veilgraph(*words, "--party", party, *options).exit_code == 0
+    return folder / f"{party}.yaml"
+
+
+def test_of_more_classes_accuracy_is_left_to_the_default(tmp_path: Path) -> None:
+    one, other = tables(tmp_path, "a"), tables(tmp_path, "b", "--no-label", "--leave-out", "class")
+    init(one, other, "--out", tmp_path / "job.yaml")
+    assert "train" not in yaml.safe_load((tmp_path / "job.yaml").read_text())
+
+
+def test_columns_of_declared_ranges_are_not_scaled_again(tmp_path: Path) -> None:
+    one, other = tables(tmp_path, "a"), tables(tmp_path, "b", "--no-label", "--leave-out", "class")
+    other.write_text(other.read_text().replace("{columns: x}", "{columns: x, scale: {low: 0, high: 1}}"))
+    init(one, other, "--out", tmp_path / "job.yaml")
+    assert "feature_scaling" not in yaml.safe_load((tmp_path / "job.yaml").read_text())["data"]
+
+
+def test_ids_that_are_written_differently_are_said(files: list[Path], tmp_path: Path) -> None:
+    exact = tables(tmp_path, "other", "--no-label", "--leave-out", "class")
+    said = init(files[0], exact, "--out", tmp_path / "job.yaml")
+    assert "to decide: ids: holders write them differently (bank strip,lower; other exact)" in said
+
+
+def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_path: Path) -> None:
+    bank, shop, telco = files
+    labelled = tables(tmp_path / "two", "two")
+    out = tmp_path / "job.yaml"
+    calls: dict[tuple[str | Path, ...], str] = {
+        (bank,): "1 holder",
+        (bank, "shop"): "HOLDERS shop",
+        (bank, bank): "is given twice",
+        ("bank", "shop"): "--label-holder: is needed",
+        ("bank", "shop", "--label-holder", "telco"): "--label-holder telco",
+        (bank, shop, "--label-holder", "shop"): "--label-holder shop",
+        (shop, telco): "data init --label",
+        (bank, labelled): "bank, two have labels",
+        (bank, shop, "--paradigm", "diagonal"): "'diagonal'",
+        (bank, shop, "--select-by", "beauty"): "'beauty'",
+        (bank, tmp_path / "none.yaml"): "none.yaml",
+        (bank, "no!", "--label-holder", "no!"): "HOLDERS no!",
+    }
+    for words, said in calls.items():
+        assert said in one_error(veilgraph("init", *words, "--out", out)), words
+        assert not out.exists()
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(bank.read_text())
+    assert "party='bank'" in one_error(veilgraph("init", bank, copy, "--out", out))
+    out.write_text("mine")
+    assert "exists" in one_error(veilgraph("init", bank, shop, "--out", out))
+    assert out.read_text() == "mine"
+    init(bank, shop, "--out", out, "--replace")
+    assert read_job(out).data.label_party == "bank"

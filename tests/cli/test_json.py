@@ -1,0 +1,293 @@
+"""``--json``: a document on standard output and nothing else, of every command that shows tables."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from tests import nightly
+from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.cli import app
+from veilgraph.cli.audit import FAILED
+from veilgraph.cli.telling import plain, tell, telling
+
+JOB = """
+name: small
+data: {dataset: synthetic}
+model: {dim: 4, initial: {method: individual}}
+train: {epochs: 2, patience: null, select_by: last, checkpoint_every: 1}
+"""
+PRIVATE = JOB + "privacy: {schedule: every-step, noise_multiplier: 5, epsilon_total: 3}\n"
+LOCAL = """
+name: local
+paradigm: node-dp
+data: {dataset: synthetic}
+release: {features: {epsilon: 2, low: -10, high: 10}}
+"""
+EMBED = "data: {dataset: synthetic}\nmethod: {name: apge, epochs: 2}\n"
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command, with what typer made of it."""
+    root: Any = typer.main.get_command(app)
+    for name, each in root.commands.items():
+        inner = getattr(each, "commands", None)
+        if inner is None:
+            yield name, each
+        else:
+            yield from ((f"{name} {word}", one) for word, one in inner.items())
+
+
+WITH_JSON = {
+    name for name, command in commands() if "--json" in {option for each in command.params for option in each.opts}
+}
+
+
+def document(*words: str | Path, code: int = 0) -> Any:
+    """What a command prints with ``--json``: all of its standard output is the document."""
+    result = veilgraph(*words, "--json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder, found = tmp_path_factory.mktemp("jobs"), {}
+    for name, text in {"job": JOB, "private": PRIVATE, "local": LOCAL, "embed": EMBED}.items():
+        found[name] = folder / f"{name}.yaml"
+        found[name].write_text(text, encoding="utf-8")
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(jobs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    return run, document("train", jobs["private"], "--out", run, "--record-views")
+
+
+def test_a_training_tells_its_summary(trained: tuple[Path, Any]) -> None:
+    run, told = trained
+    assert told["run"] == str(run)
+    assert told["summary"] == json.loads((run / "summary.json").read_text())
+    again = document("resume", run)
+    assert again["summary"]["test_accuracy"] == told["summary"]["test_accuracy"]
+
+
+def test_what_is_known_before_a_run(jobs: dict[str, Path]) -> None:
+    checked = document("check", jobs["job"])
+    assert [holder["party"] for holder in checked["holders"]] == ["A", "B"]
+    assert checked["holders"][0]["labels"]["train"] > 0
+    assert checked["holders"][1]["labels"]["train"] is None
+    budget = document("budget", jobs["private"], "--total", "4")
+    assert all(0 < holder["epsilon_total"] <= 3 for holder in budget["holders"].values())
+    assert {each["epsilon_total"] for each in budget["noise"]} == {4}
+    assert document("budget", jobs["job"])["holders"] is None
+    local = document("budget", jobs["local"])["holders"]
+    assert {each["epsilon"] for holder in local.values() for each in holder} == {2}
+
+
+def test_a_plan_has_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.yaml"
+    path.write_text("paradigm: sealed\ndata: {dataset: synthetic}\ntrain: {epochs: 2}\n", encoding="utf-8")
+    plan = document("plan", path)
+    for party, sent in plan["sent"].items():
+        assert sent == sum(stage["sent"].get(party, 0) for stage in plan["stages"]) > 0
+    assert plan["seconds"] > 0
+
+
+def test_what_a_run_sent_and_what_it_cost(trained: tuple[Path, Any]) -> None:
+    run, _ = trained
+    told = document("report", run)
+    assert Path(told["page"]).is_file()
+    assert {record["party"] for record in told["sent"]} == {"A", "B", "server"}
+    assert all(0 < spent["epsilon_total"] <= 3 for spent in told["spent"].values())
+    verified = document("report", run, "--verify")
+    assert {record["party"] for record in verified["records"]} == {"A", "B", "server"}
+
+
+def test_a_comparison_of_a_run(trained: tuple[Path, Any]) -> None:
+    told = document("compare", trained[0])
+    assert set(told["trainings"]) == {"A alone", "B alone", "federated", "pooled"}
+
+
+def test_a_failed_audit_tells_what_it_found(trained: tuple[Path, Any]) -> None:
+    """And exits with the same code as without."""
+    limited = ("--attack", "link-similarity", "--limit", "link-similarity=0.5", "--adversary", "server")
+    found = veilgraph("audit", trained[0], *limited, "--json")
+    told = json.loads(found.stdout)
+    assert found.exit_code == (FAILED if told["failed"] else 0)
+    assert told["findings"]
+    assert {each["attack"] for each in told["findings"]} >= {"link-similarity"}
+
+
+def test_tables_are_described_and_aligned(tmp_path: Path) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    out = tmp_path / "organisations"
+    assert veilgraph("data", "export", "synthetic", "--out", out, "--overlap", "0.8").exit_code == 0
+    described = document("data", "check", out / "A" / "party.yaml")
+    assert described["party"] == "A"
+    assert sum(described["classes"].values()) + described["unlabelled"] == described["nodes"]
+    both = document("check", out / "job.yaml")
+    assert [each["party"] for each in both["holders"]] == ["A", "B"]
+    assert both["holders"][0]["nodes"] == described["nodes"]
+    aligned = document("data", "align", out / "job.yaml", "--out", tmp_path / "aligned", "--set", "model.dim=4")
+    assert aligned["common"] == 320
+    assert set(aligned["nodes"]) == {"A", "B"}
+
+
+@nightly
+def test_what_takes_longer(jobs: dict[str, Path], tmp_path: Path) -> None:
+    compared = document("compare", jobs["job"], "--out", tmp_path / "compared")
+    assert compared["ways"]
+    assert "best at home" in compared["verdict"]
+    pytest.importorskip("optuna")
+    tuned = document("tune", jobs["job"], "--trials", "2", "--out", tmp_path / "tuned")
+    assert len(tuned["trials"]) == 2
+    demo = document("demo", "--epochs", "2", "--out", tmp_path / "demo")
+    assert "federated" in demo["trainings"]
+
+
+@nightly
+def test_embeddings(jobs: dict[str, Path], tmp_path: Path) -> None:
+    told = document("embed", jobs["embed"], "--out", tmp_path / "embedded")
+    assert Path(told["publish"]).is_dir()
+    assert told["report"]["after"]
+
+
+def test_an_error_prints_no_document(tmp_path: Path) -> None:
+    assert "cannot be read" in one_error(veilgraph("check", tmp_path / "none.yaml", "--json"))
+    assert "--json" in usage_error(veilgraph("net", "logs", "--kit", tmp_path, "--json"))
+
+
+TABLES_ARE_PRINTED_BY = {"print", "show_result", "show_comparison"}
+
+
+@cache
+def registered() -> dict[str, bool]:
+    """Function of each command that prints a table, itself or by one that it calls in its file → whether it tells."""
+    folder = Path(__file__).parents[2] / "src" / "veilgraph" / "cli"
+    found = {}
+    for path in folder.glob("*.py"):
+        functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+        def calls(name: str, seen: frozenset[str], functions: dict[str, ast.FunctionDef] = functions) -> set[str]:
+            names = {
+                inner.func.id if isinstance(inner.func, ast.Name) else inner.func.attr
+                for inner in ast.walk(functions[name])
+                if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name | ast.Attribute)
+            }
+            further = (names & set(functions)) - seen
+            return names.union(*(calls(each, seen | further) for each in further))
+
+        for name, node in functions.items():
+            decorators = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+            for each in decorators:
+                if isinstance(each.func, ast.Name) and each.func.id == "command":
+                    called = calls(name, frozenset({name}))
+                    tells = any(keyword.arg == "json" for keyword in each.keywords)
+                    if called & TABLES_ARE_PRINTED_BY or tells:
+                        found[f"{path.name}: {name}"] = tells
+    return found
+
+
+def test_every_command_that_prints_tables_has_the_option() -> None:
+    assert [name for name, tells in registered().items() if not tells] == []
+    assert len(registered()) == len(WITH_JSON) > 12
+
+
+def test_every_command_that_has_it_is_called_here_or_beside() -> None:
+    """``net`` in test_network_commands.py and, with sites, in deploy/test_network.py."""
+    here = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
+    tree = ast.parse(Path(__file__).read_text())
+    called = {
+        " ".join(word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("document", "veilgraph")
+    }
+    firsts = {name for name in WITH_JSON for words in called if words.startswith(name)}
+    firsts |= {name for name in WITH_JSON if f'"{name}", trained[0]' in here}
+    assert WITH_JSON - firsts == {"net status", "net jobs", "net demo"}
+    assert all(f'"net", "{word}"' in here for word in ("status", "jobs"))
+
+
+# What JSON has for what it was.
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    where: Path
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (math.inf, None),
+        (math.nan, None),
+        ({1: (True, None)}, {"1": [True, None]}),
+        (Point(-math.inf, Path("a")), {"x": None, "where": "a"}),
+        (np.float64("nan"), None),
+        (np.arange(2), [0, 1]),
+        (torch.tensor([[1.5]]), [[1.5]]),
+        (np.int64(3), 3),
+        (frozenset({"b", "a"}), ["a", "b"]),
+        (datetime(2026, 1, 31, tzinfo=UTC), "2026-01-31T00:00:00+00:00"),
+    ],
+)
+def test_a_value_as_json_has_it(value: object, found: object) -> None:
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == found
+
+
+def test_what_json_has_nothing_for() -> None:
+    with pytest.raises(TypeError):
+        plain(object())
+
+
+def run_told(wanted: bool, inside: Callable[[], None]) -> Any:
+    program = typer.Typer()
+
+    @program.command()
+    def _() -> None:
+        with telling(wanted):
+            inside()
+
+    return CliRunner().invoke(program, [])
+
+
+def test_the_document_is_all_of_standard_output() -> None:
+    def inside() -> None:
+        typer.echo("a line")
+        print("another")  # noqa: T201
+        typer.echo("a message", err=True)
+        tell({"a": 1})
+
+    told = run_told(True, inside)
+    assert (json.loads(told.stdout), told.stderr) == ({"a": 1}, "a message\n")
+    assert run_told(False, inside).stdout == "a line\nanother\n"
+
+
+def test_what_was_told_is_printed_with_a_code_and_not_with_an_error() -> None:
+    def ends() -> None:
+        tell([1])
+        raise typer.Exit(3)
+
+    def fails() -> None:
+        tell([1])
+        raise RuntimeError
+
+    ended = run_told(True, ends)
+    assert (ended.exit_code, json.loads(ended.stdout)) == (3, [1])
+    assert run_told(True, fails).stdout == ""

@@ -1,0 +1,223 @@
+"""What a job leaves out comes from its preset, and what it says stays."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError
+from veilgraph.nn.local.model import LOCAL_MODELS
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import JOBS, parse_chosen, parse_job, read_job
+from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.preset import AUTO, PAPER
+from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
+
+NOISED = {"schedule": "once", "epsilon_total": 4}
+ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+EVERY_STEP = {"schedule": "every-step", "mechanism": "gaussian", "clip": 1.0, "epsilon_step": 16}
+PERTURBED = {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}
+NODES = {"features": {"epsilon": 1}}
+TABLES = {"holders": ["bank", "shop"]}
+WORDS = {"dataset": "cora"}
+LAST = {"select_by": "last", "patience": None}
+
+VALID: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "tables": {"data": TABLES},
+    "words": {"data": WORDS},
+    "words as they are": {"data": {**WORDS, "feature_scaling": "none"}},
+    "another local model": {"data": WORDS, "model": {"local": {"model": "gat"}}},
+    "individual": {"data": WORDS, "model": {"initial": {"method": "individual"}}},
+    "large steps": {"data": WORDS, "model": {"initial": {"weight_decay": 0.4, "learning_rate": 2}}},
+    "shrinking": {"data": WORDS, "model": {"initial": {"weight_decay": 0.2}}},
+    "last": {"train": LAST},
+    "no patience": {"train": {"patience": None}},
+    "batches": {"train": {"batch_size": 64}},
+    "rounds": {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
+    "noised once": {"privacy": NOISED, "model": ONCE},
+    "noised in every step": {"privacy": EVERY_STEP, "train": LAST},
+    "noised nodes": {
+        "privacy": {**NOISED, "unit": "node", "degree_bound": 8},
+        "model": ONCE,
+        "data": {"feature_scaling": "none"},
+    },
+    "perturbed": {"model": PERTURBED},
+    "horizontal": {"paradigm": "horizontal", "data": TABLES},
+    "averaging": {"paradigm": "averaging", "data": TABLES},
+    "node-dp": {"paradigm": "node-dp", "release": NODES},
+    "node-dp, labels": {"paradigm": "node-dp", "release": {**NODES, "labels": {"holder": "B", "epsilon": 2}}},
+    "sealed": {"paradigm": "sealed", "data": TABLES},
+    "sealed, checked": {"paradigm": "sealed", "dealer_checks": 0.5},
+    "sealed, words": {"paradigm": "sealed", "data": WORDS},
+}
+"""Kind → a job that is valid with the papers' defaults."""
+
+
+def at(settings: BaseModel, key: str) -> Any:
+    place: Any = settings
+    for name in key.split("."):
+        place = getattr(place, name)
+    return place
+
+
+def said(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in content.items():
+        inner = said(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        found.update(inner)
+    return found
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_valid_job_stays_valid_and_says_what_it_said(kind: str) -> None:
+    parse_job({**VALID[kind], "preset": PAPER})
+    job, choices = parse_chosen({**VALID[kind], "preset": AUTO})
+    for choice in choices:
+        assert choice.key not in said(VALID[kind])
+        assert at(job, choice.key) == choice.value
+        assert choice.why
+    for key, value in said(VALID[kind]).items():
+        found = at(job, key)
+        assert (list(found) if isinstance(found, tuple) else found) == value
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_paper_chooses_nothing_and_auto_nothing_else_than_it_says(kind: str) -> None:
+    paper, nothing = parse_chosen({**VALID[kind], "preset": PAPER})
+    auto, choices = parse_chosen({**VALID[kind], "preset": AUTO})
+    assert nothing == []
+    changed = {"preset": AUTO, **{choice.key: choice.value for choice in choices}}
+    as_paper = said(paper.model_dump(mode="json"))
+    assert said(auto.model_dump(mode="json")) == {**as_paper, **changed}
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_what_is_chosen_reveals_no_more(kind: str) -> None:
+    paper, auto = (parse_job({**VALID[kind], "preset": preset}) for preset in (PAPER, AUTO))
+    assert revelations(auto) == revelations(paper)
+    assert auto.exchanges == paper.exchanges
+    assert (auto.is_masked, auto.evaluates) == (paper.is_masked, paper.evaluates)
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> None:
+    job = parse_job({**VALID[kind], "preset": AUTO})
+    write_job(job, tmp_path / "job.yaml")
+    again = read_job(tmp_path / "job.yaml")
+    assert again == job
+    assert again.hash() == job.hash()
+    content = yaml.safe_load((tmp_path / "job.yaml").read_text(encoding="utf-8"))
+    assert parse_chosen(content)[1] == []
+
+
+def test_noise_and_what_perturbs_leave_all_as_it_is() -> None:
+    for kind in ("noised once", "noised in every step", "noised nodes", "perturbed", "node-dp", "node-dp, labels"):
+        assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
+
+
+def test_what_holders_bring_is_scaled_by_column_and_words_by_row() -> None:
+    for data in (TABLES, {"graphs": {"A": "a.safetensors", "B": "b.safetensors"}}, {"dataset": "digits"}, {}):
+        assert parse_job({"preset": AUTO, "data": data}).data.feature_scaling == "standard"
+    job = parse_job({"preset": AUTO, "data": WORDS})
+    assert job.data.feature_scaling == "row"
+
+
+def keys(job: dict[str, Any]) -> set[str]:
+    return {choice.key for choice in parse_chosen({**job, "preset": AUTO})[1]}
+
+
+def test_large_steps_on_w_are_for_rows_that_sum_to_one() -> None:
+    """With words as they are, or columns of variance 1, they would leave the ring."""
+    large = "model.initial.learning_rate"
+    assert large in keys({"data": WORDS})
+    assert large in keys({"data": {**TABLES, "feature_scaling": "row"}})
+    assert large not in keys({"data": TABLES})
+    for scaling in ("none", "standard"):
+        assert large not in keys({"data": {**WORDS, "feature_scaling": scaling}})
+
+
+def test_settings_of_w_are_chosen_where_they_are_used() -> None:
+    for method in ("individual", "secure-sum"):
+        chosen = keys({"data": WORDS, "model": {"initial": {"method": method}}})
+        assert not {f"model.initial.{key}" for key in ("learning_rate", "momentum", "weight_decay")} & chosen
+    assert "model.initial.momentum" in keys({"data": WORDS})
+
+
+def test_slow_hops_are_chosen_where_they_start_from_the_mean() -> None:
+    both = {"model.local.start", "model.local.learning_rate"}
+    for model in LOCAL_MODELS:
+        chosen = keys({"data": WORDS, "model": {"local": {"model": model}}})
+        assert both & chosen == (both if model == "sage-mean" else set()), model
+
+
+def test_patience_and_what_it_counts_are_chosen_together() -> None:
+    both = {"train.patience", "train.evaluate_every"}
+    assert both <= keys({})
+    for key, value in (("patience", 7), ("evaluate_every", 3)):
+        assert not both & keys({"train": {key: value}})
+
+
+def test_what_does_not_fit_is_left_out_and_the_rest_stays() -> None:
+    """Steps of 10 and a decay of 0.2 would turn W around."""
+    chosen = keys(VALID["shrinking"])
+    assert "model.initial.learning_rate" not in chosen
+    assert {"data.feature_scaling", "model.initial.momentum", "train.epochs"} <= chosen
+
+
+def test_a_job_that_breaks_a_rule_says_its_own() -> None:
+    with refused(ConfigError, key="model", value=3):
+        parse_job({"preset": AUTO, "model": 3})
+    with refused(ConfigError, key="train.epochs", value=0):
+        parse_job({"preset": AUTO, "train": {"epochs": 0}})
+    with refused(ConfigError, key="preset", value="best"):
+        parse_job({"preset": "best"})
+
+
+def test_settings_made_in_python_are_resolved_too_and_groups_of_them_say_all() -> None:
+    job = VerticalJob(preset="auto")
+    assert job == parse_job({"preset": AUTO})
+    train = parse_job({"preset": PAPER}).train
+    assert VerticalJob(preset="auto", train=train).train == train
+
+
+def test_a_preset_is_no_longer_changed_once_a_job_says_every_key() -> None:
+    job = parse_job({"preset": AUTO})
+    with refused(ConfigError, key="preset", value=PAPER):
+        with_overrides(job, {"preset": PAPER})
+    assert with_overrides(job, {"preset": AUTO}) == job
+
+
+def test_jobs_of_one_hash_have_one_meaning() -> None:
+    auto, paper = (parse_job({"preset": preset}) for preset in (AUTO, PAPER))
+    assert auto.hash() != paper.hash()
+    spelt = parse_job({**json.loads(auto.model_dump_json()), "preset": PAPER})
+    assert spelt.hash() == auto.hash()
+
+
+@pytest.mark.parametrize("name", shipped_jobs())
+def test_shipped_jobs_are_as_published(name: str) -> None:
+    assert shipped_job(name).preset == PAPER
+
+
+def test_paradigms_that_choose_nothing() -> None:
+    needs = {"node-dp": {"release": NODES}}
+    chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
+    assert {name for name, found in chosen.items() if found} == {"vertical", "sealed"}
+    assert chosen["sealed"] == {"data.feature_scaling", "train.class_weights"}
+    assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights"}
+
+
+def test_a_users_job_has_auto() -> None:
+    code = "import veilgraph as vg; print(vg.Job().preset, vg.Job().model.server.activation)"
+    made = run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)
+    assert made.stdout.split() == [AUTO, "relu"]

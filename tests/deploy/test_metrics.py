@@ -1,0 +1,629 @@
+"""What a site and a service say of themselves to who watches them, and what the door takes at which they say it."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError
+from veilgraph.deploy import join as joining
+from veilgraph.deploy.guard.heard import FOLDER, Heard, forget, heard_s
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.metrics import door, exposed
+from veilgraph.deploy.metrics.address import Address, read_address
+from veilgraph.deploy.metrics.door import MAX_CONNECTIONS, MAX_HEAD_BYTES, Page, serving
+from veilgraph.deploy.metrics.exposed import pages
+from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
+from veilgraph.deploy.metrics.site import WatchedSite
+from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
+from veilgraph.deploy.progress import DONE, STATES, SiteJobs, epsilon_of, site_processes, traffic_of
+from veilgraph.deploy.project import ProjectSettings, provision
+
+JOBS = [f"aaaaaaaa-1111-4111-8111-11111111111{digit}" for digit in range(9)]
+HERE = read_address("127.0.0.1:0", beyond=False)
+SAYS = "2026-01-31 04:00:12,345 - veilgraph - {} - {}\n"
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
+    project = ProjectSettings.model_validate(
+        {
+            "name": "fraud",
+            "server": {"host": "localhost", "port": 8002, "admin_port": 8003},
+            "holders": ["bank", "shop"],
+            "administrators": ["ops@example.org"],
+        }
+    )
+    found = provision(project, tmp_path_factory.mktemp("metrics") / "consortium")
+    return {name: Kit.open(path) for name, path in found.items()}
+
+
+@pytest.fixture
+def bank(kits: dict[str, Kit], tmp_path: Path) -> Kit:
+    """A holder's kit, as a site that has joined leaves it."""
+    return joined(kits["bank"], tmp_path)
+
+
+def joined(kit: Kit, folder: Path) -> Kit:
+    copy = shutil.copytree(kit.path, folder / kit.name)
+    opened = Kit.open(copy)
+    opened.prepare(None, opened.runs)
+    return opened
+
+
+def deployed(kit: Kit, job_id: str, *lines: tuple[str, str], name: str = "scores", submitted: float = 1.0) -> Path:
+    folder = kit.path / job_id
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps({"name": name, "submit_time": submitted}))
+    if lines:
+        (folder / "log.txt").write_text("".join(SAYS.format(*line) for line in lines))
+    return folder
+
+
+@contextmanager
+def job_process(kit: Kit, job_id: str) -> Iterator[int]:
+    """What looks as a job's process does."""
+    words = ["-c", "import time; time.sleep(60)", "veilgraph.deploy.guard.program", "holder-job", "-m", kit.path]
+    process = subprocess.Popen([sys.executable, *map(str, words), "-n", job_id])
+    try:
+        deadline = time.monotonic() + 10
+        while process.pid not in {each.pid for each in site_processes(kit)} and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def metrics(make: Callable[[], Page]) -> dict[tuple[str, ...], float]:
+    """Name and values of labels → value."""
+    families = text_string_to_metric_families(make().content.decode())
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+# Jobs
+
+
+def test_the_state_and_progress_of_a_job_are_read_from_its_log(bank: Kit) -> None:
+    begun = ("INFO", "training begins after epoch 4")
+    deployed(bank, JOBS[0], begun, ("INFO", "epoch 10 of at most 40"), ("INFO", DONE), submitted=1)
+    deployed(bank, JOBS[1], begun, ("ERROR", "{}"), submitted=2)
+    deployed(bank, JOBS[2], begun, ("INFO", "epoch 10 of at most 40"), ("INFO", "epoch 20 of at most 40"), submitted=3)
+    deployed(bank, JOBS[3], submitted=4)
+    (bank.path / "not-a-job").mkdir()
+    jobs = SiteJobs(bank)
+    found = [(job.job_id, job.state, job.epoch, job.epochs) for job in jobs.now()]
+    assert found == [
+        (JOBS[3], "submitted", None, None),
+        (JOBS[2], "stopped", 20, 40),
+        (JOBS[1], "failed", 4, None),
+        (JOBS[0], "done", 10, 40),
+    ]
+    with job_process(bank, JOBS[2]):
+        running = jobs.now()[1]
+        assert (running.state, running.epoch) == ("running", 20)
+        assert running.quiet_s is not None
+        assert running.quiet_s < 60
+    assert jobs.now()[1].state == "stopped"
+
+
+def test_a_job_that_is_run_again_is_seen_to_run(bank: Kit) -> None:
+    deployed(bank, JOBS[0], ("ERROR", "{}"))
+    jobs = SiteJobs(bank)
+    assert jobs.now()[0].state == "failed"
+    with job_process(bank, JOBS[0]):
+        assert jobs.now()[0].state == "running"
+
+
+def test_what_stands_within_a_line_is_no_line(bank: Kit) -> None:
+    """A message of another party may be in it."""
+    deployed(bank, JOBS[0], ("INFO", f"shop says 2026-01-31 04:00:12 - veilgraph - INFO - {DONE}"))
+    deployed(bank, JOBS[1], ("INFO", "shop says - veilgraph - INFO - epoch 7 of at most 8"))
+    assert {(job.state, job.epoch) for job in SiteJobs(bank).now()} == {("stopped", None)}
+
+
+def test_the_servers_jobs_are_those_that_the_engine_keeps(kits: dict[str, Kit], tmp_path: Path) -> None:
+    server = joined(kits["server"], tmp_path)
+    words = ("SUBMITTED", "DISPATCHED", "FINISHED:COMPLETED", "FINISHED:ABORTED", "FINISHED:EXECUTION_EXCEPTION")
+    for submitted, (job_id, status) in enumerate(zip(JOBS, words, strict=False)):
+        folder = server.path / "storage" / "jobs" / job_id
+        folder.mkdir(parents=True)
+        (folder / "meta").write_text(json.dumps({"name": "scores", "status": status, "submit_time": submitted}))
+    (server.path / "storage" / "jobs" / JOBS[8]).mkdir()
+    states = [job.state for job in SiteJobs(server).now()]
+    assert states == ["failed", "stopped", "done", "stopped", "submitted", "submitted"]
+
+
+def test_a_name_that_is_none_leads_to_no_folder(bank: Kit) -> None:
+    """The name of a submitted job becomes part of a path."""
+    outside = bank.path / "parties" / "bank"
+    outside.mkdir(parents=True)
+    (outside / "sending.json").write_text(json.dumps({"session": {"sent": 1, "received": 2}}))
+    deployed(bank, JOBS[0], name="..")
+    (job,) = SiteJobs(bank).now()
+    assert job.name == ""
+    assert traffic_of(bank, job) is None
+    assert epsilon_of(bank, job) is None
+
+
+def test_bytes_and_epsilon_are_those_of_the_newest_session(bank: Kit) -> None:
+    deployed(bank, JOBS[0], ("INFO", DONE))
+    (job,) = SiteJobs(bank).now()
+    part = bank.runs / "scores" / "parties" / "bank"
+    assert traffic_of(bank, job) is None
+    part.mkdir(parents=True)
+    rows = [{"direction": "sent", "bytes": 5}, {"direction": "received", "bytes": 7}, {"direction": "sent", "bytes": 1}]
+    (part / "traffic.json").write_text(json.dumps(rows))
+    (part / "alignment_traffic.json").write_text("[]")
+    os.utime(part / "alignment_traffic.json", (1, 1))
+    found = traffic_of(bank, job)
+    assert found is not None
+    assert (found.sent, found.received) == (6, 7)
+    (part / "sending.json").write_text(json.dumps({"traffic": [], "session": {"sent": 70, "received": 80}}))
+    found = traffic_of(bank, job)
+    assert found is not None
+    assert (found.sent, found.received) == (70, 80)
+    assert epsilon_of(bank, job) is None
+    ledger = part / "ledger.jsonl"
+    ledger.write_text('{"ledger": 1, "job": "x", "delta": 1e-6}\n')
+    assert epsilon_of(bank, job) == 0
+    with ledger.open("a") as file:
+        file.write('{"total": 1.5}\n{"total": 2.5}\n{"total": 3')
+    assert epsilon_of(bank, job) == 2.5, "a line that is being written does not count"
+
+
+# Who was heard of
+
+
+def test_when_somebody_was_heard_of(tmp_path: Path) -> None:
+    assert heard_s(tmp_path) == {}
+    heard = Heard(tmp_path)
+    heard.note("server")
+    assert heard_s(tmp_path)["server"] < 5
+    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / FOLDER / "server").stat().st_mode & 0o777 == 0o600
+    os.utime(tmp_path / FOLDER / "server", (1, 1))
+    heard.note("server")
+    assert heard_s(tmp_path)["server"] > 1000, "at most one note a second"
+    forget(tmp_path)
+    assert heard_s(tmp_path) == {}
+
+
+def test_a_disk_that_takes_no_note_stops_no_message(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).write_text("")
+    Heard(tmp_path).note("server")
+    assert heard_s(tmp_path) == {}
+
+
+# A site
+
+
+def watched(kit: Kit, **changes: object) -> tuple[SiteWatch, dict[str, Callable[[], Page]]]:
+    watch = SiteWatch(**changes)  # type: ignore[arg-type]
+    return watch, dict(pages(WatchedSite(kit, kit.runs, watch)))
+
+
+@pytest.fixture(autouse=True)
+def _every_answer_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposed, "KEPT_S", 0.0)
+
+
+def test_a_holder_is_ready_while_the_server_is_heard_of(bank: Kit) -> None:
+    watch, found = watched(bank)
+    answers = []
+    for change in (lambda: None, lambda: setattr(watch, "is_up", True), lambda: Heard(bank.path).note("server")):
+        change()
+        page = found["/ready"]()
+        answers.append((page.status, page.content.decode().strip()))
+    assert answers == [
+        (503, "not ready: the site is starting"),
+        (503, "not ready: the server is silent"),
+        (200, "ready"),
+    ]
+    assert metrics(found["/metrics"])["veilgraph_connected",] == 1
+    a_minute_ago = time.time() - 60
+    os.utime(bank.path / FOLDER / "server", (a_minute_ago, a_minute_ago))
+    assert found["/ready"]().status == 503
+    values = metrics(found["/metrics"])
+    assert values["veilgraph_connected",] == 0
+    assert 59 < values["veilgraph_server_heard_seconds",] < 70
+    Heard(bank.path).note("server")
+    watch.is_up = False
+    assert found["/ready"]().status == 503, "its program has ended"
+
+
+def test_the_server_says_how_many_sites_are_there(kits: dict[str, Kit], tmp_path: Path) -> None:
+    server = joined(kits["server"], tmp_path)
+    Heard(server.path).note("bank")
+    Heard(server.path).note("stranger")
+    _, found = watched(server, is_up=True)
+    values = metrics(found["/metrics"])
+    assert (values["veilgraph_sites_connected",], values["veilgraph_sites_expected",]) == (1, 2)
+    assert ("veilgraph_server_heard_seconds",) not in values
+    assert found["/ready"]().status == 200
+
+
+def test_a_site_that_nobody_looks_after_is_not_alive(bank: Kit) -> None:
+    watch, found = watched(bank)
+    assert (found["/healthz"]().status, found["/healthz"]().content) == (200, b"alive\n")
+    watch.looked -= STUCK_S + 1
+    assert (found["/healthz"]().status, found["/healthz"]().content) == (503, b"stuck\n")
+    watch.look()
+    assert found["/healthz"]().status == 200
+
+
+def test_the_running_jobs_metrics(bank: Kit) -> None:
+    deployed(bank, JOBS[0], ("INFO", DONE), submitted=1)
+    folder = deployed(bank, JOBS[1], ("INFO", "epoch 20 of at most 40"), submitted=2)
+    deployed(bank, JOBS[2], submitted=3)
+    part = bank.runs / "scores" / "parties" / "bank"
+    part.mkdir(parents=True)
+    (part / "sending.json").write_text(json.dumps({"session": {"sent": 70, "received": 80}}))
+    (part / "ledger.jsonl").write_text('{"total": null}\n')
+    an_hour_ago = time.time() - 3600
+    os.utime(folder / "log.txt", (an_hour_ago, an_hour_ago))
+    _, found = watched(bank, is_up=True, restarts=3)
+    with job_process(bank, JOBS[1]):
+        values = metrics(found["/metrics"])
+        assert values["veilgraph_site_processes",] == 1
+        assert values["veilgraph_site_resident_memory_bytes",] > 1 << 20
+    counts = {state: values["veilgraph_jobs", state] for state in STATES}
+    assert counts == {"submitted": 1, "running": 1, "done": 1, "failed": 0, "stopped": 0}
+    assert (values["veilgraph_job_epoch",], values["veilgraph_job_epochs",]) == (20, 40)
+    assert 3599 < values["veilgraph_job_quiet_seconds",] < 3700
+    assert (values["veilgraph_job_bytes", "sent"], values["veilgraph_job_bytes", "received"]) == (70, 80)
+    assert values["veilgraph_job_epsilon_spent",] == float("inf")
+    assert values["veilgraph_site_restarts_total",] == 3
+    assert values["veilgraph_jobs_waiting_for_approval",] == 0
+    assert values["veilgraph_disk_free_bytes",] > 0
+    assert values["veilgraph_certificate_expiry_timestamp_seconds",] > time.time() + 300 * 86400
+    assert values["process_resident_memory_bytes",] > 0
+    after = metrics(found["/metrics"])
+    assert after["veilgraph_jobs", "running"] == 0
+    assert ("veilgraph_job_epoch",) not in after
+    assert ("veilgraph_job_quiet_seconds",) not in after
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from veilgraph.deploy.guard.heard import Heard
+
+kit = Path(sys.argv[sys.argv.index("-m") + 1])
+first = not (kit / "begun").exists()
+(kit / "begun").touch()
+if first:
+    Heard(kit).note("server")
+print("Successfully registered client", flush=True)
+time.sleep(1 if first else 60)
+sys.exit(7)
+"""
+"""In place of a site's: it has heard of the server and ends; the second has not."""
+
+
+def test_join_says_how_its_site_is(bank: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site_program.py").write_text(PROGRAM)
+    party = tmp_path / "party.yaml"
+    party.write_text("party: bank\nnodes: {file: n.csv, id: id, features: [{columns: x}]}\nedges: []\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    monkeypatch.setattr(joining, "PROGRAM", "site_program")
+    said: list[str] = []
+    words: list[str] = []
+    last: list[dict[tuple[str, ...], float]] = []
+
+    def visit() -> None:
+        deadline = time.monotonic() + 30
+        try:
+            while time.monotonic() < deadline and words[-1:] != ["not ready: the server is silent"]:
+                time.sleep(0.01)
+                if said:
+                    host, _, port = said[0].removeprefix("metrics at http://").removesuffix("/metrics").rpartition(":")
+                    at = Address(host, int(port), socket.AF_INET)
+                    found = ask(at)[1].decode().strip()
+                    words.extend([found] if words[-1:] != [found] else [])
+            page = ask(at, path="/metrics")[1]
+            last.append(metrics(lambda: Page(page)))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    joining.join(bank, party, None, report=said.append, metrics=HERE)
+    visitor.join(10)
+    starting, silent = "not ready: the site is starting", "not ready: the server is silent"
+    assert words == [starting, "ready", starting, silent], "what the first process heard says nothing of the second"
+    assert last[0]["veilgraph_site_restarts_total",] == 1
+    assert [line.split(";")[0] for line in said[1:]] == [
+        "bank is connected", "bank: the site's process ended with code 7", "bank is connected", "bank has left",
+    ]  # fmt: skip
+
+
+SECRET = "secretword"
+
+
+def test_no_metric_has_an_id_a_name_or_anything_of_the_data(bank: Kit) -> None:
+    """Names of jobs, columns and nodes, in every file that is read; labels are words of this program."""
+    lines = (("INFO", f"{SECRET} begins"), ("INFO", "epoch 1 of at most 2"), ("ERROR", f'{{"key": "{SECRET}"}}'))
+    for job_id in JOBS[:2]:
+        deployed(bank, job_id, *lines, name=SECRET)
+    part = bank.runs / SECRET / "parties" / "bank"
+    part.mkdir(parents=True)
+    (part / "sending.json").write_text(json.dumps({SECRET: SECRET, "session": {"sent": 1, "received": 1}}))
+    (part / "ledger.jsonl").write_text(json.dumps({"total": 1.0, "channel": SECRET}) + "\n")
+    Heard(bank.path).note("server")
+    _, found = watched(bank, is_up=True)
+    with job_process(bank, JOBS[1]):
+        text = found["/metrics"]().content.decode()
+    assert "veilgraph_job_bytes" in text
+    assert "veilgraph_job_epsilon_spent" in text
+    assert "veilgraph_job_epoch " in text
+    for word in (SECRET, "bank", "shop", "fraud", "scores", *JOBS, str(bank.path)):
+        assert word not in text
+    labels = {
+        (key, value)
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        for key, value in one.labels.items()
+    }
+    words = {("state", state) for state in STATES} | {("direction", "sent"), ("direction", "received")}
+    assert {label for label in labels if label[0] != "version"} == words | {("role", "holder")}
+
+
+def test_files_that_are_damaged_leave_the_rest_to_be_read(bank: Kit) -> None:
+    folder = deployed(bank, JOBS[0], ("INFO", DONE))
+    for content in (b"\xff\x00[", b"[]", b'{"name": 5, "submit_time": "x"}'):
+        (folder / "meta.json").write_bytes(content)
+        (bank.path / "startup" / "revoked.pem").write_bytes(content)
+        _, found = watched(bank, is_up=True)
+        values = metrics(found["/metrics"])
+        assert values["veilgraph_jobs", "done"] == 1
+        assert ("veilgraph_job_bytes", "sent") not in values
+
+
+# A service
+
+
+def test_a_service_counts_as_its_log_does() -> None:
+    requests, now = Requests(), SimpleNamespace(of=Served(5.0, False, False))
+    found = pages(WatchedService(lambda: now.of, requests))
+    requests.count("/predict", 200, 0.5)
+    requests.count("/predict", 200, 0.25)
+    requests.count("(other)", 404, 0.1)
+    values = metrics(found["/metrics"])
+    assert values["veilgraph_serve_requests_total", "/predict", "200"] == 2
+    assert values["veilgraph_serve_requests_total", "(other)", "404"] == 1
+    assert values["veilgraph_serve_request_seconds_total", "/predict"] == 0.75
+    assert values["veilgraph_inference_age_seconds",] == 5
+    assert values["veilgraph_inference_too_old",] == values["veilgraph_inference_damaged",] == 0
+    assert (found["/ready"]().status, found["/healthz"]().status) == (200, 200)
+    now.of = Served(9.0, True, True)
+    values = metrics(found["/metrics"])
+    assert values["veilgraph_inference_too_old",] == values["veilgraph_inference_damaged",] == 1
+    assert (found["/ready"]().status, found["/healthz"]().status) == (503, 200)
+
+
+# The address
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9464", "localhost:0", "[::1]:80", "127.8.9.10:65535"])
+def test_this_machine_may_be_asked(text: str) -> None:
+    with suppress(OSError):  # where there is no IPv6
+        assert read_address(text, beyond=False).port == int(text.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464", "[2001:db8::1]:1"])
+def test_others_may_be_served_only_where_that_is_said(text: str) -> None:
+    with refused(ConfigError, key="--metrics", value=text):
+        read_address(text, beyond=False)
+    assert read_address(text, beyond=True).port == int(text.rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9464", ":9464", "localhost", "localhost:65536", "a b:1", "::1:80", "x:1/metrics"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with refused(ConfigError, key="--metrics", value=text):
+        read_address(text, beyond=True)
+
+
+def test_a_name_that_is_none() -> None:
+    with refused(ConfigError, key="--metrics", value="there.is.no.such.name.invalid:1"):
+        read_address("there.is.no.such.name.invalid:1", beyond=True)
+
+
+def test_a_port_in_use() -> None:
+    with serving(HERE, {}) as taken, refused(ConfigError, key="--metrics"), serving(taken, {}):
+        pass
+
+
+# The door
+
+
+@contextmanager
+def opened(**made: Callable[[], Page]) -> Iterator[Address]:
+    with serving(HERE, {f"/{name}": make for name, make in made.items()} or {"/ready": lambda: Page(b"yes\n")}) as at:
+        yield at
+
+
+def ask(at: Address, method: str = "GET", path: str = "/ready") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(at.host, at.port, timeout=10)
+    try:
+        connection.request(method, path)
+        with connection.getresponse() as response:
+            return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def raw(at: Address, sent: bytes, wait_s: float = 10.0) -> bytes:
+    """All that comes back for some bytes, until the other end closes; nothing where it breaks off."""
+    with socket.create_connection((at.host, at.port), timeout=wait_s) as connection:
+        found = b""
+        with suppress(ConnectionError):
+            connection.sendall(sent)
+            while piece := connection.recv(4096):
+                found += piece
+        return found
+
+
+def test_a_path_is_answered_and_nothing_else() -> None:
+    with opened() as at:
+        assert ask(at) == (200, b"yes\n")
+        for method, path in [
+            ("GET", "/"), ("GET", "/ready/"), ("GET", "/ready?x=1"), ("GET", "/../ready"), ("GET", "//ready"),
+            ("GET", "http://127.0.0.1/ready"), ("GET", "/%72eady"), ("POST", "/ready"), ("HEAD", "/ready"),
+            ("PUT", "/ready"), ("DELETE", "/ready"), ("OPTIONS", "/ready"), ("TRACE", "/ready"), ("get", "/ready"),
+        ]:  # fmt: skip
+            assert ask(at, method, path)[0] == 404, (method, path)
+        for request in (
+            b"GET /ready",
+            b"GET  /ready HTTP/1.1",
+            b"GET /ready HTTP/2",
+            b"\xff\x00",
+            b"",
+            b"GET /ready X",
+        ):
+            assert raw(at, request + b"\r\n\r\n").startswith(b"HTTP/1.1 404 "), request
+
+
+def test_no_body_is_waited_for_and_no_connection_kept() -> None:
+    with opened() as at:
+        before = time.monotonic()
+        head = b"POST /ready HTTP/1.1\r\nContent-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n"
+        assert raw(at, head).startswith(b"HTTP/1.1 404 ")
+        assert raw(at, b"GET /ready HTTP/1.1\r\n\r\nGET /ready HTTP/1.1\r\n\r\n").count(b"HTTP/1.1") <= 1
+        assert time.monotonic() - before < door.WITHIN_S
+
+
+def test_a_head_that_does_not_end_is_cut_off() -> None:
+    with opened() as at:
+        found = raw(at, b"GET /ready HTTP/1.1\r\nX: " + b"x" * (1 << 20))
+        assert b" 200 " not in found
+        fits = b"GET /ready HTTP/1.1\r\nX: " + b"x" * (MAX_HEAD_BYTES - 100) + b"\r\n\r\n"
+        assert raw(at, fits).startswith(b"HTTP/1.1 200 ")
+        assert ask(at) == (200, b"yes\n")
+
+
+def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "WITHIN_S", 0.2)
+    with opened() as at:
+        before = time.monotonic()
+        assert raw(at, b"") == raw(at, b"GET /ready HT") == b""
+        assert 0.3 < time.monotonic() - before < 8
+
+
+def test_who_says_a_letter_now_and_then_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "WITHIN_S", 0.4)
+    with opened() as at, socket.create_connection((at.host, at.port), timeout=5) as slow:
+        before = time.monotonic()
+        with pytest.raises(ConnectionError):  # noqa: PT012 - whichever write finds it closed
+            while time.monotonic() - before < 5:
+                slow.sendall(b"x")
+                time.sleep(0.02)
+        assert time.monotonic() - before < 4
+
+
+def test_many_that_are_slow_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one thread, whatever comes; and the oldest are closed for those that come."""
+    monkeypatch.setattr(door, "WITHIN_S", 60.0)
+    with opened() as at, ExitStack() as stack:
+        threads, slow = threading.active_count(), []
+        for _ in range(3 * MAX_CONNECTIONS):
+            slow.append(stack.enter_context(socket.create_connection((at.host, at.port), timeout=5)))
+            slow[-1].sendall(b"GET /ready HTTP/1.1\r\nX:")
+        for _ in range(20):
+            assert ask(at) == (200, b"yes\n")
+        assert threading.active_count() == threads
+        assert sum(map(is_open, slow)) <= MAX_CONNECTIONS
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "WITHIN_S", 0.3)
+    with (
+        opened(large=lambda: Page(b"x" * (1 << 25)), ready=lambda: Page(b"yes\n")) as at,
+        socket.create_connection((at.host, at.port), timeout=5) as greedy,
+    ):
+        greedy.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        time.sleep(0.8)
+        assert ask(at) == (200, b"yes\n")
+        found = 0
+        with suppress(ConnectionError):
+            while piece := greedy.recv(1 << 20):
+                found += len(piece)
+        assert found < 1 << 25
+
+
+def test_what_fails_is_told_without_words_and_goes_on() -> None:
+    def failing() -> Page:
+        raise RuntimeError(SECRET)
+
+    with opened(failing=failing, ready=lambda: Page(b"yes\n")) as at:
+        assert ask(at, path="/failing") == (500, b"failed\n")
+        assert ask(at) == (200, b"yes\n")
+
+
+def test_it_listens_no_longer_than_the_block() -> None:
+    with opened() as at, socket.create_connection((at.host, at.port), timeout=5):
+        threads = {thread.name for thread in threading.enumerate()}
+        assert "metrics" in threads
+    with pytest.raises(ConnectionRefusedError):
+        ask(at)
+    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_who_is_just_being_let_in_when_it_ends_is_closed_too() -> None:
+    """A socket that is left open is an error here (``filterwarnings``)."""
+    for number in range(40):
+        with ExitStack() as stack, opened() as at:
+            for _ in range(number % 7):
+                stack.enter_context(socket.create_connection((at.host, at.port), timeout=5))
+    gc.collect()
+
+
+def test_an_answer_is_not_made_anew_for_each_who_asks(bank: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposed, "KEPT_S", 60.0)
+    watch, found = watched(bank)
+    first = found["/metrics"]()
+    watch.restarts = 7
+    assert found["/metrics"]() is first
+    monkeypatch.setattr(exposed, "KEPT_S", 0.0)
+    assert b"site_restarts_total 7" in found["/metrics"]().content
+
+
+def test_metrics_are_named_and_described_as_the_format_asks(bank: Kit) -> None:
+    _, found = watched(bank, is_up=True)
+    page = found["/metrics"]()
+    assert page.kind.startswith("text/plain; version=0.0.4")
+    for name in re.findall(r"^(veilgraph_\w+)", page.content.decode(), re.MULTILINE):
+        assert f"# HELP {name} " in page.content.decode()

@@ -1,0 +1,194 @@
+"""The site: every page has a place, staged pages are what Python-Markdown understands, and nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import veilgraph
+from docs.site import faults, names, page, stage
+from tests import nightly
+from tests.cli.commands import veilgraph as called
+from tests.messy.export import export
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job_file import JOBS
+from veilgraph.protocol.schemas import SCHEMAS, job_schema, party_schema
+
+ROOT = Path(__file__).parents[2]
+
+
+class Plain(yaml.SafeLoader):
+    """As editors read YAML: a date is text, and nothing is made of tags."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own declaration
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+Plain.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def read(text: str) -> Any:
+    return yaml.load(text, Plain)
+
+
+def named(nav: Any) -> Iterator[str]:
+    """Pages of a navigation."""
+    for each in nav:
+        for found in each.values():
+            yield from [found] if isinstance(found, str) else named(found)
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pages = tmp_path_factory.mktemp("site") / "pages"
+    stage(pages)
+    return pages
+
+
+def test_every_page_has_one_place_in_the_navigation(staged: Path) -> None:
+    config = read((ROOT / "docs" / "site.yml").read_text(encoding="utf-8"))
+    assert sorted(named(config["nav"])) == sorted(path.name for path in staged.glob("*.md"))
+    assert (config["strict"], config["theme"]["font"]) == (True, False)
+    assert set(config["validation"].values()) == {"warn"}
+
+
+def test_links_of_staged_pages_lead_to_files_of_the_site(staged: Path) -> None:
+    for path in staged.glob("*.md"):
+        text = re.sub(r"`[^`]*`", "", path.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (staged / target).exists(), f"{path.name}: {target}"
+
+
+def test_a_page_is_as_the_site_has_it() -> None:
+    assert page("[a](docs/b.md#c) [d](jobs)\n", above=True) == "[a](b.md#c) [d](jobs.md)\n"
+    assert page("[a](../README.md) [d](../jobs/x.yaml)\n", above=False) == "[a](index.md) [d](jobs/x.yaml)\n"
+    lists = "A word:\n- one\n  goes on\n- two\n   - within\n1. three\n"
+    assert page(lists, above=False) == "A word:\n\n- one\n  goes on\n- two\n    - within\n1. three\n"
+    assert page("```\na\n- b\n  - c\n```\n- d\n", above=False) == "```\na\n- b\n  - c\n```\n\n- d\n"
+
+
+def test_every_public_name_is_looked_up() -> None:
+    wanted = [name for name in veilgraph.__all__ if not name.startswith("_")]
+    found = re.findall(r"^::: veilgraph(?:\.\w+)*\.(\w+)$", names(), flags=re.MULTILINE)
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("a.html", '<script src="https://cdn.example.org/x.js"></script>', "a.html fetches https://cdn.example.org/x.js"),
+        ("a.html", '<link href="//fonts.example.org/x" rel="stylesheet">', "a.html fetches //fonts.example.org/x"),
+        ("a.html", '<link rel=stylesheet href=https://e.org/x>', "a.html fetches https://e.org/x"),
+        ("s.css", "@import 'https://e.org/x.css';", "s.css fetches https://e.org/x.css"),
+        ("s.css", "a { background: url(//e.org/x.png) }", "s.css fetches //e.org/x.png"),
+        ("a.html", '<a href="https://e.org">out</a><link rel="canonical" href="https://e.org"><img src="x.svg">', None),
+    ],
+)  # fmt: skip
+def test_what_a_page_fetches_from_elsewhere_is_a_fault(
+    tmp_path: Path, name: str, content: str, fault: str | None
+) -> None:
+    site, pages = tmp_path / "site", tmp_path / "pages"
+    site.mkdir()
+    pages.mkdir()
+    (pages / "a.md").touch()
+    (site / "a.html").touch()
+    (site / name).write_text(content, encoding="utf-8")
+    assert faults(site, pages) == ([] if fault is None else [fault])
+    (site / "a.html").unlink()
+    assert "a.md is no page of the site" in faults(site, pages)
+
+
+# Schemas
+
+
+def test_shipped_jobs_are_of_the_schema_and_misspelt_ones_are_not() -> None:
+    validator = jsonschema.Draft202012Validator(job_schema())
+    jobs = {path.name: read(path.read_text(encoding="utf-8")) for path in (ROOT / "jobs").glob("*.yaml")}
+    assert {name: [each.message for each in validator.iter_errors(job)] for name, job in jobs.items()} == {
+        name: [] for name in jobs
+    }
+    misspelt: tuple[dict[str, Any], ...] = (
+        {"trian": {}},
+        {"paradigm": "diagonal"},
+        {"train": {"epochs": "many"}},
+        {"paradigm": "sealed", "model": {"dim": 4}},
+        {"paradigm": "vertical", "output": "classes"},
+        {"output": "classes"},
+    )
+    for wrong in misspelt:
+        assert not validator.is_valid(wrong), wrong
+    assert validator.is_valid({"paradigm": "sealed", "output": "classes"})
+
+
+def test_the_schema_has_every_key_of_every_paradigm() -> None:
+    found = job_schema()["$defs"]
+    for name in JOBS.own:
+        assert set(found[JOBS[name].__name__]["properties"]) == set(JOBS[name].model_fields)
+    assert set(found[VerticalJob.__name__]["properties"]) > {"train", "data", "model", "privacy"}
+
+
+def test_party_files_are_of_the_schema_and_misspelt_ones_are_not(tmp_path: Path) -> None:
+    validator = jsonschema.Draft202012Validator(party_schema())
+    for party, files in export(tmp_path / "exports", customers=200).items():
+        out = tmp_path / f"{party}.yaml"
+        options = ("--as-of", "2024-04-15", "--accept", "horizontal", "--ids", "strip")
+        assert called("data", "init", *files, "--out", out, *options).exit_code == 0
+        content = read(out.read_text(encoding="utf-8"))
+        assert [each.message for each in validator.iter_errors(content)] == []
+        assert not validator.is_valid({**content, "egdes": []})
+        assert not validator.is_valid({**content, "limits": {"max_rounds": "few"}})
+    text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```yaml\n(party:.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)[0]
+    assert [each.message for each in validator.iter_errors(read(example))] == []
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_command_prints_the_schema_of_the_site(name: str, staged: Path) -> None:
+    result = called("schema", name)
+    assert result.exit_code == 0
+    assert result.stdout == (staged / "schema" / f"{name}.json").read_text(encoding="utf-8")
+
+
+@nightly
+@pytest.mark.timeout(900)
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """As ``make docs`` does, in an environment of its own."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    bin_ = tmp_path / "venv" / "bin"
+    install: list[str | Path] = [
+        bin_ / "python",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "-r",
+        ROOT / "docs" / "requirements.txt",
+    ]
+    subprocess.run(install, check=True)
+    pages, site = ROOT / "build" / "pages", tmp_path / "built"
+    stage(pages)
+    build: list[str | Path] = [
+        bin_ / "mkdocs",
+        "build",
+        "--config-file",
+        ROOT / "docs" / "site.yml",
+        "--site-dir",
+        site,
+    ]
+    clean = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, capture_output=True, text=True, check=False, env=clean)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    assert faults(site, pages) == []
+    assert "FederatedNodeClassifier" in (site / "api.html").read_text(encoding="utf-8")

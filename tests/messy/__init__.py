@@ -1,0 +1,1 @@
+"""What three organisations export, each in its own way."""
