@@ -1,6 +1,7 @@
 """How well a model predicts, on the page: figures with intervals beside guessing, thresholds by validation nodes."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,13 +184,17 @@ def test_more_classes_have_figures_and_no_threshold(runs: dict[str, Path]) -> No
     assert float(row(told, "AUC")[0]) == pytest.approx(summary["test_auc"], abs=1e-3)
 
 
-def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy) -> None:
-    run = part_of(two_classes(copy("plain")), "B")
+def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:
+    copy_again = Path(shutil.copytree(copy("plain"), tmp_path / "again"))
+    run = part_of(two_classes(tmp_path / "plain"), "B")
     page = page_of(run)
     assert "A's predictions are not in this directory." in page.text
     for words in ("fraud", "alarms per 1,000", "95 %", "lift"):
         assert words not in page.text
     assert page.within["dd"][0] == "not known here"
+    own = page_of(part_of(two_classes(copy_again), "A"))
+    assert "alarms per 1,000" in own.text
+    assert "0.500 by guessing" in own.within["dd"][0]
 
 
 def test_a_confusion_matrix_whatever_a_job_selects_by(copy: Copy) -> None:

@@ -123,7 +123,7 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Groups:
         rows.append(Group(name, _figures(told, others, threshold)))
     headings: tuple[str, ...] = ("nodes", "accuracy")
     if threshold is not None:
-        headings = ("nodes", "of class 1", "AUC", "recall at the threshold", "flagged")
+        headings = ("nodes", f"of class {told.classes[1]}", "AUC", "recall at the threshold", "flagged")
     return Groups(by.name, headings, tuple(rows), len(rest))
 
 
