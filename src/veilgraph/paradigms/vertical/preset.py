@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from veilgraph.graph.settings import DEFAULT_DATASET, OF_WORDS
+from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.local.build import FirstSettings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.protocol.preset import Choice, Said
@@ -54,8 +54,7 @@ def choices(said: Said) -> Iterator[Choice]:
     """
     if said.get("privacy") is not None or said.get("model.initial.method") == "perturbed":
         return
-    named = DEFAULT_DATASET if said.get("data.dataset") is None else said.get("data.dataset")
-    usual = "row" if named in OF_WORDS and not said.brings else "standard"
+    usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
     apart = _apart(said)
     for choice in _SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE:
         if choice.key not in apart:
