@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Most tests are about one mechanism, in the network of its paper: its figures stay, whatever presets come to choose.
 preset.DEFAULT = preset.PAPER
-AS_USERS = ("api", "cli", "docs")
+AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
 # An example that is the first to import something takes seconds, and any takes long on a busy machine.

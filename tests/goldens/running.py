@@ -18,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,10 +68,11 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
     """
     from tests.goldens.reading import read_run  # noqa: PLC0415  (after the source is in place)
 
+    _as_papers_have_it()
     said: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder, chdir(folder), _fixed(source, case):
         if case.job:
-            Path("job.yaml").write_text(_preset() + case.job, encoding="utf-8")
+            Path("job.yaml").write_text(case.job, encoding="utf-8")
         if case.custom:
             _train_custom()
         for command in case.commands:
@@ -83,11 +86,11 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
     return pinned, reasons
 
 
-def _preset() -> str:
+def _as_papers_have_it() -> None:
     """Cases are about the papers' defaults, which trees from before there were presets have without a word."""
-    from veilgraph.protocol.job import JobSettings  # noqa: PLC0415  (after the source is in place)
-
-    return "preset: paper\n" if "preset" in JobSettings.model_fields else ""
+    if find_spec("veilgraph.protocol.preset") is not None:
+        preset = import_module("veilgraph.protocol.preset")
+        preset.DEFAULT = preset.PAPER  # type: ignore[attr-defined]
 
 
 def _edit(case: Case) -> None:

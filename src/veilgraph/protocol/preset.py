@@ -71,12 +71,6 @@ class Said:
                 return place  # a group that is no group, null among them: nothing is put into it
         return place
 
-    @property
-    def brings(self) -> bool:
-        """Whether the holders bring data of their own, and no data set is named."""
-        named = self.get("data.holders")
-        return any(self.get(f"data.{key}") for key in ("graphs", "parties")) or isinstance(named, list | tuple)
-
 
 def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choice]:
     """Of what a preset would choose, what a job does not say."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
-from veilgraph.graph.settings import DEFAULT_DATASET, OF_WORDS
+from veilgraph.graph.settings import OF_WORDS
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.preset import Choice, Said
 
@@ -162,8 +162,7 @@ class SealedJob(JobSettings):
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
         """Words are left as they are: the rows of each holder have length 1 (``model.unit_rows``)."""
-        named = DEFAULT_DATASET if said.get("data.dataset") is None else said.get("data.dataset")
-        if said.brings or named not in OF_WORDS:
+        if said.get("data.dataset") not in OF_WORDS:
             yield Choice("data.feature_scaling", "standard", "columns have units of their own")
         yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
 

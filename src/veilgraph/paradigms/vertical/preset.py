@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from veilgraph.graph.settings import DEFAULT_DATASET, OF_WORDS
+from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.local.build import FirstSettings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.protocol.preset import Choice, Said
@@ -14,12 +14,10 @@ _UNITS: Final = "columns have units of their own, and the ring bounds what embed
 _WORDS: Final = "rows of words differ in length alone"
 _PASSES: Final = "it does not saturate"
 _EPOCHS: Final = "early stopping ends most trainings before"
-_STEADY: Final = "W learns by plain gradient steps, and steadier with it"
 _COLUMNS: Final = "no column is relied on by itself"
 
 _DENSE: Final = (
     Choice("data.feature_scaling", "standard", _UNITS),
-    Choice("model.initial.momentum", 0.9, _STEADY),
     Choice("model.initial.activation", "relu", _PASSES),
     Choice("model.initial.dropout", 0.3, _COLUMNS),
     Choice("model.local.activation", "relu", _PASSES),
@@ -36,7 +34,6 @@ _DENSE: Final = (
 _SPARSE: Final = (
     Choice("data.feature_scaling", "row", _WORDS),
     Choice("model.initial.learning_rate", 10.0, "rows of x sum to 1, so gradients are small"),
-    Choice("model.initial.momentum", 0.9, _STEADY),
     Choice("model.initial.weight_decay", 1e-3, _COLUMNS),
     Choice("model.initial.activation", "relu", _PASSES),
     Choice("model.initial.dropout", 0.7, _COLUMNS),
@@ -44,7 +41,6 @@ _SPARSE: Final = (
     Choice("model.local.start", "average", "few nodes have labels, and averaging needs none"),
     Choice("model.local.learning_rate", 3e-4, "the hops leave averaging slowly"),
     Choice("model.server.activation", "tanh", "sigmoid saturates"),
-    Choice("train.epochs", 200, _EPOCHS),
     Choice("train.evaluate_every", 2, "an evaluation is as much traffic as half a step"),
     Choice("train.patience", 15, "evaluations are every second epoch"),
 )
@@ -58,8 +54,7 @@ def choices(said: Said) -> Iterator[Choice]:
     """
     if said.get("privacy") is not None or said.get("model.initial.method") == "perturbed":
         return
-    named = DEFAULT_DATASET if said.get("data.dataset") is None else said.get("data.dataset")
-    usual = "row" if named in OF_WORDS and not said.brings else "standard"
+    usual = "row" if said.get("data.dataset") in OF_WORDS else "standard"
     apart = _apart(said)
     for choice in _SPARSE if said.get("data.feature_scaling", usual) == "row" else _DENSE:
         if choice.key not in apart:
@@ -70,7 +65,7 @@ def _apart(said: Said) -> frozenset[str]:
     """Keys that mean nothing beside what the job says, or another thing than was chosen for."""
     found = set[str]()
     if said.get("model.initial.method", "collaborative") != "collaborative":  # Adam learns W
-        found.update(f"model.initial.{key}" for key in ("learning_rate", "momentum", "weight_decay"))
+        found.update(f"model.initial.{key}" for key in ("learning_rate", "weight_decay"))
     local = said.get("model.local.model", FirstSettings().model)
     if local not in LOCAL_MODELS or "start" not in LOCAL_MODELS[local].settings.model_fields:
         found.update(("model.local.start", "model.local.learning_rate"))
