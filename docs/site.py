@@ -42,7 +42,7 @@ def page(text: str, *, above: bool) -> str:
         text: as it is in the repository.
         above: it is in the repository's root, not in docs.
     """
-    text = text.replace("](docs/" if above else "](../", "](")
+    text = text.replace("](../docs/", "](@").replace("](docs/" if above else "](../", "](").replace("](@", "](../")
     text = text.replace("](README.md", "](index.md").replace("](jobs)", "](jobs.md)")
     return _with_lists(text)
 
@@ -87,6 +87,8 @@ def stage(pages: Path = PAGES) -> None:
     for path in (*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.json"), ROOT / "LICENSE"):
         shutil.copy(path, pages / path.name)
     shutil.copytree(ROOT / "jobs", pages / "jobs")
+    shutil.copytree(ROOT / "deploy", pages / "deploy")
+    _write(ROOT / "deploy" / "README.md", pages / "deploy" / "README.md")
     (pages / "api.md").write_text(names(), encoding="utf-8")
     (pages / "site.css").write_text(_STYLE, encoding="utf-8")
     (pages / "schema").mkdir()

@@ -58,7 +58,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_has_one_place_in_the_navigation(staged: Path) -> None:
     config = read((ROOT / "docs" / "site.yml").read_text(encoding="utf-8"))
-    assert sorted(named(config["nav"])) == sorted(path.name for path in staged.glob("*.md"))
+    assert sorted(named(config["nav"])) == sorted(str(path.relative_to(staged)) for path in staged.rglob("*.md"))
     assert (config["strict"], config["theme"]["font"]) == (True, False)
     assert set(config["validation"].values()) == {"warn"}
 
