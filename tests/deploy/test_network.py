@@ -515,8 +515,11 @@ def test_a_site_knows_its_jobs_by_its_own_kit(consortium: Consortium) -> None:
         time.sleep(0.5)
     found = {party: SiteJobs(kit).now() for party, kit in kits.items()}
     whole = {party: [each.state for each in jobs if each.name == "whole"] for party, jobs in found.items()}
+    if not whole["B"]:
+        pytest.skip("the tests above, whose jobs these are, were not run")
     assert whole.pop("B")[-2:] == ["done", "stopped"], "newest first; its process was killed the first time"
-    assert {tuple(states[-2:]) for states in whole.values()} == {("done", "failed")}
+    ended = {tuple(states[-2:]) for states in whole.values()}
+    assert ended <= {("done", "failed"), ("done", "stopped")}, "it saw the loss itself, or was stopped for it first"
     for party in (*HOLDERS, DEALER):
         (private, *_) = [each for each in found[party] if each.name == "private"]
         assert private.state == "done"

@@ -186,6 +186,11 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     settings, choices = read_chosen(job, overrides)
     found: dict[str, object] = {"job": job, "preset": {"name": settings.preset, "chose": choices}}
     notes = list[str]()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        typer.echo(text)
+
     for name, text in () if settings.record is None else settings.record.told():
         typer.echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
@@ -195,10 +200,10 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         costs = None if nodes is None else _costs(settings, nodes, map(_size, described))
         found["holders"] = described
         if doubt := delta_in_doubt(settings, nodes):
-            notes.append(doubt)
+            note(doubt)
         _check_accepted(settings)
         if costs is not None:
-            notes.append(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
+            note(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
     else:
         with messages().status("reading the data"):
             graphs = paradigm_of(settings).load(settings).graphs
@@ -209,10 +214,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
         costs = _costs(settings, graphs[0].common, map(size_of, graphs))
         found["holders"] = data_facts(graphs, aligned=settings.is_aligned)
         if costs is not None:
-            notes.append(will_send(costs))
+            note(will_send(costs))
     _show_preset(settings, choices)
-    for note in notes:
-        typer.echo(note)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
     typer.echo(f"{job} is a valid job; {way} {job}")
     tell({**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes})

@@ -187,10 +187,9 @@ class HorizontalHolder(Judge):
         own = tally(self.graph, self.logits.detach(), self._classes).flat()
         self._tallies += 1
         scores = Tally.of_flat(self._among(own, "scores", self._tallies), self._classes).scores()
-        if everything:
+        if everything or self.session.settings.train.select_by == "f1":
             return scores
-        selects = self.session.settings.train.select_by == "f1"
-        return replace(scores, val_f1=scores.val_f1 if selects else None, test_f1=None)
+        return replace(scores, val_f1=None, test_f1=None)
 
     def _among(self, values: Tensor, purpose: str, number: int) -> Tensor:
         tag = Tag(Kind.MASKED, number, 0)

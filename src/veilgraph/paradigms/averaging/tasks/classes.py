@@ -108,7 +108,7 @@ class ClassTask(Task[S, O], ABC):
     def each_epoch(self, scores: Judged) -> Judged:
         """Without F1, which is recorded where it selects."""
         assert isinstance(scores, Scores)
-        return replace(scores, val_f1=scores.val_f1 if self.public.train.select_by == "f1" else None, test_f1=None)
+        return scores if self.public.train.select_by == "f1" else replace(scores, val_f1=None, test_f1=None)
 
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
