@@ -13,10 +13,13 @@ from tests.cli.commands import veilgraph
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.datasets import load_parties
 from veilgraph.mpc import dealer
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import fit
 from veilgraph.run.jobs import train
 
 NOISED = {"schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
@@ -86,6 +89,25 @@ def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkey
     assert len(short(load_parties(settings.data, 0)[0].num_nodes)) > dealer.AHEAD
     assert costs is not None
     assert costs.sent() == sent(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["usual", "concat", "rounds", "secure-sum", "dropout", "dropout of h0"])
+def test_what_is_not_sent_again_is_what_would_be(name: str, tmp_path: Path) -> None:
+    """What is learned is what the twin learns, which computes every step whole; where holders draw, too."""
+    losses = []
+    for every in (1, 3):
+        settings = job({**JOBS[name], "precision": "float64", "train": {"evaluate_every": every}})
+        losses.append([record["loss"] for record in train(settings, tmp_path / f"{every}").metrics])
+    assert losses[0] == losses[1]
+    graphs = load_parties(settings.data, settings.seed)
+    twin = fit(PlainNetwork(settings, graphs, settings.data.label_party))
+    assert losses[0] == pytest.approx([record["loss"] for record in twin.metrics], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dropout", "dropout of h0", "drawn orders"])
+def test_where_holders_draw_all_is_sent(name: str) -> None:
+    assert not vertical(job(JOBS[name])).publishes_once
+    assert vertical(job(JOBS["usual"])).publishes_once
 
 
 def test_an_evaluation_costs_no_more_than_the_output(tmp_path: Path) -> None:

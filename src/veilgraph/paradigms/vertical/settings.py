@@ -140,11 +140,11 @@ class VerticalJob(JobSettings):
     def publishes_once(self) -> bool:
         """Whether a training step would publish what the evaluation before it did, which is then not sent again.
 
-        That is so where holders draw nothing in training, and no pass is paid for.
+        That is so where holders draw nothing in training.
         """
         model = self.model
         draws = model.initial.dropout or model.local.dropout or model.local.kind.draws
-        return not draws and self.privacy is None and self.train.batch_size is None
+        return not draws and self.train.batch_size is None
 
     @property
     def publishing(self) -> tuple[PartyId, ...]:
