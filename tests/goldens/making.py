@@ -35,7 +35,7 @@ def make(tree: Path, names: Sequence[str]) -> Goldens:
         done = subprocess.run(
             command, env=kept | fixed | paths, cwd=folder, capture_output=True, text=True, check=False
         )
-        if done.returncode:
+        if done.returncode or not out.exists():
             raise RuntimeError(f"the goldens of {tree} could not be made:\n{done.stderr}")
         made: Goldens = json.loads(out.read_text(encoding="utf-8"))
     return made

@@ -69,6 +69,7 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
     from tests.goldens.reading import read_run  # noqa: PLC0415  (after the source is in place)
 
     _as_papers_have_it()
+    _stays()
     said: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder, chdir(folder), _fixed(source, case):
         if case.job:
@@ -91,6 +92,13 @@ def _as_papers_have_it() -> None:
     if find_spec("veilgraph.protocol.preset") is not None:
         preset = import_module("veilgraph.protocol.preset")
         preset.DEFAULT = preset.PAPER  # type: ignore[attr-defined]
+
+
+def _stays() -> None:
+    """A command leaves by ``SystemExit``, and not the process with all the cases after it."""
+    if find_spec("veilgraph.core.leaving") is not None:
+        leaving = import_module("veilgraph.core.leaving")
+        leaving.leave = sys.exit  # type: ignore[attr-defined]
 
 
 def _edit(case: Case) -> None:
