@@ -34,7 +34,7 @@ def test_it_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 150
     first_screen = README.partition("| paradigm |")[0]
     assert all(each in first_screen for each in ("make demo", "make test", "vg.fit", "run.audit", "veilgraph init"))
-    assert README.index("**sealed") < README.index("pip install veilgraph") < README.index("## Who learns what")
+    assert README.index("**sealed") < README.index("pip install '.[") < README.index("## Who learns what")
 
 
 def test_python_blocks_run_in_order(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.run.comparing import one_thread
 from veilgraph.run.jobs import align
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
@@ -179,7 +180,7 @@ def compare_job(
     _opened(out, job, party)
     with (
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
-        _one_thread(),
+        one_thread(),
     ):
         found = dict[str, list[Scored]]()
         kinds = dict[str, Kind]()
@@ -294,14 +295,3 @@ def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Sta
 
 def _number(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 6)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower with more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -62,7 +62,7 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
     job = run.settings
     together = run.result()
     inputs, paradigm, alone = _inputs(run), PARADIGMS[job.paradigm], dict[PartyId, Record]()
-    with _one_thread():
+    with one_thread():
         for party in job.data.names:
             with stage(f"{party} alone", job.train.epochs) as progress:
                 result = paradigm.alone(inputs, party, progress)
@@ -86,7 +86,7 @@ def _inputs(run: RunDirectory) -> Inputs:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Keeps torch to one thread: with matrices this small, threads cost more than they give, above all on a busy
     machine, where they wait for one another at every operation.
     """
