@@ -177,7 +177,12 @@ def as_aligned(graph, rows, common):
     }
     edges = torch.cat([there, there.flip(0)], dim=1)
     return PartyGraph(
-        graph.party, graph.features[rows], edges, num_classes=graph.num_classes, num_common=common, **labels
+        graph.party,
+        graph.features[rows],
+        edges,
+        num_classes=graph.num_classes,
+        num_common=common,
+        **labels,  # type: ignore[arg-type]
     )
 
 

@@ -7,6 +7,7 @@ from tests.errors import refused
 from tests.nn.graphs import random_adjacency, weighted_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.testing.local_model import LocalModelConformance
@@ -72,6 +73,14 @@ class TestGin(LocalModelConformance):
 
 class TestAppnp(LocalModelConformance):
     name = "appnp"
+
+
+class TestRelational(LocalModelConformance):
+    name, relations = "relational", (Relation("calls"), Relation("pays", hops=1), Relation("100 % shares. of"))
+
+
+class TestRelationalOfEdgesAlike(LocalModelConformance):
+    name = "relational"
 
 
 class TestCustomModel(LocalModelConformance):

@@ -130,6 +130,8 @@ def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str) -> K
 def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> Floats:
     """A whole job, with all parties and messages."""
     data = job.data.model_copy(update={"feature_scaling": "none", "parties": None})  # these are scaled, and there
+    if not job.is_relational:  # and it takes no hops that only those jobs know
+        graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:
         run = train(job.model_copy(update={"data": data}), Path(folder) / "run", parties=graphs, progress=progress)
         return np.asarray(run.predictions.probabilities.double().numpy())
@@ -140,7 +142,7 @@ def _without_columns(graph: PartyGraph) -> PartyGraph:
 
 
 def _without_links(graph: PartyGraph) -> PartyGraph:
-    return replace(graph, edge_index=graph.edge_index[:, :0], edge_weight=None)
+    return replace(graph.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
 
 
 def _likely(logits: Tensor) -> Floats:

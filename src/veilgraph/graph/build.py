@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,13 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import DTYPE, Relation, are_told_apart
+from veilgraph.tables.edge_settings import check_reaches
 from veilgraph.tables.edges import EdgeTable, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
 from veilgraph.tables.settings import TableSettings
-from veilgraph.tables.source import Rows
+from veilgraph.tables.source import Bools, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +92,10 @@ def build_graph(
     Raises:
         DataError: a rule that the tables break.
     """
-    edge_index, edge_weight = _join_edges(
-        [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
-    )
+    tables = [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
+    edge_index, edge_weight = _join_edges(tables)
+    relations = tuple(Relation(name, hops) for name, hops in check_reaches(settings.edges).items())
+    told_apart = are_told_apart(relations)
     label = settings.nodes.label
     graph = PartyGraph(
         party=settings.party,
@@ -103,6 +107,8 @@ def build_graph(
         num_common=num_common,
         targets=None if table.targets is None else torch.from_numpy(table.targets),
         membership=None if table.graphs is None else torch.from_numpy(table.graphs),
+        edge_relation=_join_relations(tables, [relation.name for relation in relations]) if told_apart else None,
+        relations=relations if told_apart else (),
         **_masks(table),
     )
     graph.validate()
@@ -128,7 +134,7 @@ def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None]:
     Returns:
         Tensor[2, E] int64, and Tensor[E] float32 if any table has weights.
     """
-    backward = [(table.source != table.target) & np.bool_(not table.settings.directed) for table in tables]
+    backward = [_has_back(table) for table in tables]
     total = sum(len(table.source) + int(back.sum()) for table, back in zip(tables, backward, strict=True))
     edge_index = torch.empty(2, total, dtype=torch.int64)
     edge_weight = torch.ones(total) if any(table.weight is not None for table in tables) else None
@@ -147,7 +153,24 @@ def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None]:
     return edge_index, edge_weight
 
 
-def _masks(table: NodeTable) -> dict[str, Tensor]:
+def _has_back(table: EdgeTable) -> Bools:
+    """Whether a row is an edge in the other direction too."""
+    back: Bools = (table.source != table.target) & np.bool_(not table.settings.directed)
+    return back
+
+
+def _join_relations(tables: list[EdgeTable], names: list[str]) -> Tensor:
+    """The place in ``names`` of every edge's relation, in the order of ``_join_edges``: Tensor[E]."""
+    found = [torch.empty(0, dtype=DTYPE)]
+    for table in tables:
+        places = torch.tensor([names.index(name) for name in table.settings.reaches], dtype=DTYPE)
+        rows = np.zeros(len(table.source), np.int64) if table.relation is None else table.relation
+        each = places[torch.from_numpy(rows.astype(np.int64))]
+        found += [each, each[torch.from_numpy(_has_back(table))]]
+    return torch.cat(found)
+
+
+def _masks(table: NodeTable) -> dict[str, Any]:
     if table.splits is None:
         return {}
     names = ("train_mask", "val_mask", "test_mask")

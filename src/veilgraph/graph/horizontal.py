@@ -223,6 +223,8 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
         features=choose_rows(whole.features, ids),
         edge_index=place[whole.edge_index[:, edges]],
         edge_weight=None if whole.edge_weight is None else whole.edge_weight[edges],
+        edge_relation=None if whole.edge_relation is None else whole.edge_relation[edges],
+        relations=whole.relations,
         labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
         num_classes=whole.num_classes,
         targets=None if targets is None else torch.where(mine, targets[ids], torch.nan),

@@ -17,6 +17,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import choose_columns, compact, join_columns
 from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
+from veilgraph.graph.relations import DTYPE, EVERY, Relation
 from veilgraph.graph.rules import check_name
 
 if TYPE_CHECKING:  # seconds to import
@@ -70,6 +71,8 @@ def split_vertically(
                 features=compact(choose_columns(features, columns[index])),
                 edge_index=whole.edge_index[:, mine],
                 edge_weight=None if whole.edge_weight is None else whole.edge_weight[mine],
+                edge_relation=None if whole.edge_relation is None else whole.edge_relation[mine],
+                relations=whole.relations,
                 labels=whole.labels if has_labels else None,
                 train_mask=whole.train_mask if has_labels else None,
                 val_mask=whole.val_mask if has_labels else None,
@@ -207,7 +210,7 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
     )
 
 
-def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
+def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: bool = False) -> PartyGraph:
     """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
 
     Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once,
@@ -219,6 +222,8 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
     Args:
         graphs: all holders' graphs.
         label_holder: whose labels and masks the pooled graph gets.
+        relational: keep all edges of all holders as they are, each holder's relations as relations of their own; a
+            holder that tells none apart has one.
 
     Raises:
         DataError: the counts of common nodes differ, or ``label_holder`` is not among the holders or has no labels.
@@ -226,12 +231,8 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
     check_aligned({graph.party: graph.common for graph in graphs})
     graphs = [graph.common_part() for graph in graphs]
     labelled = find_label_holder(graphs, label_holder)
-    edge_index, edge_weight = _unite(graphs)
-    return PartyGraph(
-        party=POOLED,
-        features=join_columns([graph.features for graph in graphs]),
-        edge_index=edge_index,
-        edge_weight=edge_weight,
+    return replace(
+        _side_by_side(graphs) if relational else _united(graphs),
         labels=labelled.labels,
         train_mask=labelled.train_mask,
         val_mask=labelled.val_mask,
@@ -240,18 +241,35 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
     )
 
 
-def _unite(graphs: Sequence[PartyGraph]) -> tuple[Tensor, Tensor | None]:
-    edges = torch.cat([graph.edge_index for graph in graphs], dim=1)
-    weights = torch.cat(
-        [
-            torch.ones(graph.num_edges, dtype=torch.float64)
-            if graph.edge_weight is None
-            else graph.edge_weight.double()
-            for graph in graphs
-        ]
-    )
+def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
+    """All columns, and every edge once."""
+    edges, weights = _edges(graphs)
     unique, place = torch.unique(edges, dim=1, return_inverse=True)
+    features = join_columns([graph.features for graph in graphs])
     weighted = any(graph.edge_weight is not None for graph in graphs)
     if not weighted and unique.shape[1] == edges.shape[1]:
-        return unique, None
-    return unique, torch.bincount(place, weights=weights, minlength=unique.shape[1]).to(torch.float32)
+        return PartyGraph(POOLED, features, unique)
+    total = torch.bincount(place, weights=weights, minlength=unique.shape[1])
+    return PartyGraph(POOLED, features, unique, total.to(torch.float32))
+
+
+def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
+    """All columns and edges, and all relations, called ``holder/name``."""
+    edges, weights = _edges(graphs)
+    relations, places = list[Relation](), []
+    for graph in graphs:
+        own = torch.zeros(graph.num_edges) if graph.edge_relation is None else graph.edge_relation
+        places.append(own.to(DTYPE) + len(relations))
+        relations += [replace(each, name=f"{graph.party}/{each.name}") for each in graph.relations or (EVERY,)]
+    features = join_columns([graph.features for graph in graphs])
+    told = {"edge_relation": torch.cat(places), "relations": tuple(relations)}
+    return PartyGraph(POOLED, features, edges, weights.to(torch.float32), **told)  # type: ignore[arg-type]
+
+
+def _edges(graphs: Sequence[PartyGraph]) -> tuple[Tensor, Tensor]:
+    """All edges, Tensor[2, E], and what they weigh, Tensor[E] float64."""
+    weights = [
+        torch.ones(graph.num_edges, dtype=torch.float64) if graph.edge_weight is None else graph.edge_weight.double()
+        for graph in graphs
+    ]
+    return torch.cat([graph.edge_index for graph in graphs], dim=1), torch.cat(weights)

@@ -44,9 +44,7 @@ def without_duplicates(parts: Sequence[HorizontalPart]) -> list[HorizontalPart]:
         keys = source * size + target
         new = ~torch.isin(keys, seen)
         seen = torch.cat([seen, keys[new].unique()])
-        graph, weight = part.graph, part.graph.edge_weight
-        graph = replace(graph, edge_index=graph.edge_index[:, new], edge_weight=None if weight is None else weight[new])
-        kept.append(replace(part, graph=graph))
+        kept.append(replace(part, graph=part.graph.with_edges(new)))
     return kept
 
 

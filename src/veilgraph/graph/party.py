@@ -20,6 +20,7 @@ from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.given import kind_of
 from veilgraph.core.types import PartyId
+from veilgraph.graph.hetero import of_one_kind
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import (
     check_is_data,
@@ -30,6 +31,7 @@ from veilgraph.graph.pyg import (
     of_nodes,
     targets_of,
 )
+from veilgraph.graph.relations import Relation, check_relations, packed, unpacked
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
     MASKS,
@@ -44,11 +46,13 @@ from veilgraph.graph.rules import (
 )
 
 if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
-_TENSORS = ("edge_index", "edge_weight", "labels", *MASKS, "targets", "membership")
+_OF_EDGES = ("edge_weight", "edge_relation")
+_TENSORS = ("edge_index", *_OF_EDGES, "labels", *MASKS, "targets", "membership")
+_RELATIONS = "relations"
 _NUMBERS = ("num_classes", "num_common")
 
 
@@ -70,6 +74,8 @@ class PartyGraph:
         targets: Tensor[N] float, NaN where unknown: numbers to predict, in place of labels; masks are of them then.
         membership: Tensor[N] int64 of at least 0: which of a holder's graphs a node is of; None: all are one graph.
             Labels and masks are then of graphs, the same at all nodes of one.
+        edge_relation: Tensor[E] of whole numbers: the place in ``relations`` of each edge's; None: all edges alike.
+        relations: those that are told apart, in the holder's order; none where all edges are alike.
     """
 
     party: PartyId
@@ -84,6 +90,8 @@ class PartyGraph:
     num_common: int | None = None
     targets: Tensor | None = None
     membership: Tensor | None = None
+    edge_relation: Tensor | None = None
+    relations: tuple[Relation, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -115,17 +123,31 @@ class PartyGraph:
         count = self.common
         if count == self.num_nodes:
             return self
-        inside = (self.edge_index < count).all(dim=0)
         names = ("labels", *MASKS, "targets", "membership")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(
-            self,
+            self.with_edges((self.edge_index < count).all(dim=0)),
             features=rows_between(self.features, 0, count),
-            edge_index=self.edge_index[:, inside],
-            edge_weight=None if self.edge_weight is None else self.edge_weight[inside],
             num_common=None,
             **{name: values[:count] for name, values in given.items()},
         )
+
+    def with_edges(self, kept: Tensor) -> PartyGraph:
+        """The same nodes with some of the edges, which keep their weights and relations.
+
+        Args:
+            kept: Tensor[E] bool, or places of edges.
+        """
+        return replace(
+            self,
+            edge_index=self.edge_index[:, kept],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
+            edge_relation=None if self.edge_relation is None else self.edge_relation[kept],
+        )
+
+    def merged(self) -> PartyGraph:
+        """The same graph with all edges alike, whatever their relations."""
+        return replace(self, edge_relation=None, relations=())
 
     def validate(self) -> None:
         """Checks every rule a party's data must satisfy.
@@ -141,6 +163,7 @@ class PartyGraph:
         check_features(self.party, self.features)
         check_common(self.party, self.common, self.num_nodes)
         check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
+        check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
         self.check_split()
 
     def check_types(self) -> None:
@@ -186,22 +209,24 @@ class PartyGraph:
 
     @classmethod
     def from_data(
-        cls, party: PartyId, data: Data, num_classes: int | None = None, num_common: int | None = None
+        cls, party: PartyId, data: Data | HeteroData, num_classes: int | None = None, num_common: int | None = None
     ) -> PartyGraph:
-        """Takes a party's graph out of PyTorch Geometric's ``Data`` and validates it.
+        """Takes a party's graph out of PyTorch Geometric's ``Data`` or ``HeteroData`` and validates it.
 
         Args:
             party: the holder's name.
             data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight`` or ``edge_attr`` of one number
                 per edge; optional ``y`` (whole numbers: classes; floating point: targets) and masks; with ``batch``,
-                the graph that each node is of, ``y`` and masks may be of graphs.
+                the graph that each node is of, ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the
+                common nodes, and types of edges are relations (``hetero.of_one_kind``).
             num_classes: default: the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
             DataError: ``data`` lacks ``x`` or ``edge_index``, or breaks a rule.
         """
-        check_is_data(party, data)
+        told, relations, edge_relation = of_one_kind(party, data)
+        data = check_is_data(party, told)
         features = features_of(party, data)
         if not isinstance(data.edge_index, Tensor):
             refuse(party, "data.edge_index", f"{type(data.edge_index).__name__} must be a tensor", "give [2, edges]")
@@ -222,6 +247,8 @@ class PartyGraph:
             num_common=num_common,
             targets=targets,
             membership=membership,
+            edge_relation=edge_relation,
+            relations=relations,
             **masks,
         )
         graph.validate()
@@ -321,6 +348,8 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
     for name in _NUMBERS:
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
+    if graph.relations:
+        metadata[_RELATIONS] = packed(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     try:
         write_whole(path, content)
@@ -334,8 +363,9 @@ def _sort_edges(tensors: dict[str, Tensor]) -> None:
         return
     order = target.argsort(stable=True)
     tensors["edge_index"] = tensors["edge_index"][:, order]
-    if "edge_weight" in tensors:
-        tensors["edge_weight"] = tensors["edge_weight"][order]
+    for name in _OF_EDGES:
+        if name in tensors:
+            tensors[name] = tensors[name][order]
 
 
 def load_party(path: Path) -> PartyGraph:
@@ -365,6 +395,7 @@ def reload_party(path: Path) -> PartyGraph:
             features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
+            relations=unpacked(metadata.get(_RELATIONS, "[]")),
             **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:

@@ -13,6 +13,7 @@ from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
+    from torch_geometric.data.storage import EdgeStorage
 
 
 def check_one_graph(key: str, given: object) -> None:
@@ -37,8 +38,11 @@ def _way_to_data(given: object) -> str:
     return "give Data(x=..., edge_index=...), with y and masks where there are labels"
 
 
-def check_is_data(party: PartyId, data: object) -> None:
+def check_is_data(party: PartyId, data: object) -> Data:
     """Refuses what is no ``Data`` of one kind of nodes, and a mask or weight in it that is no tensor.
+
+    Returns:
+        What is one.
 
     Raises:
         DataError: says what it is, and how it becomes one.
@@ -51,6 +55,7 @@ def check_is_data(party: PartyId, data: object) -> None:
         value = data.get(name)
         if value is not None and not isinstance(value, Tensor):
             refuse(party, f"data.{name}", f"{kind_of(value)} must be a torch.Tensor", "convert it with torch.as_tensor")
+    return data
 
 
 def features_of(party: PartyId, data: Data) -> Tensor:
@@ -137,7 +142,7 @@ def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
     return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
 
 
-def edge_weight_of(party: PartyId, data: Data) -> Tensor | None:
+def edge_weight_of(party: PartyId, data: Data | EdgeStorage) -> Tensor | None:
     """``edge_weight``, or ``edge_attr`` of one number per edge; None where there is neither.
 
     Raises:
@@ -145,7 +150,7 @@ def edge_weight_of(party: PartyId, data: Data) -> Tensor | None:
     """
     weight: Tensor | None = data.get("edge_weight")
     if weight is None:
-        weight = data.edge_attr
+        weight = data.get("edge_attr")
     if weight is None:
         return None
     if weight.dim() == 2 and weight.shape[1] == 1:

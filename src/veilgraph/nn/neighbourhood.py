@@ -19,6 +19,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from veilgraph.nn.kinds import Kinds
 from veilgraph.nn.propagate import Adjacency
 
 
@@ -47,6 +48,7 @@ class Neighbourhood:
         incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target.
         degrees: Tensor[n] float64, in the whole graph.
         dtype: of every product.
+        kinds: the relations of these edges, where they are told apart.
     """
 
     nodes: Tensor
@@ -54,6 +56,7 @@ class Neighbourhood:
     incoming: sp.csr_array
     degrees: Tensor
     dtype: torch.dtype
+    kinds: Kinds | None = None
 
     @property
     def num_targets(self) -> int:
@@ -77,7 +80,8 @@ class Neighbourhood:
             (self.incoming.data[:edges], self.incoming.indices[:edges], self.incoming.indptr[: targets + 1]),
             shape=(targets, nodes),
         )
-        return Adjacency(part, self.dtype, self.degrees[:nodes])
+        kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
+        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds)
 
 
 class Sampler:
@@ -111,11 +115,12 @@ class Sampler:
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))
         nodes, rings = [ring], [len(ring)]
-        counts, sources, weights = [], [], []
+        counts, sources, weights, drawn = [], [], [], []
         for _ in range(self._hops):
             picked, taken, boost = self._edges_into(ring, generator)
             found = edges.indices[picked].astype(np.int64)
             counts.append(taken)
+            drawn.append(picked)
             sources.append(found)
             weights.append(edges.data[picked] * np.repeat(boost, taken))
             ring = _distinct(found[place[found] < 0])
@@ -130,7 +135,18 @@ class Sampler:
             (np.concatenate(weights) if weights else np.zeros(0), columns, pointers),
             shape=(len(pointers) - 1, len(rows)),
         )
-        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, self._degrees[rows], self.adjacency.dtype)
+        kinds = self._kinds(drawn, rows)
+        degrees = self._degrees[rows]
+        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, degrees, self.adjacency.dtype, kinds)
+
+    def _kinds(self, drawn: list[np.ndarray], rows: np.ndarray) -> Kinds | None:
+        """The relations of the edges in some places, with their degrees at some nodes."""
+        kinds = self.adjacency.kinds
+        if kinds is None:
+            return None
+        whole = [self.adjacency.of_relation(relation.name).exact_degrees for relation in kinds.relations]
+        places = np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.int64)
+        return kinds.picked(places, [degrees[rows] for degrees in whole])
 
     def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[slice, Neighbourhood]]:
         """Neighbourhoods with all neighbours around the graph's nodes, ``rows`` at a time, and which rows they are."""

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import Relation
+from veilgraph.nn.kinds import Kinds
 
 CPU: Final = torch.device("cpu")
 
@@ -84,24 +86,38 @@ class Adjacency:
         incoming: [T, N] CSR, the edges by their target; its values are their weights, of any dtype.
         dtype: of every product, and of the ``x`` that the methods accept.
         degrees: Tensor[N] float64, in a neighbourhood those of the whole graph; default: row sums of A, for T = N.
+        kinds: the relations of the edges, where they are told apart.
 
     Attributes:
         incoming: as given.
+        kinds: as given.
         degrees: Tensor[N] ``dtype``.
         exact_degrees: Tensor[N] float64.
     """
 
-    def __init__(self, incoming: sp.csr_array, dtype: torch.dtype, degrees: Tensor | None = None) -> None:
-        self.incoming = incoming
+    def __init__(
+        self, incoming: sp.csr_array, dtype: torch.dtype, degrees: Tensor | None = None, kinds: Kinds | None = None
+    ) -> None:
+        self.incoming, self.kinds = incoming, kinds
         self.dtype = dtype
         self.num_targets, self.num_nodes = map(int, incoming.shape)
         self.exact_degrees = torch.from_numpy(_row_sums(incoming)) if degrees is None else degrees
         self.degrees = self.exact_degrees.to(dtype)
         self._matrices: dict[tuple[str, torch.device], SparseMatrix] = {}
         self._edge_index: Tensor | None = None
+        self._related: dict[str, Adjacency] = {}
 
     @classmethod
-    def of_edges(cls, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Self:
+    def of_edges(
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        *,
+        relations: tuple[Relation, ...] = (),
+        edge_relation: Tensor | None = None,
+    ) -> Self:
         """The adjacency of a whole graph.
 
         Args:
@@ -109,17 +125,40 @@ class Adjacency:
             edge_weight: Tensor[E] or None for weight 1.
             num_nodes: N.
             dtype: of every product.
+            relations: that are told apart; none: all edges are alike.
+            edge_relation: Tensor[E], the place in ``relations`` of each edge's.
         """
         weights = None if edge_weight is None else edge_weight.double()
         degrees = torch.bincount(edge_index[1], weights=weights, minlength=num_nodes).double()
-        adjacency = cls(by_target(edge_index, edge_weight, num_nodes), dtype, degrees)
+        kinds = None
+        if edge_relation is not None:
+            kinds = Kinds(relations, by_target(edge_index, edge_relation, num_nodes).data)
+        adjacency = cls(by_target(edge_index, edge_weight, num_nodes), dtype, degrees, kinds)
         adjacency._edge_index = edge_index
         return adjacency
 
     @classmethod
-    def from_graph(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
-        """The adjacency of a party's graph."""
-        return cls.of_edges(graph.edge_index, graph.edge_weight, graph.num_nodes, dtype)
+    def from_graph(cls, graph: PartyGraph, dtype: torch.dtype, *, relational: bool = False) -> Self:
+        """The adjacency of a party's graph; ``relational`` where a model tells its relations apart."""
+        told = {"relations": graph.relations, "edge_relation": graph.edge_relation} if relational else {}
+        return cls.of_edges(graph.edge_index, graph.edge_weight, graph.num_nodes, dtype, **told)  # type: ignore[arg-type]
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """Those of the graph that are told apart; none where all edges are alike."""
+        return () if self.kinds is None else self.kinds.relations
+
+    def of_relation(self, name: str) -> Adjacency:
+        """The edges of one relation alone, normalised by its own degrees; made at first use.
+
+        Where relations are not told apart there is but one, of all edges: this adjacency itself.
+        """
+        if self.kinds is None:
+            return self
+        if name not in self._related:
+            matrix, degrees = self.kinds.matrix(name, self.incoming)
+            self._related[name] = Adjacency(matrix, self.dtype, degrees)
+        return self._related[name]
 
     @property
     def edge_index(self) -> Tensor:

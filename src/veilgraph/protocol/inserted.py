@@ -137,13 +137,15 @@ class Inserted:
         taken[self.everywhere] = True
         apart = ~taken[graph.edge_index].any(dim=0)
         new = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
-        weight = graph.edge_weight
+        rest = graph.with_edges(apart)
+        weight, relation = rest.edge_weight, rest.edge_relation
         masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
         return replace(
-            graph,
+            rest,
             features=self._features(graph.features),
-            edge_index=torch.cat([graph.edge_index[:, apart], new], dim=1),
-            edge_weight=None if weight is None else torch.cat([weight[apart], weight.new_ones(new.shape[1])]),
+            edge_index=torch.cat([rest.edge_index, new], dim=1),
+            edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
+            edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
             **masks,
         )
 

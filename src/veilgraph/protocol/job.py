@@ -204,6 +204,11 @@ class JobSettings(Settings):
         return False
 
     @property
+    def is_relational(self) -> bool:
+        """Whether holders' local models tell the relations of their edges apart."""
+        return False
+
+    @property
     def publishing(self) -> tuple[PartyId, ...]:
         """The holders that publish embeddings."""
         return self.data.names

@@ -19,7 +19,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
-from veilgraph.tables.edge_settings import beyond_own_edge
+from veilgraph.tables.edge_settings import beyond_own_edge, says_hops
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, scaled_twice
 
@@ -91,6 +91,8 @@ class Organisation:
         """
         party = self.settings.party
         if self.settings.machines is not None and (reason := paradigm_of(job).unspreadable(job)) is not None:
+            return reason
+        if not job.is_relational and (reason := says_hops(self.settings.edges)) is not None:
             return reason
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if twice := scaled_twice(features, scaling, named=named):

@@ -76,21 +76,25 @@ def _edges(description: PartyDescription) -> Table:
     table = Table(title="Edges", title_justify="left", caption="duplicates are kept", caption_justify="left")
     for heading in ("file", "relation", "direction"):
         table.add_column(heading, overflow="fold")
-    weighted = any(each.mean_weight is not None for edges in description.edges for each in edges.relations)
-    for heading in ("rows", "dropped", "self-loops", "duplicates", *(["mean weight"] if weighted else [])):
+    each = [relation for edges in description.edges for relation in edges.relations]
+    weighted = any(relation.mean_weight is not None for relation in each)
+    bounded = any(relation.hops is not None for relation in each)
+    more = [*(["mean weight"] if weighted else []), *(["hops"] if bounded else [])]
+    for heading in ("rows", "dropped", "self-loops", "duplicates", *more):
         table.add_column(heading, justify="right")
     for edges in description.edges:
-        _add_file(table, edges, weighted=weighted)
+        _add_file(table, edges, weighted=weighted, bounded=bounded)
     return table
 
 
-def _add_file(table: Table, edges: EdgeDescription, *, weighted: bool) -> None:
+def _add_file(table: Table, edges: EdgeDescription, *, weighted: bool, bounded: bool) -> None:
     direction = "directed" if edges.directed else "both"
     for relation in edges.relations:
         counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
         name = "–" if relation.relation is None else escape(relation.relation)
         weight = "1" if relation.mean_weight is None else f"{relation.mean_weight:.4g}"
-        shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else [])]
+        hops = "all" if relation.hops is None else str(relation.hops)
+        shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
         table.add_row(escape(str(edges.file)), name, direction, *shown)
     for reason, count in (("not listed", edges.other), ("outside the time", edges.outside)):
         if count:

@@ -15,6 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.given import path_of, wrong_type
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.hetero import of_one_kind
 from veilgraph.graph.names import MAX_HOLDERS, holder_names
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph, check_names, load_party, load_party_ids
@@ -28,13 +29,13 @@ from veilgraph.tables.frames import Tables
 if TYPE_CHECKING:  # seconds to import
     from pathlib import Path
 
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
-GivenParty: TypeAlias = "Data | PartyGraph | HorizontalPart | Tables | str | os.PathLike[str]"
-"""PyTorch Geometric's ``Data``, a ``PartyGraph``, a part of ``simulate.horizontally``, ``Tables``, or the path of a
-party file (.yaml) or of a saved graph (.safetensors)."""
+GivenParty: TypeAlias = "Data | HeteroData | PartyGraph | HorizontalPart | Tables | str | os.PathLike[str]"
+"""PyTorch Geometric's ``Data`` or ``HeteroData``, a ``PartyGraph``, a part of ``simulate.horizontally``, ``Tables``, or
+the path of a party file (.yaml) or of a saved graph (.safetensors)."""
 
-GivenParties: TypeAlias = "Mapping[PartyId, GivenParty] | Sequence[Data | PartyGraph | HorizontalPart]"
+GivenParties: TypeAlias = "Mapping[PartyId, GivenParty] | Sequence[Data | HeteroData | PartyGraph | HorizontalPart]"
 """Holder → what it brings. Of a list, graphs that know their holder keep its name; others are A, B, … in their order,
 or as ``data.holders`` names them."""
 
@@ -46,8 +47,8 @@ _MOST_ROUNDS: Final = 64
 _MOST_DELTA: Final = 0.999
 """No limits, as a party file has them; from δ = 1/N on no job is accepted anyway."""
 _BRINGS: Final = (
-    "give PyTorch Geometric's Data, a PartyGraph, vg.Tables(nodes, edges) of DataFrames, or the path of a party file "
-    "(veilgraph data check) or of a saved graph"
+    "give PyTorch Geometric's Data or HeteroData, a PartyGraph, vg.Tables(nodes, edges) of DataFrames, or the path of a "
+    "party file (veilgraph data check) or of a saved graph"
 )
 
 
@@ -101,7 +102,7 @@ def taken(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) ->
             )
         return Given(tables={name: _tables(each) for name, each in brought.items()})
     graphs = [_graph(name, each, aligned=aligned) for name, each in brought.items()]
-    found = {name: _ids_of(each) for name, each in brought.items()}
+    found = {name: _ids_of(name, each) for name, each in brought.items()}
     unchecked = frozenset(name for name, each in brought.items() if isinstance(each, PartyGraph | HorizontalPart))
     ids = {} if aligned else {name: each for name, each in found.items() if each is not None}
     return Given(graphs, ids, unchecked=unchecked)
@@ -239,11 +240,12 @@ def _graph(name: PartyId, brought: object, *, aligned: bool) -> PartyGraph:
     return PartyGraph.from_data(name, brought)
 
 
-def _ids_of(brought: object) -> GivenVector | None:
+def _ids_of(name: PartyId, brought: object) -> GivenVector | None:
     """The ids that a graph comes with."""
     if isinstance(brought, HorizontalPart):
         return brought.ids
     if isinstance(brought, str | os.PathLike):
         return load_party_ids(path_of("parties", brought))
-    ids = getattr(brought, "n_id", None)
+    data, _, _ = of_one_kind(name, brought)
+    ids = getattr(data, "n_id", None)
     return ids if isinstance(ids, Tensor) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.given import check_mapping
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import checked_ids
-from veilgraph.graph.party import save_party
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
@@ -62,8 +62,12 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
             "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
         )
     paradigm = paradigm_of(settings)
+    if parties is None and settings.data.from_tables:
+        return Inputs(accepted_by_parties(settings))
     if parties is None:
-        return Inputs(accepted_by_parties(settings)) if settings.data.from_tables else paradigm.load(settings)
+        loaded = paradigm.load(settings)
+        _check_reaches(settings, loaded.graphs)
+        return loaded
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
     given = taken(parties, stated, aligned=settings.is_aligned)
     if given.tables:
@@ -72,9 +76,25 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
     for graph in given.graphs:
         if graph.party in given.unchecked:
             graph.validate()
+    _check_reaches(settings, given.graphs)
     names = {} if settings.is_aligned else _names(given, ids)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     return paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, names)
+
+
+def _check_reaches(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
+    """Refuses relations with hops of their own where no local model knows them."""
+    for graph in graphs:
+        for relation in () if settings.is_relational else graph.relations:
+            if relation.hops is not None:
+                raise ConfigError(
+                    f"parties: {graph.party!r} brings relation {relation.name!r} with hops={relation.hops}, which is "
+                    "for jobs with model.local.model relational; leave hops out, or choose that",
+                    code="hops",
+                    key="parties",
+                    value=relation.hops,
+                    party=graph.party,
+                )
 
 
 def _names(given: Given, ids: GivenIds | None) -> dict[PartyId, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import numpy as np
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
+from veilgraph.tables.edge_settings import EdgeSettings, check_reaches
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
@@ -28,12 +30,13 @@ class RelationDescription:
     """Rows of one relation of one edge table.
 
     Attributes:
-        relation: its name; None where relations are not told apart.
+        relation: its name; None where the party has but one, which reaches as far as any.
         rows: read.
         dropped: of these, left out because of an unknown id.
         self_loops: of the kept rows.
         duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
         mean_weight: of the kept rows; None where there are none, or all edges of the table weigh 1.
+        hops: of a node within which its edges count, in jobs that tell relations apart; None: as far as these look.
     """
 
     relation: str | None
@@ -42,6 +45,7 @@ class RelationDescription:
     self_loops: int
     duplicates: int
     mean_weight: float | None = None
+    hops: int | None = None
 
 
 @dataclass(frozen=True)
@@ -175,9 +179,10 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
     edges, files = [], [_describe_file(counts, base, place) for place, counts in enumerate(table.counts)]
+    names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids, settings.ids)
-        edges.append(_describe_edges(read, table.num_nodes))
+        edges.append(_describe_edges(read, table.num_nodes, names_them=names_them))
         files.append(
             FileDescription(edge_settings.file, str(read.form), int(read.rows.sum()) + read.other + read.outside)
         )
@@ -212,22 +217,30 @@ def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescriptio
     return FileDescription(Path(os.path.relpath(counts.path, base)), str(counts.form), counts.rows, *joined)
 
 
-def _describe_edges(table: EdgeTable, nodes: int) -> EdgeDescription:
+def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
+    """Whether names of relations say anything: there are several, or one is named or bounded."""
+    reaches = check_reaches(edges)
+    named = any(each.relation is not None or each.name is not None for each in edges)
+    return named or len(reaches) > 1 or any(hops is not None for hops in reaches.values())
+
+
+def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDescription:
     directed = table.settings.directed
     relations = []
-    for place, name in enumerate(table.relations):
+    for place, (name, hops) in enumerate(table.settings.reaches.items()):
         source, target, weight = table.source, table.target, table.weight
         if table.relation is not None:
             mine = table.relation == place
             source, target, weight = source[mine], target[mine], None if weight is None else weight[mine]
         relations.append(
             RelationDescription(
-                relation=name,
+                relation=name if names_them else None,
                 rows=int(table.rows[place]),
                 dropped=int(table.dropped[place]),
                 self_loops=int((source == target).sum()),
                 duplicates=_count_duplicates(source, target, nodes, directed),
                 mean_weight=None if weight is None or not len(weight) else float(weight.mean(dtype=np.float64)),
+                hops=hops,
             )
         )
     both = 0 if directed else int((table.source != table.target).sum())

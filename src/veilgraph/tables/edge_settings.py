@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.tables.feature_settings import Text
-from veilgraph.tables.file_settings import FormatSettings, TableFile
+from veilgraph.tables.file_settings import FormatSettings, GrownSettings, TableFile, stem
 from veilgraph.tables.time_settings import Moment, TimeFormat
 
 
@@ -56,7 +56,11 @@ class DecaySettings(Settings):
     format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
 
 
-class RelationSettings(Settings):
+Hops = Annotated[int, Field(ge=0, le=32)]
+"""As many as a local model has at most."""
+
+
+class RelationSettings(GrownSettings):
     """Which kinds of edges to keep, and what each multiplies the weight by."""
 
     column: Text = Field(description="of the edge table")
@@ -64,6 +68,16 @@ class RelationSettings(Settings):
         dict[Text, Annotated[float, Field(ge=0)]], Field(min_length=1, description="relation → what it multiplies by")
     ]
     other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
+    hops: dict[Text, Hops] = Field({}, description="relation → as edges[].hops; none: as far as the local model looks")
+
+    later: ClassVar[frozenset[str]] = frozenset({"hops"})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.hops:
+            if name not in self.weights:
+                raise ValueError(f"hops names {name!r}, which is not one of the relations of weights; mend it")
+        return self
 
 
 class EdgeSettings(TableFile):
@@ -87,8 +101,64 @@ class EdgeSettings(TableFile):
         "or a number; null: by nothing",
     )
     factor: float = Field(1.0, ge=0, description="what every weight of this table is multiplied by at last")
+    name: Text | None = Field(
+        None,
+        description="of the relation that its edges are, of one name in several tables: one; null: the file's without "
+        "its ending. Not beside relation, which names them",
+    )
+    hops: Hops | None = Field(
+        None,
+        description="with model.local.model relational: edges count within so many hops of a node; null: as far as the "
+        "model looks. Beside relation: relation.hops",
+    )
 
-    later: ClassVar[frozenset[str]] = FormatSettings.later | {"filter", "decay", "normalize", "factor"}
+    later: ClassVar[frozenset[str]] = FormatSettings.later | {"filter", "decay", "normalize", "factor", "name", "hops"}
+
+    @model_validator(mode="after")
+    def _check_relation(self) -> Self:
+        for key in ("name", "hops"):
+            if self.relation is not None and (value := getattr(self, key)) is not None:
+                way_out = "relation.weights names them" if key == "name" else "say it under relation.hops"
+                raise ValueError(f"{key}={value!r} and relation: the table has several relations; {way_out}")
+        return self
+
+    @property
+    def reaches(self) -> dict[str, int | None]:
+        """Name of each of its relations → their hops, in the order of ``EdgeTable.relations``."""
+        if self.relation is None:
+            return {self.name or stem(self.file): self.hops}
+        return {name: self.relation.hops.get(name) for name in self.relation.weights}
+
+
+def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
+    """Every relation of a party file → its hops, in the order in which they are named first.
+
+    Raises:
+        ValueError: two tables say different hops of one relation.
+    """
+    found: dict[str, int | None] = {}
+    for each in edges:
+        for name, hops in each.reaches.items():
+            if found.setdefault(name, hops) != hops:
+                said = " and ".join("none" if value is None else str(value) for value in (found[name], hops))
+                raise ValueError(
+                    f"edges: relation {name!r} is in several tables, with {said} as its hops; say the same, or give "
+                    "one of them another name"
+                )
+    return found
+
+
+def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
+    """Why a job whose local model tells no relations apart is not for a party file that says hops of some.
+
+    Returns:
+        The reason with its way out and no name of a relation; None where it says none.
+    """
+    for place, each in enumerate(edges):
+        if any(hops is not None for hops in each.reaches.values()):
+            key = "hops" if each.relation is None else "relation.hops"
+            return f"edges.{place}.{key} is for jobs with model.local.model relational; leave it out, or choose that"
+    return None
 
 
 def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:

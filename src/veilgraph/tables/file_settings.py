@@ -85,6 +85,14 @@ def is_parquet(path: Path) -> bool:
     return path.name.endswith(".parquet")
 
 
+def stem(path: Path) -> str:
+    """The name of a table's file without its ending."""
+    name = path.name
+    for suffix in (".gz", ".csv", ".parquet"):
+        name = name.removesuffix(suffix)
+    return name
+
+
 class TableFile(FormatSettings):
     """A file, and how it is written."""
 

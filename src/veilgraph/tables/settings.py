@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.tables.edge_settings import EdgeSettings
+from veilgraph.tables.edge_settings import EdgeSettings, check_reaches
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
 from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
 from veilgraph.tables.time_settings import Moment, TimeFormat
@@ -200,6 +200,12 @@ class TableSettings(Settings):
         if name == SERVER:
             raise ValueError("a holder may not be called that: it is the server's name; rename it")
         return name
+
+    @field_validator("edges")
+    @classmethod
+    def _check_edges(cls, edges: tuple[EdgeSettings, ...]) -> tuple[EdgeSettings, ...]:
+        check_reaches(edges)
+        return edges
 
     def hashed(self) -> str:
         """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""

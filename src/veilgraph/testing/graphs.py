@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from veilgraph.graph.relations import Relation
 from veilgraph.nn.propagate import Adjacency
 
 NODES = 12
@@ -12,17 +13,31 @@ ISOLATED = 2
 """Of them, the last, in ``random_graph``."""
 
 
-def random_graph(dtype: torch.dtype = torch.float64, *, seed: int = 0, weighted: bool = False) -> Adjacency:
+def random_graph(
+    dtype: torch.dtype = torch.float64,
+    *,
+    seed: int = 0,
+    weighted: bool = False,
+    relations: tuple[Relation, ...] = (),
+) -> Adjacency:
     """Thirty directed edges among the first ten of twelve nodes, some of them twice, some from a node to itself."""
     generator = seeded(seed)
     edge_index = torch.randint(0, NODES - ISOLATED, (2, 30), generator=generator)
     weight = torch.rand(30, generator=generator, dtype=dtype) + 0.1 if weighted else None
-    return Adjacency.of_edges(edge_index, weight, NODES, dtype)
+    return of_relations(edge_index, weight, NODES, dtype, relations)
 
 
-def without_edges(nodes: int = NODES) -> Adjacency:
+def of_relations(
+    edge_index: Tensor, weight: Tensor | None, nodes: int, dtype: torch.dtype, relations: tuple[Relation, ...]
+) -> Adjacency:
+    """Edges that are of some relations in turn, in the order given; all alike where there are none."""
+    turns = torch.arange(edge_index.shape[1]) % len(relations) if relations else None
+    return Adjacency.of_edges(edge_index, weight, nodes, dtype, relations=relations, edge_relation=turns)
+
+
+def without_edges(nodes: int = NODES, *, relations: tuple[Relation, ...] = ()) -> Adjacency:
     """Isolated nodes, in float64."""
-    return Adjacency.of_edges(torch.empty(2, 0, dtype=torch.int64), None, nodes, torch.float64)
+    return of_relations(torch.empty(2, 0, dtype=torch.int64), None, nodes, torch.float64, relations)
 
 
 def path(nodes: int, missing: int | None = None) -> Adjacency:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.nn.local.model import LOCAL_MODELS, HopModel, LocalModel, LocalSettings
@@ -23,7 +24,16 @@ from veilgraph.nn.partitioned.rendezvous import follow, lead, open_door
 from veilgraph.nn.partitioned.secret import new_secret
 from veilgraph.nn.partitioned.worker import serve
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import ISOLATED, NODES, path, random_graph, random_rows, seeded, without_edges
+from veilgraph.testing.graphs import (
+    ISOLATED,
+    NODES,
+    of_relations,
+    path,
+    random_graph,
+    random_rows,
+    seeded,
+    without_edges,
+)
 
 DIM = 8
 _LONG_S = 60.0
@@ -36,11 +46,13 @@ class LocalModelConformance:
         name: of the model, as jobs have it.
         said: what is said under ``model.local`` beside that.
         hops: values of K to try; (2,) for a model that does not follow that setting.
+        relations: of the graphs, for a model that tells them apart; each edge is of one of them.
     """
 
     name: ClassVar[str]
     said: ClassVar[Mapping[str, object]] = {}
     hops: ClassVar[Sequence[int]] = (0, 1, 3)
+    relations: ClassVar[tuple[Relation, ...]] = ()
 
     def custom(self) -> CustomModel | None:
         """What makes the module of a ``CustomLocal``."""
@@ -69,7 +81,12 @@ class LocalModelConformance:
             round=1,
             custom=self.custom(),
             dtype=dtype,
+            relations=self.relations,
         )
+
+    def graph(self, dtype: torch.dtype = torch.float64, *, weighted: bool = False) -> Adjacency:
+        """``random_graph`` with the relations."""
+        return random_graph(dtype, weighted=weighted, relations=self.relations)
 
     def test_its_settings_are_kept_and_others_refused(self) -> None:
         kind, settings = LOCAL_MODELS[self.name], self.settings()
@@ -87,7 +104,7 @@ class LocalModelConformance:
     def test_shape_dtype_and_gradients(self) -> None:
         for dtype in (torch.float32, torch.float64):
             model, h = self.build(dtype=dtype, dropout=0.3), random_rows(DIM).to(dtype).requires_grad_()
-            out = model(h, h, random_graph(dtype), seeded(3))
+            out = model(h, h, self.graph(dtype), seeded(3))
             assert out.shape == h.shape
             assert out.dtype == dtype
             out.sum().backward()
@@ -95,7 +112,7 @@ class LocalModelConformance:
             assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
     def test_the_seed_fixes_everything(self) -> None:
-        h, graph, before = random_rows(DIM), random_graph(), torch.get_rng_state()
+        h, graph, before = random_rows(DIM), self.graph(), torch.get_rng_state()
         first, again = (self.build(dropout=0.5)(h, h, graph, seeded(3)) for _ in range(2))
         assert torch.equal(first, again)
         assert torch.equal(before, torch.get_rng_state()), "torch's process-wide generator has moved"
@@ -104,33 +121,33 @@ class LocalModelConformance:
             assert not torch.equal(first, self.build(dropout=0.5, seed=1)(h, h, graph, seeded(3)))
 
     def test_evaluation_has_no_randomness(self) -> None:
-        h, graph, model = random_rows(DIM), random_graph(), self.build(dropout=0.5)
+        h, graph, model = random_rows(DIM), self.graph(), self.build(dropout=0.5)
         assert torch.equal(model(h, h, graph, None), model(h, h, graph, None))
 
     def test_renaming_the_nodes_renames_the_result(self) -> None:
-        h, graph, model = random_rows(DIM), random_graph(), self.build()
+        h, graph, model = random_rows(DIM), self.graph(), self.build()
         new = torch.randperm(NODES, generator=seeded(3))
         moved = torch.empty_like(h)
         moved[new] = h
-        renamed = Adjacency.of_edges(new[graph.edge_index], None, NODES, torch.float64)
+        renamed = of_relations(new[graph.edge_index], None, NODES, torch.float64, self.relations)
         assert_close(model(moved, moved, renamed, None)[new], model(h, h, graph, None))
 
     def test_isolated_nodes_no_edges_and_one_node(self) -> None:
-        h, model, empty = random_rows(DIM), self.build(), without_edges()
+        h, model, empty = random_rows(DIM), self.build(), without_edges(relations=self.relations)
         for generator in (None, seeded(3)):
             assert torch.isfinite(model(h, h, empty, generator)).all()
         alone = slice(NODES - ISOLATED, None)
-        assert_close(model(h, h, random_graph(), None)[alone], model(h, h, empty, None)[alone])
-        loop = Adjacency.of_edges(torch.zeros(2, 1, dtype=torch.int64), None, 1, torch.float64)
+        assert_close(model(h, h, self.graph(), None)[alone], model(h, h, empty, None)[alone])
+        loop = of_relations(torch.zeros(2, 1, dtype=torch.int64), None, 1, torch.float64, self.relations)
         assert torch.isfinite(model(h[:1], h[:1], loop, None)).all()
 
     def test_no_hops_return_the_input(self) -> None:
         if 0 in self.hops:
             h = random_rows(DIM)
-            assert torch.equal(self.build(hops=0, dropout=0.5)(h, h, random_graph(), seeded(3)), h)
+            assert torch.equal(self.build(hops=0, dropout=0.5)(h, h, self.graph(), seeded(3)), h)
 
     def test_rows_have_length_1_in_the_last_round_alone(self) -> None:
-        h, graph, ones = random_rows(DIM), random_graph(), torch.ones(NODES - ISOLATED, dtype=torch.float64)
+        h, graph, ones = random_rows(DIM), self.graph(), torch.ones(NODES - ISOLATED, dtype=torch.float64)
         h[-1] = 0  # an isolated node without features stays zero instead of NaN
         last, earlier = (self.build(last_round=flag)(h, h, graph, None) for flag in (True, False))
         assert_close(last[:-ISOLATED].norm(dim=1), ones)
@@ -139,7 +156,7 @@ class LocalModelConformance:
 
     def test_a_neighbourhood_of_k_hops_is_all_that_counts(self) -> None:
         for hops in self.hops:
-            for graph in (random_graph(), random_graph(weighted=True)):
+            for graph in (self.graph(), self.graph(weighted=True)):
                 self._check_neighbourhood(graph, hops)
 
     def _check_neighbourhood(self, graph: Adjacency, hops: int) -> None:
@@ -157,7 +174,7 @@ class LocalModelConformance:
         assert torch.equal(outside, torch.zeros_like(outside)), f"it looks farther than {hops} hops"
 
     def test_in_blocks_is_the_evaluation_of_the_whole_graph(self) -> None:
-        h, graph, model = random_rows(DIM), random_graph(), self.build(last_round=True)
+        h, graph, model = random_rows(DIM), self.graph(), self.build(last_round=True)
         assert_close(model.in_blocks(h, _FewRows(graph, 1, None)), model(h, h, graph, None))
 
     def test_what_is_released_once_has_no_weights_and_an_edge_does_not_change_more_rows_than_are_counted(self) -> None:
@@ -178,7 +195,7 @@ class LocalModelConformance:
         if not kind.is_partitioned:
             return
         assert issubclass(kind, HopModel)
-        graphs = random_graph(), random_graph(weighted=True)
+        graphs = self.graph(), self.graph(weighted=True)
         with _two_machines(len(graphs)) as group:
             for graph in graphs:
                 self._check_machines(group, graph)

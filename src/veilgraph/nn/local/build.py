@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import torch
@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.appnp import AppnpSettings
 from veilgraph.nn.local.custom import CustomLocal, CustomModel
 from veilgraph.nn.local.gat import GatSettings
@@ -53,6 +54,7 @@ def build_local(
     round: int,  # noqa: A002 - the paper's word, and the tag's
     custom: CustomModel | None = None,
     dtype: torch.dtype = torch.float32,
+    relations: Sequence[Relation] = (),
 ) -> LocalModel[Any]:
     """A holder's local model of one exchange round.
 
@@ -65,6 +67,7 @@ def build_local(
         round: number of the exchange round.
         custom: for ``model: custom``, makes the user's module for a given dim.
         dtype: of the weights.
+        relations: of the holder's graph, for a model that tells them apart.
 
     Returns:
         A module with the forward of ``LocalModel``; its ``parameters()`` are the trainable weights.
@@ -82,6 +85,8 @@ def build_local(
         model: LocalModel[Any]
         if issubclass(kind, CustomLocal) and custom is not None:
             model = kind(settings, dim, holders, normalize=normalize, module=custom(dim))
+        elif kind.is_relational:
+            model = kind(settings, dim, holders, normalize=normalize, relations=relations)  # type: ignore[call-arg]
         else:
             model = kind(settings, dim, holders, normalize=normalize)
         return model.to(dtype)

@@ -7,6 +7,7 @@ easily of ``HopModel``. ``veilgraph.testing.local_model`` has the tests that it 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
         "gat": "veilgraph.nn.local.gat:Gat",
         "gin": "veilgraph.nn.local.gin:Gin",
         "appnp": "veilgraph.nn.local.appnp:Appnp",
+        "relational": "veilgraph.nn.local.relational:Relational",
         "custom": "veilgraph.nn.local.custom:CustomLocal",
     },
     "veilgraph.nn.local.model:LocalModel",
@@ -78,6 +80,8 @@ class LocalModel(nn.Module, ABC, Generic[S]):
         is_fixed: whether it can be released once: it has no weights, and a hop's result at a node is of that node's
             row, of those of its neighbours and of the weights of the edges into it, which count 2 of
             ``privacy.sensitivity`` counts on.
+        is_relational: whether it tells the relations of edges apart: it is made with ``relations=``, those of the
+            holder's graph, and asks ``Adjacency.of_relation``.
         draws: whether in training, with a dropout of 0, it draws something or computes otherwise than in evaluation.
     """
 
@@ -86,6 +90,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
     is_partitioned: ClassVar[bool] = False
     uses_initial: ClassVar[bool] = False
     is_fixed: ClassVar[bool] = False
+    is_relational: ClassVar[bool] = False
     draws: ClassVar[bool] = True
 
     @abstractmethod
@@ -142,15 +147,21 @@ class HopModel(LocalModel[S]):
     ``initial``, and ``generator`` None in evaluation; the result is Tensor[T, d], of the adjacency's targets, the first
     T of the N nodes. Isolated nodes and an empty edge set are allowed everywhere.
 
+    Args:
+        hops: the K hops, where they are not alike.
+
     Attributes:
         activates: whether the activation of the settings follows every hop.
     """
 
     activates: ClassVar[bool] = True
 
-    def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:
+    def __init__(
+        self, settings: S, dim: int, holders: int, *, normalize: bool, hops: Iterable[nn.Module] | None = None
+    ) -> None:
         super().__init__(settings, dim, holders, normalize=normalize)
-        self.hops = nn.ModuleList(self.hop(settings, dim, holders) for _ in range(settings.hops))
+        alike = (self.hop(settings, dim, holders) for _ in range(settings.hops))
+        self.hops = nn.ModuleList(alike if hops is None else hops)
         self._activation = ACTIVATIONS[settings.activation if self.activates else "none"]
         self._dropout = settings.dropout
         self._normalize = normalize

@@ -28,5 +28,10 @@ class NetworkSettings(Settings):
                     f"local.{key}={value} is for paradigm='vertical'; leave it out: all nodes are trained on at once, "
                     "with train.learning_rate"
                 )
+        if self.local.kind.is_relational:
+            raise ValueError(
+                f"local.model={self.local.model!r} is for paradigm='vertical': it has weights for each relation of a "
+                "holder, and those that are averaged must be the same at all; choose another"
+            )
         self.local.kind.check(self.local, self.dim)
         return self

@@ -40,5 +40,5 @@ def pooled(
         graphs: of all holders.
         progress: called after every epoch.
     """
-    everything = pool(graphs, settings.data.label_party)
+    everything = pool(graphs, settings.data.label_party, relational=settings.is_relational)
     return fit(PlainNetwork(settings, [everything], everything.party), progress)

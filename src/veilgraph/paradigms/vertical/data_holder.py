@@ -45,8 +45,8 @@ class DataHolder(Role):
         super().__init__(session)
         graph.validate()
         self.graph = graph
-        self.adjacency = Adjacency.from_graph(graph, session.dtype)
         model = vertical(session.settings).model
+        self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=session.settings.is_relational)
         self._network = HolderNetwork(
             model, len(session.holders), self.adjacency, session.streams, session.dtype, session.custom, graph.common
         ).to(session.device)
@@ -235,12 +235,23 @@ class DataHolder(Role):
                 code="own-nodes",
                 party=self.session.link.party,
             )
+        if _relations(saved) != _relations(weights):
+            raise RunError(
+                f"{self.session.link.party}: the relations of its edges are others than those that the model was "
+                "trained with, which has weights for each; restore them and their hops, or train anew",
+                code="relations",
+                party=self.session.link.party,
+            )
         super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
 
     @override
     def close(self) -> None:
         if self._is_set_up:
             self._embedding.close()
+
+
+def _relations(weights: Mapping[str, Tensor]) -> set[str]:
+    return {name for name in weights if ".related." in name}
 
 
 def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ class HolderNetwork(nn.Module):
     Args:
         settings: of the model.
         holders: P.
-        adjacency: the holder's own edges, over N nodes.
+        adjacency: the holder's own edges, over N nodes; of a relational local model with their relations.
         streams: the holder's.
         dtype: of the weights.
         custom: for ``local.model: custom``.
@@ -85,6 +85,7 @@ class HolderNetwork(nn.Module):
                 round=round_,
                 custom=custom,
                 dtype=dtype,
+                relations=adjacency.relations,
             )
             for round_ in range(1, settings.rounds + 1)
         )

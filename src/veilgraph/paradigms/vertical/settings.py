@@ -133,6 +133,10 @@ class VerticalJob(JobSettings):
         return issubclass(self.model.local.kind, CustomLocal)
 
     @property
+    def is_relational(self) -> bool:
+        return self.model.local.kind.is_relational
+
+    @property
     def learns_alone(self) -> bool:
         return self._once
 

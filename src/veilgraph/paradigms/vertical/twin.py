@@ -62,7 +62,8 @@ class PlainNetwork:
         model, dtype = vertical(settings).model, precision(settings)
         self._dtype = dtype
         self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
-        adjacencies = {graph.party: Adjacency.from_graph(graph, dtype) for graph in graphs}
+        told = settings.is_relational
+        adjacencies = {graph.party: Adjacency.from_graph(graph, dtype, relational=told) for graph in graphs}
         self._label_party = label_party
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
         self._label_adjacency = Adjacency.from_graph(common, dtype)

@@ -64,7 +64,7 @@ class GraphsOwn(Own):
             torch.zeros(len(numbers), 1),
             torch.empty(2, 0, dtype=torch.int64),
             num_classes=graph.num_classes,
-            **{name: None if value is None else value[first] for name, value in found.items()},
+            **{name: None if value is None else value[first] for name, value in found.items()},  # type: ignore[arg-type]
         )
         ready = Own.of(graph, dtype)
         return cls(graph, ready.features, ready.adjacency, place, numbers, whole)

@@ -90,13 +90,7 @@ class PairsOwn(Own):
         )
         drawn = unlinked(edges, every, nodes, streams.generator("no links"))
         taken = every[split == TRAIN]
-        passing = torch.isin(keys, every[split != TRAIN], invert=True)
-        weight = graph.edge_weight
-        seen = replace(
-            graph,
-            edge_index=graph.edge_index[:, passing],
-            edge_weight=None if weight is None else weight[passing],
-        )
+        seen = graph.with_edges(torch.isin(keys, every[split != TRAIN], invert=True))
         ready = Own.of(seen, dtype)
         return cls(seen, ready.features, ready.adjacency, _both([edges, drawn]), taken)
 
