@@ -83,43 +83,32 @@ def _common_kind(party: PartyId, data: HeteroData) -> str:
 
 def _edges_between(party: PartyId, data: HeteroData, kind: str) -> dict[_Edge, EdgeStorage]:
     """Type of edges → its edges, all between common nodes."""
-    found = {}
     for edge in data.edge_types:
-        source, _, target = edge
-        if (source, target) != (kind, kind):
+        if (edge[0], edge[2]) != (kind, kind):
             refuse(
                 party,
-                _said(edge),
-                f"it leads to other nodes than {kind!r}, of which a holder's graph is",
+                "data.edge_types",
+                f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is",
                 f"project it: join two of {kind!r} that meet at the same node (torch_geometric.transforms."
                 "AddMetaPaths), or leave it out (del)",
             )
-        found[edge] = data[edge]
-    return found
-
-
-def _weight(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor | None:
-    """One number per edge, Tensor[E]; None where there is none."""
-    for name in ("edge_weight", "edge_attr"):
-        value: Any = store.get(name)
-        if value is None:
-            continue
-        count = store["edge_index"].shape[1]
-        if not isinstance(value, Tensor) or value.numel() != count or len(value) != count:
-            found = list(value.shape) if isinstance(value, Tensor) else kind_of(value)
-            refuse(
-                party, f"{_said(edge)}.{name}", f"{found} must be one number per edge [{count}]", "mend or remove it"
-            )
-    return edge_weight_of(party, store)
-
-
-def _said(edge: _Edge) -> str:
-    return f"data[{', '.join(map(repr, edge))}]"
+    return {edge: data[edge] for edge in data.edge_types}
 
 
 def _edge_index(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor:
     index: Any = store.get("edge_index")
     if not isinstance(index, Tensor) or index.dim() != 2 or index.shape[0] != 2 or index.dtype != torch.int64:
         found = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else kind_of(index)
-        refuse(party, f"{_said(edge)}.edge_index", f"{found} must be int64 [2, edges]", "mend it")
+        refuse(party, "data.edge_index", f"{found} of {edge} must be int64 [2, edges]", "give source and target rows")
     return index
+
+
+def _weight(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor | None:
+    """One number per edge, Tensor[E]; None where there is none."""
+    count = store["edge_index"].shape[1]
+    for name in ("edge_weight", "edge_attr"):
+        value: Any = store.get(name)
+        if value is not None and (not isinstance(value, Tensor) or value.numel() != count or len(value) != count):
+            found = list(value.shape) if isinstance(value, Tensor) else kind_of(value)
+            refuse(party, f"data.{name}", f"{found} of {edge} must be one number per edge [{count}]", "mend or drop it")
+    return edge_weight_of(party, store)

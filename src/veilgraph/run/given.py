@@ -47,8 +47,8 @@ _MOST_ROUNDS: Final = 64
 _MOST_DELTA: Final = 0.999
 """No limits, as a party file has them; from δ = 1/N on no job is accepted anyway."""
 _BRINGS: Final = (
-    "give PyTorch Geometric's Data or HeteroData, a PartyGraph, vg.Tables(nodes, edges) of DataFrames, or the path of a "
-    "party file (veilgraph data check) or of a saved graph"
+    "give PyTorch Geometric's Data or HeteroData, a PartyGraph, vg.Tables(nodes, edges) of DataFrames, or the path "
+    "of a party file (veilgraph data check) or of a saved graph"
 )
 
 

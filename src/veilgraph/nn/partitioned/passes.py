@@ -79,8 +79,8 @@ def not_partitioned(settings: LocalSettings) -> str | None:
     if settings.kind.is_partitioned:
         return None
     return (
-        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges; choose one "
-        f"of {', '.join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)}, or one machine"
+        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges or "
+        f"relations; choose one of {', '.join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)}, or one machine"
     )
 
 

@@ -1,0 +1,63 @@
+"""Jobs whose holders tell relations apart: the twin weight by weight, and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.reference.test_batches import DROPOUT
+from tests.reference.test_batches import assert_twins as assert_batches
+from tests.reference.twins import assert_twins
+from tests.roles.federation import dropout_everywhere, small_job, small_parties, with_own_nodes
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import Relation
+from veilgraph.nn.local.relational import Relational, RelationalHop
+from veilgraph.paradigms.vertical.network import HolderNetwork
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+
+RELATIONS = {"A": (Relation("calls"), Relation("pays", hops=1)), "C": (Relation("calls"), Relation("b"), Relation("d"))}
+LOCAL = {"model": {"local": {"model": "relational"}}}
+
+
+def parties(own: Sequence[int] = (0, 0, 0)) -> list[PartyGraph]:
+    """Two holders with relations of their own, and between them one without."""
+    return [told_apart(graph) for graph in with_own_nodes(small_parties(3), own)]
+
+
+def told_apart(graph: PartyGraph) -> PartyGraph:
+    relations = RELATIONS.get(graph.party, ())
+    if not relations:
+        return graph
+    return replace(graph, relations=relations, edge_relation=graph.edge_index.sum(dim=0) % len(relations))
+
+
+@pytest.mark.parametrize("own", [(0, 0, 0), (5, 0, 4)], ids=["common nodes", "own nodes"])
+def test_every_weight_equals_the_twins(own: tuple[int, ...]) -> None:
+    settings = small_job(3, dropout_everywhere(), LOCAL, {"model": {"rounds": 2}})
+    _, twin = assert_twins(settings, parties(own))
+    for party, relations in RELATIONS.items():
+        assert widths(twin.holders[party]) == [sum(each.hops is None for each in relations), len(relations)]
+    assert widths(twin.holders["B"]) == [1, 1]
+
+
+def widths(network: HolderNetwork) -> list[int]:
+    """How many relations each hop of the first round looks at."""
+    first = network.local[0]
+    assert isinstance(first, Relational)
+    return [len(hop.related) for hop in first.hops if isinstance(hop, RelationalHop)]
+
+
+def test_every_weight_equals_the_twins_in_batches(tmp_path: Path) -> None:
+    assert_batches(tmp_path / "run", small_job(3, DROPOUT, LOCAL), parties((5, 0, 4)))
+
+
+def test_relations_change_no_bit_for_a_model_that_does_not_know_them() -> None:
+    settings = small_job(3, dropout_everywhere())
+    told, alike = (PlainNetwork(settings, graphs, "A") for graphs in (parties(), small_parties(3)))
+    for epoch in (1, 2):
+        assert told.train_step(epoch) == alike.train_step(epoch)
+    assert torch.equal(told.infer(), alike.infer())
