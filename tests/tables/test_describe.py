@@ -47,7 +47,7 @@ def test_a_party_in_numbers(tmp_path):
     both, one_way = found.edges
     assert both.relations == (RelationDescription("p", 4, 1, 1, 1), RelationDescription("q", 0, 0, 0, 0))
     assert (both.directed, both.other, both.edges) == (False, 1, 5)
-    assert one_way.relations == (RelationDescription(None, 3, 0, 0, 1),)
+    assert one_way.relations == (RelationDescription("more", 3, 0, 0, 1),)
     assert (one_way.directed, one_way.other, one_way.edges) == (True, 0, 3)
 
 
@@ -112,7 +112,7 @@ def test_tables_show_every_number_and_take_names_as_they_are(tmp_path):
         "features in memory                 │ 100 B, dense",
         "edges.csv │ p          │ both      │    4 │       1 │          1 │          1",
         "edges.csv │ not listed │ both      │    1 │       1 │          – │          –",
-        "more.csv  │ –          │ directed  │    3 │       0 │          0 │          1",
+        "more.csv  │ more       │ directed  │    3 │       0 │          0 │          1",
         "age    │ number   │       2 │ 10 to 50, mean 30",
         "empty  │ number   │       5 │ none",
         "kind   │ category │       1 │ a 2, b 1, (other) 1",

@@ -18,7 +18,9 @@ class SageMeanSettings(LocalSettings):
     """How its weights start."""
 
     start: Literal["glorot", "average"] = Field(
-        "glorot", description="first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean)"
+        "glorot",
+        description="first weights: random, or [I/2, I/2], the mean of a node and its neighbours (sage-mean; "
+        "relational likewise)",
     )
 
     @model_validator(mode="after")

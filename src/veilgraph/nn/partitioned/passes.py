@@ -78,9 +78,10 @@ def not_partitioned(settings: LocalSettings) -> str | None:
     """Why a local model does not run on several machines; None where it does."""
     if settings.kind.is_partitioned:
         return None
+    others = ", ".join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)
     return (
-        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges or "
-        f"relations; choose one of {', '.join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)}, or one machine"
+        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges, or at "
+        f"relations; choose one of {others}, or one machine"
     )
 
 
