@@ -57,7 +57,7 @@ def test_the_python_pages_blocks_run_in_order(tmp_path, monkeypatch):
     namespace = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, "docs/python.md", "exec"), namespace)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"tables", "custom", "classifier"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"relations", "tables", "custom", "classifier"}
     assert (tmp_path / "curves.png").is_file()
 
 

@@ -114,22 +114,27 @@ def test_hops_of_a_relation_are_refused_where_no_model_knows_them(tmp_path: Path
         vg.fit(settings, parties(foe=1), out=tmp_path / "run")
 
 
+RELATIONAL: dict[str, Any] = {"local": {"model": "relational"}}
+ALONE = {**RELATIONAL, "initial": {"method": "individual"}}
+OF_EDGES = {"unit": "edge", "degree_bound": 5}
+NOT_THERE: list[tuple[str, dict[str, Any], str, str]] = [
+    ("averaged", {"paradigm": "averaging", "model": RELATIONAL}, "local.model", "relational"),
+    ("one edge", {"model": ALONE, "privacy": {"epsilon_total": 8, **OF_EDGES}}, "privacy.schedule", "once"),
+    ("released once", {"model": ALONE, "privacy": {"epsilon_total": 8}}, "privacy.schedule", "once"),
+    (
+        "one edge in every step",
+        {"model": RELATIONAL, "privacy": {"schedule": "every-step", "epsilon_step": 8, **OF_EDGES}},
+        "unit",
+        "edge",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"paradigm": "averaging", "model": {"local": {"model": "relational"}}},
-        {"model": {"local": {"model": "relational"}, "initial": {"method": "individual"}},
-         "privacy": {"schedule": "once", "epsilon_total": 8, "unit": "edge", "degree_bound": 5}},
-        {"model": {"local": {"model": "relational"}, "initial": {"method": "individual"}},
-         "privacy": {"schedule": "once", "epsilon_total": 8}},
-        {"model": {"local": {"model": "relational"}},
-         "privacy": {"schedule": "every-step", "epsilon_step": 8, "unit": "edge", "degree_bound": 5},
-         "train": {"select_by": "last", "patience": None}},
-    ],
-    ids=["averaging", "one edge", "released once", "one edge in every step"],
-)  # fmt: skip
-def test_where_relations_are_not_supported_the_job_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"relational|every-step"):
+    ("settings", "key", "value"), [each[1:] for each in NOT_THERE], ids=[each[0] for each in NOT_THERE]
+)
+def test_where_it_is_not_supported_the_job_is_refused(settings: dict[str, Any], key: str, value: str) -> None:
+    with refused(ConfigError, key=key, value=value):
         parse_job({"data": {"dataset": "synthetic"}, **settings})
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.reference.test_batches import DROPOUT
-from tests.reference.test_batches import assert_twins as assert_batches
+from tests.paradigms.runs import joint_model
 from tests.reference.twins import assert_twins
 from tests.roles.federation import dropout_everywhere, small_job, small_parties, with_own_nodes
 from veilgraph.graph.party import PartyGraph
@@ -18,6 +17,7 @@ from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.relational import Relational, RelationalHop
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.run.jobs import train
 
 RELATIONS = {"A": (Relation("calls"), Relation("pays", hops=1)), "C": (Relation("calls"), Relation("b"), Relation("d"))}
 LOCAL = {"model": {"local": {"model": "relational"}}}
@@ -51,8 +51,17 @@ def widths(network: HolderNetwork) -> list[int]:
     return [len(hop.related) for hop in first.hops if isinstance(hop, RelationalHop)]
 
 
-def test_every_weight_equals_the_twins_in_batches(tmp_path: Path) -> None:
-    assert_batches(tmp_path / "run", small_job(3, DROPOUT, LOCAL), parties((5, 0, 4)))
+def test_every_weight_equals_the_twins_in_batches_of_drawn_neighbourhoods(tmp_path: Path) -> None:
+    drawn = {"model": {"local": {"fanout": 2, "dropout": 0.3}}, "train": {"batch_size": 25, "select_by": "last"}}
+    settings, graphs = small_job(3, {"precision": "float64"}, LOCAL, drawn), parties((5, 0, 4))
+    result, twin = train(settings, tmp_path / "run", parties=graphs), PlainNetwork(settings, graphs, "A")
+    for epoch in range(1, settings.train.epochs + 1):
+        twin.train_step(epoch)
+    ours, expected = joint_model(tmp_path / "run"), twin.weights()
+    assert ours.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name
+    assert float((result.predictions.probabilities - twin.infer().softmax(dim=1)).abs().max()) <= 1e-6
 
 
 def test_relations_change_no_bit_for_a_model_that_does_not_know_them() -> None:
