@@ -27,6 +27,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.relations import Relation
 from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.plan import plan
@@ -125,6 +126,19 @@ def test_canaries_touch_nobody_and_differ_by_their_coin_alone(unit: str, sparse:
         assert edges == own
     rest = torch.tensor(sorted(set(range(300)) - everywhere))
     assert torch.equal(features[rest], graph.features.to_dense()[rest])
+
+
+def test_edges_keep_their_relations_and_a_canarys_are_of_the_first() -> None:
+    canaries, graph = inserted("edge", "B")
+    places = graph.edge_index.sum(dim=0) % 2
+    told = canaries.into(replace(graph, relations=(Relation("calls"), Relation("pays")), edge_relation=places))
+    told.validate()
+    plain = canaries.into(graph)
+    assert torch.equal(told.edge_index, plain.edge_index)
+    assert told.edge_relation is not None
+    kept = ~torch.isin(told.edge_index, canaries.everywhere).any(dim=0)
+    assert torch.equal(told.edge_relation[kept], told.edge_index.sum(dim=0)[kept] % 2)
+    assert not told.edge_relation[~kept].any()
 
 
 def test_others_keep_them_apart_and_have_coins_of_their_own() -> None:

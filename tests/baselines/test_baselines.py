@@ -10,6 +10,7 @@ import torch
 from tests.roles.federation import DIM, FEATURES, Settings, small_data, small_job, small_parties
 from veilgraph.graph.partition import POOLED, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import Relation
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.plain_fitting import fit
@@ -46,6 +47,18 @@ def test_pooled_is_one_holder_with_everything(strategy: str, kind: str) -> None:
     graphs = small_parties(2)
     by_hand = fit(PlainNetwork(settings, [pool(graphs, "A")], POOLED))
     assert same(pooled(settings, graphs).metrics, by_hand.metrics)
+
+
+def test_pooled_keeps_the_relations_of_every_holder_for_a_model_that_tells_them_apart() -> None:
+    settings = small_job(2, {"train": {"epochs": 4}}, {"model": {"local": {"model": "relational"}}})
+    first, second = small_parties(2)
+    places = first.edge_index.sum(dim=0) % 2
+    graphs = [replace(first, relations=(Relation("calls"), Relation("pays")), edge_relation=places), second]
+    by_hand = fit(PlainNetwork(settings, [pool(graphs, "A", relational=True)], POOLED))
+    merged = fit(PlainNetwork(settings, [pool(graphs, "A")], POOLED))
+    found = pooled(settings, graphs).metrics
+    assert same(found, by_hand.metrics)
+    assert not same(found, merged.metrics)
 
 
 def test_one_holder_combines_with_nobody() -> None:

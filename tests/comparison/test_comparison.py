@@ -21,6 +21,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from veilgraph.comparison import plain
 from veilgraph.comparison import study as studies
+from veilgraph.comparison import ways as all_ways
 from veilgraph.comparison.figures import Scored, estimates, figures
 from veilgraph.comparison.plain import boosting, logistic
 from veilgraph.comparison.study import Study, compare_job
@@ -28,6 +29,7 @@ from veilgraph.comparison.ways import ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import Relation
 from veilgraph.paradigms.sealed.baselines import in_one_place
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.settings import sealed
@@ -80,6 +82,25 @@ def test_the_other_paradigm_takes_links_as_they_are() -> None:
         job = sealed(way.args[0])
         assert (job.model.edge_weights, job.model.directed) == (graph is weighted, graph is weighted)
         assert own_data(job, graph).edges.shape == graph.edge_index.shape
+
+
+def test_the_other_paradigm_takes_no_relations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hops are for the job's local model alone, and would be refused."""
+    job = small(model={"dim": 4, "local": {"model": "relational"}})
+    first, *others = inputs_of(job).graphs
+    bounded = replace(first, relations=(Relation("pays", 1),), edge_relation=torch.zeros(first.num_edges).short())
+    given = dict[str, tuple[Relation, ...]]()
+
+    def seen(settings: JobSettings, *_: object, parties: list[PartyGraph], **__: object) -> None:
+        given[settings.paradigm] = parties[0].relations
+        raise DataError("seen")
+
+    monkeypatch.setattr(all_ways, "train", seen)
+    found = ways(Inputs(job, [bounded, *others]))
+    for name in ("vertical", "sealed"):
+        with pytest.raises(DataError):
+            found[name].way(lambda _records: None)
+    assert given == {"vertical": bounded.relations, "sealed": ()}
 
 
 def test_there_is_every_way(found: Study) -> None:

@@ -113,6 +113,9 @@ def test_a_divided_graph_keeps_them() -> None:
     assert {part.relations for part in parts} == {(CALLS, PAYS)}
     joined = [of_each(part) for part in parts]
     assert {name: joined[0][name] | joined[1][name] for name in joined[0]} == of_each(graph())
+    (whole,) = vg.simulate.horizontally(data, 1)
+    whole.graph.validate()
+    assert of_each(whole.graph) == of_each(graph())
 
 
 def test_pooled_they_stay_each_holders_own_where_that_is_asked() -> None:

@@ -16,7 +16,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.tables.writing import write
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
 
@@ -112,6 +112,25 @@ def test_names_of_relations_are_in_their_holders_part_of_the_run_alone(tmp_path:
 def test_hops_of_a_relation_are_refused_where_no_model_knows_them(tmp_path: Path, settings: dict[str, Any]) -> None:
     with refused(ConfigError, key="parties", value=1, party="bank", code="hops"):
         vg.fit(settings, parties(foe=1), out=tmp_path / "run")
+
+
+def test_hops_of_a_saved_graph_are_refused_likewise(tmp_path: Path) -> None:
+    paths = {}
+    for name, data in parties(foe=1).items():
+        paths[name] = str(tmp_path / f"{name}.safetensors")
+        save_party(PartyGraph.from_data(name, data), Path(paths[name]))
+    saved = {"data": {"graphs": paths, "label_holder": "bank"}}
+    with refused(ConfigError, key="parties", value=1, party="bank", code="hops"):
+        vg.fit({**short(model="gcn"), **saved}, out=tmp_path / "refused")
+    assert vg.fit({**short(), **saved}, out=tmp_path / "run").metrics["best_epoch"] >= 1
+
+
+def test_a_horizontal_job_takes_heterodata_with_its_ids_as_one_graph(tmp_path: Path) -> None:
+    first, second = friends_and_foes(0), friends_and_foes(1)
+    first["customer"].n_id, second["customer"].n_id = torch.arange(NODES), torch.arange(NODES) + NODES // 2
+    settings = {"paradigm": "horizontal", "train": {"epochs": 1, "patience": None}}
+    run = vg.fit(settings, {"bank": first, "shop": second}, out=tmp_path / "run")
+    assert run.predict(ids=["7", str(NODES + 1)]).ids == ("7", str(NODES + 1))
 
 
 RELATIONAL: dict[str, Any] = {"local": {"model": "relational"}}

@@ -11,7 +11,7 @@ import torch
 
 from tests.paradigms.runs import joint_model
 from tests.reference.twins import assert_twins
-from tests.roles.federation import dropout_everywhere, small_job, small_parties, with_own_nodes
+from tests.roles.federation import dropout_everywhere, federate, small_job, small_parties, with_own_nodes
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.relational import Relational, RelationalHop
@@ -70,3 +70,5 @@ def test_relations_change_no_bit_for_a_model_that_does_not_know_them() -> None:
     for epoch in (1, 2):
         assert told.train_step(epoch) == alike.train_step(epoch)
     assert torch.equal(told.infer(), alike.infer())
+    role = federate(settings, parties(), 1, keep_transcripts=False).label_holder
+    assert role.adjacency.kinds is None, "kept for nothing"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.errors import refused
 from tests.tables.writing import build, party, write
@@ -13,6 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.relations import Relation
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.report.party_table import party_tables
 from veilgraph.tables.describe import describe_party
 
 CALLS = {"file": "calls.csv.gz"}
@@ -94,6 +97,11 @@ def test_a_description_names_relations_where_there_are_several(folder: Path) -> 
         ("calls", None, 3),
         ("pays", 1, 2),
     ]
+    text = io.StringIO()
+    for table in party_tables(found):
+        Console(width=160, file=text).print(table)
+    lines = [line.split() for line in text.getvalue().splitlines() if "calls.csv" in line or "pays.p" in line]
+    assert [line[-2] for line in lines[-2:]] == ["all", "1"]
     (alone,) = describe_party(party(edges=[CALLS]), folder).edges
     assert alone.relations[0].relation is None
 
