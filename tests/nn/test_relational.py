@@ -148,4 +148,5 @@ def test_a_neighbourhood_keeps_which_edge_is_of_which_relation() -> None:
     for layer, expected in zip(around.layers(2), ({(3, 0), (2, 1), (0, 3)}, {(3, 0)}), strict=True):
         pays = layer.of_relation("pays").edge_index
         assert {tuple(pair) for pair in around.nodes[pays].T.tolist()} == expected
-        assert len(layer.of_relation("pays").exact_degrees) == layer.num_nodes
+    first, last = Sampler(graph, 2, None).around(torch.tensor([0]), None).layers(2)
+    assert [len(each.of_relation("pays").exact_degrees) for each in (first, last)] == [4, 3]
