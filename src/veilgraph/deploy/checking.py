@@ -34,6 +34,7 @@ from veilgraph.run.checking import Checked
 
 WITHIN_S: Final = 120.0
 _POLL_S: Final = 0.5
+_NOT_ASKED: Final = "not-asked"
 _SAME: Final = "install the same release of veilgraph at every party"
 
 State = Literal["accepts", "refuses", "waits for approval", "not connected", "no answer"]
@@ -74,9 +75,9 @@ def check_sites(
         RunError: nobody could be asked.
     """
     check_names(settings)
+    roles = kit.roles
+    sites = sites_of(settings, roles)
     with admin_session(kit, connect_s) as session:
-        roles = kit.roles
-        sites = sites_of(settings, roles)
         found = answered(lambda: presences(session, roles))
         there = [site.name for site in found if site.name in sites and site.state == "connected"]
         parties = {site: site for site in sites} | ({SERVER: roles.server} if roles.dealer is None else {})
@@ -145,7 +146,6 @@ def _ask(
     if not answers and outcome.startswith(FINISHED):
         for error in reported(session, job_id):
             raise error
-        raise RunError(
-            f"nobody was asked: job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}; see veilgraph net logs"
-        )
+        ended = outcome.removeprefix(FINISHED).lower()
+        raise RunError(f"nobody was asked: job {job_id} ended: {ended}; see veilgraph net logs", code=_NOT_ASKED)
     return answers
