@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.deploy import answers, engine
 from veilgraph.deploy.answers import put_answer, read_answer, read_answers
+from veilgraph.deploy.control import reported
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.collectives import tensor_text
@@ -331,9 +333,8 @@ def test_no_answer_speaks_for_another_site(reason: str, caplog: pytest.LogCaptur
     log = f"2026-01-01 00:00:00,000 - veilgraph - INFO - {message}\n"
     found = read_answers(log, ["bank", "shop"])
     assert {site: each.refuses for site, each in found.items()} == {"bank": reason}
-    from veilgraph.deploy.control import _REPORTED, error_of_json  # noqa: PLC0415
-
-    assert not list(filter(None, map(error_of_json, _REPORTED.findall(log))))
+    session = SimpleNamespace(get_job_logs=lambda _: {"logs": {"server": log}})
+    assert reported(session, JOB_ID) == [], "nor for the server"
 
 
 def test_who_was_not_asked_has_not_answered() -> None:
