@@ -77,14 +77,15 @@ class Wire:
 def first_hello(bank: Asked, settings: Any) -> Hello:
     """What the bank's first message of the submitted job says."""
     wire = Wire()
+    link: Any = wire
     with pytest.raises(PeerFailed):
         take_part(
             bank.kit.runs_now(),
             settings,
             "bank",
             "train",
-            wire,
-            wire,
+            link,
+            link,
             party_file=bank.file,
             resume=False,
             job_id=JOB_ID,
@@ -153,13 +154,15 @@ def test_a_check_makes_counts_and_asks_nothing(bank: Asked) -> None:
 
 
 def test_alignments_count_where_the_job_would_begin_with_one(bank: Asked) -> None:
+    _used_up(bank)  # a journal, as there is one where there are runs
     bank.says(consent={"alignments": 0})
     assert bank.answer(job()).refuses.startswith("consent.alignments=0 is used up")
     run = RunDirectory.create(bank.kit.runs_now() / "fraud", job())
     store = run.party("bank")
     store.path.mkdir(parents=True, exist_ok=True)
     (store.path / "alignment.json").write_text('{"identity": "abc"}')
-    assert bank.answer(job()).refuses == "", "what is here is aligned"
+    aligned = bank.answer(job())
+    assert (aligned.refuses, aligned.unsaid) == ("", False)
 
 
 SECRET = "c17x"
@@ -171,7 +174,7 @@ FAULTS = {
     "no such node": ("edges.csv", EDGES + f"c1,{SECRET}\n"),
     "no table": ("nodes.csv", ""),
 }
-JOBS = {
+JOBS: Mapping[str, Any] = {
     "as it is": {},
     "wide": {"model": {"dim": 64}},
     "scaled otherwise": {"data": {"holders": ["bank", "shop"], "label_holder": "bank", "feature_scaling": "none"}},
@@ -296,6 +299,7 @@ GARBAGE = (
     "[]",
     "{" * 9000,
     '{"version": 8, "refuses": "' + "x" * 9000 + '"}',
+    '{"version": 8, "of another release": "' + "x" * 9000 + '"}',
     '{"version": 8, "refuses": "' + "x" * 501 + '"}',
     '{"version": 8, "refuses": "two\\nlines"}',
     '{"version": 8, "refuses": "\\u001b[31mred"}',
