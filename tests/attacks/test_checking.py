@@ -32,6 +32,7 @@ from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
 from veilgraph.protocol.consent_settings import Entry
 from veilgraph.protocol.journal import Journal, utc_now
+from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.run import checking
 from veilgraph.run.checking import Checked
 from veilgraph.run.run_directory import RunDirectory
@@ -122,6 +123,12 @@ def _other_run(bank: Asked) -> None:
     RunDirectory.create(bank.kit.runs_now() / "fraud", job(seed=7))
 
 
+def _in_many_words(bank: Asked) -> None:
+    """More than a refusal has room for."""
+    bank.says(limits={"leakage": ["output-embeddings"] * 40})
+    _other_run(bank)
+
+
 def _scaled_twice(bank: Asked) -> None:
     features = [{"columns": ["income"], "scale": {"low": 0, "high": 1}, "missing": "mean"}]
     bank.says(nodes=PARTY["nodes"] | {"features": features})
@@ -129,7 +136,7 @@ def _scaled_twice(bank: Asked) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_as_it_is, _rounds, _used_up, _asks, _asks_and_refuses, _other_run, _scaled_twice],
+    [_as_it_is, _rounds, _used_up, _asks, _asks_and_refuses, _other_run, _in_many_words, _scaled_twice],
     ids=lambda each: each.__name__,
 )
 def test_an_answer_is_the_first_message_of_the_job(bank: Asked, change: Any) -> None:
@@ -139,6 +146,7 @@ def test_an_answer_is_the_first_message_of_the_job(bank: Asked, change: Any) -> 
     assert told == (hello.version, hello.job, hello.refuses, hello.waits, False)
     assert bool(checked.refuses) == (change not in (_as_it_is, _asks))
     assert checked.waits == (change is _asks)
+    assert (len(checked.refuses) == REASON_CHARACTERS) == (change is _in_many_words)
     assert set(Checked.model_fields) == {"version", "job", "refuses", "waits", "unsaid"}
 
 

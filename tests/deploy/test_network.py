@@ -53,7 +53,7 @@ DEALER: Final = "D"
 @pytest.fixture(scope="module")
 def whole(consortium: Consortium) -> JobSettings:
     """A job that has been trained, by way of a killed party."""
-    settings = job("whole", train={**JOB["train"], "epochs": 60})
+    settings = job("whole", train={**JOB["train"], "epochs": 30})
     train_with_a_kill(consortium, settings)
     return settings
 
@@ -73,8 +73,9 @@ def test_a_job_from_tables_with_a_killed_party_ends_as_the_run_in_one_process(
     assert len({tuple(every[:common]) for every in ids.values()}) == 1
     assert all(len(every) > common for every in ids.values())
 
-    # Only the label holder has predictions; each party has a record of what it sent.
+    # Only the label holder has predictions, and the relay no part of anything; each party has a record of what it sent.
     assert {party for party in HOLDERS if (graphs[party].path / "predictions.csv").exists()} == {"A"}
+    assert not Kit.open(consortium.network.kits[SERVER]).runs.exists()
     assert all((graphs[party].path / "disclosures.jsonl").exists() for party in HOLDERS)
     sealed = [json.loads(line) for line in (graphs["B"].path / "disclosures.jsonl").read_text().splitlines()]
     assert {"blinded_ids", "share"} <= {record["kind"] for record in sealed}
@@ -323,7 +324,7 @@ def test_a_site_knows_a_killed_job_by_its_own_kit(consortium: Consortium, whole:
     assert ended <= {("done", "failed"), ("done", "stopped")}, "it saw the loss itself, or was stopped for it first"
     for party in (*HOLDERS, DEALER):
         (trained, *_) = [each for each in found[party] if each.epoch]
-        assert (trained.epoch, trained.epochs) == (60, 60)
+        assert (trained.epoch, trained.epochs) == (30, 30)
         assert heard_s(kits[party].path)[SERVER] <= LOST_S
     heard = heard_s(kits[SERVER].path)
     assert set(heard) == {*HOLDERS, DEALER}
