@@ -24,7 +24,7 @@ from tests.deploy.asked import job
 from tests.deploy.course import JOB_ID
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.deploy import checking, engine
+from veilgraph.deploy import checking, control, engine
 from veilgraph.deploy.answers import ANSWER
 from veilgraph.deploy.checking import SiteCheck, check_sites, judged
 from veilgraph.deploy.control import write_submission
@@ -281,6 +281,22 @@ def test_a_check_names_no_run_at_a_site(tmp_path: Path, projects: Mapping[str | 
         (kit.path / job_id).mkdir()
         (kit.path / job_id / "meta.json").write_text(json.dumps({"name": said}))
     assert {each.name for each in SiteJobs(kit).now(())} == {"fraud (check)", ""}
+
+
+def test_the_status_of_a_check_shows_no_answers(
+    projects: Mapping[str | None, Mapping[str, Kit]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session({}, ("RUNNING", LINE.format("bank", FINE.model_dump_json())))
+
+    @contextmanager
+    def opened(*_: object) -> Iterator[Any]:
+        listed = [{"job_id": JOB_ID, "job_name": "fraud (check)", "status": "RUNNING", "submit_time": ""}]
+        yield SimpleNamespace(list_jobs=lambda: listed, get_job_logs=session.get_job_logs)
+
+    monkeypatch.setattr(control, "admin_session", opened)
+    monkeypatch.setattr(control, "presences", lambda *_: ())
+    (found,) = control.status(projects[None][ADMINISTRATOR]).jobs
+    assert (found.name, found.says) == ("fraud (check)", "")
 
 
 # The command

@@ -66,7 +66,8 @@ _ENDED: Final = "ended"
 """Code of the error of a job that the engine ended without a party's word of why."""
 _APP: Final = "veilgraph"
 _OURS: Final = " - veilgraph - "
-_SAID: Final = re.compile(r" - veilgraph - INFO - (.*)")
+_SAID: Final = re.compile(r" - veilgraph - INFO - (?!answer of )(.*)")
+"""Answers to a check are for who asked."""
 _REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\{.*\})")
 
 Report = Callable[[str], None]
