@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
@@ -66,6 +68,15 @@ def job_processes(consortium: Consortium, party: str) -> list[int]:
     """The processes that run a job in the kit of ``party``."""
     found = processes_of(consortium.network.kits[party])
     return [pid for pid, command in found.items() if {"holder-job", "server-job"} & set(command)]
+
+
+def await_quiet(consortium: Consortium) -> None:
+    """Until no site knows of a job that runs."""
+    kits = [Kit.open(path) for path in consortium.network.kits.values()]
+    deadline = time.monotonic() + 60
+    while any(job.state == "running" for kit in kits if kit.kind != "administrator" for job in SiteJobs(kit).now()):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from veilgraph.cli.app import (
     results,
     say,
 )
+from veilgraph.cli.asking import NetOption, Within, ask_sites, check_options
+from veilgraph.cli.passphrase import PassphraseFile
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path, write_whole
@@ -46,11 +48,29 @@ _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.traj
 def check_command(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
     overrides: Overrides = None,
+    net: NetOption = None,
+    within: Within = None,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Validate a job and its data and show what was understood; nothing is sent, trained or written."""
+    """Validate a job and its data and show what was understood; nothing is sent, trained or written.
+
+    With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
+    trained there. Exit code 0 only if all would.
+    """
+    check_options(net, within, passphrase_file)
     if not _is_party_file(file):
-        _check_job(file, overrides)
+        settings, found = _check_job(file, overrides)
+        if net is None:
+            tell(found)
+            return
+        sites = ask_sites(settings, net, within, passphrase_file)
+        accepted = all(site.state == "accepts" for site in sites)
+        tell({**found, "sites": sites, "accepted": accepted})
+        if not accepted:
+            raise typer.Exit(1)
         return
+    if net is not None:
+        raise typer.BadParameter("is for jobs; check a party file where its tables are", param_hint="--net")
     if overrides:
         raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
     say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
@@ -176,7 +196,8 @@ def _check_party(file: Path) -> PartyDescription:
     return description
 
 
-def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
+def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, dict[str, object]]:
+    """Shows what a job means; returns it, and what was found for programs."""
     from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
@@ -218,7 +239,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> None:
     _show_preset(settings, choices)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
     typer.echo(f"{job} is a valid job; {way} {job}")
-    tell({**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes})
+    return settings, {**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes}
 
 
 def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
@@ -42,9 +42,9 @@ from veilgraph.core.types import PartyId
 from veilgraph.deploy.failures import CONSEQUENCES, sites_of
 from veilgraph.deploy.guard.hooks import install_for_administrators
 from veilgraph.deploy.key_file import view_with_key
-from veilgraph.deploy.kit import ALLOWED_CLASSES, ITS_LOG_SAYS, TASK, Kit, SiteWork
+from veilgraph.deploy.kit import ALLOWED_CLASSES, CHECK, ITS_LOG_SAYS, TASK, Kit, SiteWork
 from veilgraph.deploy.presence import Presence, State, presences
-from veilgraph.deploy.progress import epochs_said
+from veilgraph.deploy.progress import CHECKS, epochs_said
 from veilgraph.deploy.quiet import no_logs, no_prints
 from veilgraph.deploy.roles import Roles
 from veilgraph.protocol.job import JobSettings
@@ -58,14 +58,16 @@ UNANSWERED_S: Final = 60.0
 _REJOIN_S: Final = 120.0
 _POLLS_PER_LOG: Final = 3
 _RUNNING: Final = "RUNNING"
-_FINISHED: Final = "FINISHED:"
+FINISHED: Final = "FINISHED:"
+"""How the status of a job begins that has ended."""
 _COMPLETED: Final = "FINISHED:COMPLETED"
 _ABORTED: Final = "FINISHED:ABORTED"
 _ENDED: Final = "ended"
 """Code of the error of a job that the engine ended without a party's word of why."""
 _APP: Final = "veilgraph"
 _OURS: Final = " - veilgraph - "
-_SAID: Final = re.compile(r" - veilgraph - INFO - (.*)")
+_SAID: Final = re.compile(r" - veilgraph - INFO - (?!answer of )(.*)")
+"""Answers to a check are for who asked."""
 _REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\{.*\})")
 
 Report = Callable[[str], None]
@@ -146,7 +148,7 @@ def submit(
         LinkError: no connection, or a site is not connected.
         RunError: the job failed.
     """
-    _check_names(settings)
+    check_names(settings)
     for retry in range(retries + 1):
         try:
             return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
@@ -187,7 +189,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
 
 
 def _status(session: Session, job: Mapping[str, Any]) -> JobStatus:
-    log = _server_log(session, str(job.get("job_id", ""))) if job.get("status") == _RUNNING else ""
+    log = server_log(session, str(job.get("job_id", ""))) if job.get("status") == _RUNNING else ""
     epoch, epochs = epochs_said(log)
     return JobStatus(
         str(job.get("job_id", "")),
@@ -217,7 +219,7 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
         text = _own_log(kit, job_id)
     else:
         with admin_session(kit, connect_s) as session:
-            text = _server_log(session, _known(session, job_id))
+            text = server_log(session, _known(session, job_id))
     lines = _REPORTED.sub(_shown, text).splitlines(keepends=True)
     return "".join(line for line in lines if everything or _OURS in line)
 
@@ -237,13 +239,18 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
     """
     with admin_session(kit, connect_s) as session:
         known = _known(session, job_id)
-        if str(session.get_job_meta(known).get("status", "")).startswith(_FINISHED):
+        if str(session.get_job_meta(known).get("status", "")).startswith(FINISHED):
             raise RunError(f"job {known} has ended already; there is nothing to stop")
         session.abort_job(known)
         return known
 
 
-def _check_names(settings: JobSettings) -> None:
+def check_names(settings: JobSettings) -> None:
+    """Refuses a job that names files, or data.
+
+    Raises:
+        ConfigError: it does.
+    """
     if not settings.data.is_apart:
         raise ConfigError(
             "data.holders: a submitted job names its holders and nothing of their files, as in "
@@ -321,19 +328,20 @@ def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
 
 
 def write_submission(
-    folder: Path, settings: JobSettings, work: SiteWork, *, resume: bool, sites: Sequence[PartyId]
+    folder: Path, settings: JobSettings, work: SiteWork | Literal["check"], *, resume: bool, sites: Sequence[PartyId]
 ) -> None:
     """Writes a job into a folder as the engine takes it: settings, which of our classes run them, and at which sites
-    beside the server.
+    beside the server. All of them are needed but for a check, which asks those that it can.
     """
+    needed = [] if work == CHECK else list(sites)
     arguments = {"job": settings.model_dump(mode="json"), "work": work, "resume": resume}
     files: dict[str, dict[str, Any]] = {
         "meta.json": {
-            "name": settings.name,
+            "name": settings.name + (CHECKS if work == CHECK else ""),
             "resource_spec": {},
             "deploy_map": {_APP: ["server", *sites]},
-            "min_clients": len(sites),
-            "mandatory_clients": list(sites),
+            "min_clients": max(1, len(needed)),
+            "mandatory_clients": needed,
         },
         f"{_APP}/config/config_fed_server.json": {
             "format_version": 2,
@@ -359,7 +367,7 @@ def _await_end(session: Session, job_id: str, report: Report) -> None:
         if now != last:
             report(f"{job_id[:8]}: {now.lower().replace('_', ' ')}")
             last = now
-        if now.startswith(_FINISHED):
+        if now.startswith(FINISHED):
             break
         if now == _RUNNING and poll % _POLLS_PER_LOG == 0:
             news = _said(session, job_id)
@@ -375,27 +383,36 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
     """Why a job failed, as the server's log tells it: a party's own error, or that a party failed."""
     if outcome == _ABORTED:
         return RunError(f"job {job_id} was stopped; go on with --resume")
-    reported = filter(None, map(error_of_json, _REPORTED.findall(_server_log(session, job_id))))
-    # What the server knows itself says most; then whose log says why; that a party was lost is what follows.
-    for error in sorted(reported, key=lambda error: (isinstance(error, CONSEQUENCES), error.code == ITS_LOG_SAYS)):
+    for error in reported(session, job_id):
         return error.told(f"{error}; go on with --resume") if isinstance(error, CONSEQUENCES) else error
     return RunError(
-        f"job {job_id} ended: {outcome.removeprefix(_FINISHED).lower()}; see veilgraph net logs, and at each site the "
+        f"job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}; see veilgraph net logs, and at each site the "
         "log of its job; go on with --resume",
         code=_ENDED,
     )
 
 
+def reported(session: Session, job_id: str) -> list[VeilgraphError]:
+    """The errors in the server's log of a job.
+
+    What the server knows itself comes first, for it says most; then whose log says why; that a party was lost is what
+    follows.
+    """
+    found = filter(None, map(error_of_json, _REPORTED.findall(server_log(session, job_id))))
+    return sorted(found, key=lambda error: (isinstance(error, CONSEQUENCES), error.code == ITS_LOG_SAYS))
+
+
 def _said(session: Session, job_id: str) -> str:
     """What the server's part of a job said last; nothing where it is too young for that."""
-    return _last_said(_server_log(session, job_id))
+    return _last_said(server_log(session, job_id))
 
 
 def _last_said(log: str) -> str:
     return "".join(_SAID.findall(log)[-1:])
 
 
-def _server_log(session: Session, job_id: str) -> str:
+def server_log(session: Session, job_id: str) -> str:
+    """The server's log of a job as it is now; empty where there is none yet."""
     return str(answered(lambda: session.get_job_logs(job_id)).get("logs", {}).get("server", ""))
 
 

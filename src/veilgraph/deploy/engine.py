@@ -27,10 +27,11 @@ from nvflare.apis.signal import Signal
 
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.deploy.answers import ANSWER, check_part, put_answer, read_answer
 from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
 from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
-from veilgraph.deploy.kit import TASK, Kit
+from veilgraph.deploy.kit import CHECK, TASK, Kit
 from veilgraph.deploy.progress import DONE
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.roles import Roles
@@ -39,6 +40,7 @@ from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.checking import Checked
 from veilgraph.run.launch import keep_freed_memory, share_cores
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import SITE_WORKS, SiteWork, take_part
@@ -56,7 +58,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
 
     Args:
         job: settings, as in a job file.
-        work: one of ``SITE_WORKS``.
+        work: one of ``SITE_WORKS``, or ``CHECK``.
         resume: go on with a run that was cut off.
     """
 
@@ -68,6 +70,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         """Does this site's part from beginning to end; FLARE calls it once."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        if self._work == CHECK:
+            return make_reply(ReturnCode.OK, headers={ANSWER: _checked(self._job, fl_ctx).model_dump_json()})
         failure = run_part(self._job, self._work, self._resume, fl_ctx, lambda: bool(abort_signal.triggered))
         if failure is None:
             return make_reply(ReturnCode.OK)
@@ -98,9 +102,18 @@ class ServerController(Controller):  # type: ignore[misc]
         except VeilgraphError as error:
             self.system_panic(f"{SERVER}: {_failed(error)}", fl_ctx)
             return
+        if self._work == CHECK:  # whom the engine has started a process for: others are not there
+            there = {client.name for client in fl_ctx.get_engine().get_clients()}
+            sites = tuple(site for site in sites if site in there)
         self._unfinished = set(sites)
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._finished)
         self.broadcast(task, fl_ctx, targets=list(sites), min_responses=len(sites))
+        if self._work == CHECK:
+            if roles.dealer is None:
+                put_answer(SERVER, _checked(self._job, fl_ctx))
+            while self._unfinished and not abort_signal.triggered:
+                threading.Event().wait(ABORT_POLL_S)
+            return
         if roles.dealer is not None:
             log.info("%s; its log says how far the job is", roles)
         elif not self._do_own_part(roles, abort_signal, fl_ctx):
@@ -151,8 +164,12 @@ class ServerController(Controller):  # type: ignore[misc]
 
     def _finished(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         name = client_task.client.name
-        self._unfinished.discard(name)
         result = client_task.result
+        if self._work == CHECK:
+            put_answer(name, read_answer(None if result is None else result.get_header(ANSWER)))
+            self._unfinished.discard(name)
+            return
+        self._unfinished.discard(name)
         if result is None or result.get_return_code() != ReturnCode.OK:
             self._fails(name, Failure.read(None if result is None else result.get_header(FAILURE)))
 
@@ -180,12 +197,7 @@ def run_part(
         share_cores(1)
     kit = None
     try:
-        if not installed():
-            raise ConfigError("this process is not guarded; start the site with: veilgraph net join KIT")
-        settings, kit = parse_job(job), _kit(fl_ctx)
-        party = kit.party
-        if party is None:
-            raise ConfigError(f"{kit.name} takes no part in jobs: {kit.roles}; submit with the same release")
+        settings, kit, party = _part_of(job, fl_ctx)
         with _link(settings, kit, party, fl_ctx, stopped) as link:
             take_part(
                 kit.runs_now(),
@@ -214,6 +226,27 @@ def run_part(
         return Failure(kind=type(error).__name__)
     log.info(DONE)
     return None
+
+
+def _checked(job: dict[str, Any], fl_ctx: FLContext) -> Checked:
+    checked = check_part(partial(_part_of, job, fl_ctx), _job_id(fl_ctx))
+    log.info(DONE)
+    return checked
+
+
+def _part_of(job: dict[str, Any], fl_ctx: FLContext) -> tuple[JobSettings, Kit, PartyId]:
+    """The job, this site's kit, and which party it is.
+
+    Raises:
+        VeilgraphError: the job or the kit cannot be used, the process is not guarded, or the site is no party.
+    """
+    if not installed():
+        raise ConfigError("this process is not guarded; start the site with: veilgraph net join KIT")
+    settings, kit = parse_job(job), _kit(fl_ctx)
+    party = kit.party
+    if party is None:
+        raise ConfigError(f"{kit.name} takes no part in jobs: {kit.roles}; submit with the same release")
+    return settings, kit, party
 
 
 def _audit(run: RunDirectory, party: PartyId, link: Link) -> None:

@@ -41,6 +41,9 @@ ITS_LOG_SAYS: Final = "its-log-says"
 SiteWork = Literal["align", "train", "predict", "audit"]
 """What a submitted job asks of its parties; ``run.site`` does it."""
 
+CHECK: Final = "check"
+"""What a job asks that is submitted only to learn whether they would take part; ``run.checking`` says it."""
+
 _SITE_FILE: Final = "veilgraph.json"
 
 

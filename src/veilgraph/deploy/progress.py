@@ -29,6 +29,9 @@ STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "s
 DONE: Final = "this part of the job is done"
 """What a party's log says last of a job that went well."""
 
+CHECKS: Final = " (check)"
+"""After the name of a job that only asks whether sites would take part."""
+
 _TAIL_BYTES: Final = 1 << 16
 _LINE: Final = r"^\S+ \S+ - veilgraph - "
 _EPOCH: Final = re.compile(rf"{_LINE}INFO - epoch (\d{{1,9}}) of at most (\d{{1,9}})$", re.MULTILINE)
@@ -135,7 +138,7 @@ class SiteJobs:
         epoch, last = epochs_said(text)
         job = SiteJob(
             job_id,
-            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",
+            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name.removesuffix(CHECKS)) else "",
             state,
             float(submitted) if isinstance(submitted, int | float) else 0.0,
             epoch,

@@ -16,6 +16,7 @@ from typing import Final
 
 from veilgraph.core.errors import RunError
 from veilgraph.protocol.consent_settings import (
+    COUNTED,
     ConsentSettings,
     Counted,
     Entry,
@@ -63,6 +64,16 @@ class Consent:
                 f"there were; restore it, or count from zero: touch {self._journal.path} && chmod 600 "
                 f"{self._journal.path}"
             )
+
+    def against(self, *, aligns: bool) -> str:
+        """Why the job would be refused if it came now, and nothing is counted; empty when it would not.
+
+        Args:
+            aligns: whether it would begin with an alignment.
+        """
+        entries, now = self._journal.entries(), utc_now()
+        job, alignment = (used_up(self._settings, entries, what, now) for what in COUNTED)
+        return job or (alignment if aligns else "")
 
     @property
     def asks(self) -> bool:

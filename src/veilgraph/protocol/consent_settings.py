@@ -18,6 +18,7 @@ DAY: Final = timedelta(hours=24)
 MAX_APPROVAL_WAIT_S: Final = 7 * 86400.0
 
 Counted = Literal["job", "alignment"]
+COUNTED: Final[tuple[Counted, ...]] = ("job", "alignment")
 What = Literal["job", "resumed", "alignment", "returned", "asked", "approved", "refused", "torn", "unreadable"]
 
 

@@ -62,6 +62,11 @@ class LimitSettings(Settings):
         "keeps what it sends and receives when it trains, and tells each other holder the order in which attacks on "
         "that rank random pairs of the other's nodes",
     )
+    allow_check: bool = Field(
+        True,
+        description="whether this party says, when an administrator asks beforehand (check --net), if it would take "
+        "part in a job: no more than a submitted job that is refused tells, and whether its own tables break a rule",
+    )
     max_peer_ids: int | None = Field(
         None,
         ge=1,

@@ -191,7 +191,7 @@ def agree_on_job(
     reasons = [refuses]
     if organisation is not None:
         reasons.append(organisation.refusal(settings) or "")
-    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons)), mark=mark)
+    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons))[:REASON_CHARACTERS], mark=mark)
     consent = None if organisation is None else organisation.consent
     if consent is None or mine.refuses:
         return agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)

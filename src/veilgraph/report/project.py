@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from veilgraph.deploy.checking import SiteCheck
 from veilgraph.deploy.control import ProjectStatus
 from veilgraph.deploy.progress import SiteJob
 
@@ -29,6 +30,16 @@ def project_table(status: ProjectStatus) -> Table:
         table.add_column(heading, overflow="fold", no_wrap=heading == "job")
     for job in status.jobs:
         table.add_row(job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says)
+    return table
+
+
+def checked_table(sites: Sequence[SiteCheck]) -> Table:
+    """What every site of a job would do."""
+    table = Table()
+    for heading in ("site", "would", "why"):
+        table.add_column(heading, overflow="fold")
+    for site in sites:
+        table.add_row(escape(site.site), site.state, escape(site.says))
     return table
 
 

@@ -85,12 +85,12 @@ def take_part(
         )
     organisation = None
     if party != SERVER:
-        request = _request(job_id, settings, work, resume=resume)
-        read = _organisation(party, party_file)
+        request = requested(job_id, settings, work, resume=resume)
+        read = own_organisation(party, party_file)
         organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
     path = runs / settings.name
     allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
-    refuses = [_occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
+    refuses = [occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
     secret = learning_secret(learning)
     mine = mark(secret, settings, organisation) if work in ("align", "train") else ""
     hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), mine)
@@ -119,13 +119,23 @@ def take_part(
             summarise(run, [party], party)
 
 
-def _organisation(party: PartyId, party_file: Path | None) -> Organisation:
+def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
+    """What a holder brings, of the party file that its site joined with.
+
+    Raises:
+        ConfigError: it joined without one, or the file breaks a rule.
+    """
     if party_file is None:
         raise ConfigError(f"{party} has no party file; join again with: veilgraph net join KIT --party party.yaml")
     return Organisation.read(party_file, party)
 
 
-def _request(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+    """What a submitted job asks of this party.
+
+    Raises:
+        ConfigError: the engine's id of the job is none.
+    """
     try:
         return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
     except ValidationError as error:
@@ -145,7 +155,7 @@ def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
     return "limits.allow_audit=false: set it in the party file before training, or submit no audit"
 
 
-def _occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
+def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
     """Why the run directory here cannot be used for this work; empty when it can."""
     exists = (path / "job.yaml").is_file()
     same = exists and RunDirectory.open(path).settings.hash() == settings.hash()

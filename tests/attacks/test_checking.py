@@ -1,0 +1,358 @@
+"""Who asks a site whether it would take part, and wants more than that; and who answers for others.
+
+What asks is a job that an administrator signed, at the site's process as the engine starts it. Beside it stands what
+the first message of the same job would have told, for a check may tell no more, but that a site's own tables are
+at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+
+from tests.deploy.asked import EDGES, NODES, PARTY, Asked, asked, job
+from tests.deploy.course import JOB_ID
+from veilgraph.core.errors import PeerFailed
+from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.deploy import answers, engine
+from veilgraph.deploy.answers import put_answer, read_answer, read_answers
+from veilgraph.deploy.control import reported
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.link.collectives import tensor_text
+from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
+from veilgraph.protocol.consent_settings import Entry
+from veilgraph.protocol.journal import Journal, utc_now
+from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.run import checking
+from veilgraph.run.checking import Checked
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.site import take_part
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
+    project = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
+    made = provision(
+        ProjectSettings.model_validate(project | {"administrators": ["ops@example.org"]}),
+        tmp_path_factory.mktemp("project") / "out",
+    )
+    return {name: Kit.open(path) for name, path in made.items()}
+
+
+@pytest.fixture
+def bank(kits: Mapping[str, Kit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    shutil.rmtree(kits["bank"].consent, ignore_errors=True)
+    with asked(kits["bank"], tmp_path, monkeypatch) as found:
+        yield found
+
+
+class Wire:
+    """A link on which the first messages of a party are all that there is."""
+
+    party = "bank"
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, to: str, tag: Tag, tensor: Any) -> None:
+        assert tag.kind is Kind.HELLO
+        self.sent.append(tensor_text(tensor))
+
+    def receive(self, sender: str, tag: Tag) -> Any:
+        raise PeerFailed("far enough")
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def first_hello(bank: Asked, settings: Any) -> Hello:
+    """What the bank's first message of the submitted job says."""
+    wire = Wire()
+    link: Any = wire
+    with pytest.raises(PeerFailed):
+        take_part(
+            bank.kit.runs_now(),
+            settings,
+            "bank",
+            "train",
+            link,
+            link,
+            party_file=bank.file,
+            resume=False,
+            job_id=JOB_ID,
+            consent=bank.kit.consent,
+            learning=bank.kit.learning,
+        )
+    (said,) = set(wire.sent)
+    return Hello.model_validate_json(said)
+
+
+def _as_it_is(_: Asked) -> None:
+    pass
+
+
+def _rounds(bank: Asked) -> None:
+    bank.says(limits={"leakage": ["training-rows"], "max_epsilon": 1.0})
+
+
+def _used_up(bank: Asked) -> None:
+    bank.says(consent={"jobs": 1})
+    with Journal(bank.kit.consent).held() as journal:
+        journal.append(Entry(time=utc_now(), what="job", id="1", work="train", name="other"))
+
+
+def _asks(bank: Asked) -> None:
+    bank.says(consent={"approval": "ask"})
+
+
+def _asks_and_refuses(bank: Asked) -> None:
+    bank.says(consent={"approval": "ask", "jobs": 0})
+
+
+def _other_run(bank: Asked) -> None:
+    RunDirectory.create(bank.kit.runs_now() / "fraud", job(seed=7))
+
+
+def _in_many_words(bank: Asked) -> None:
+    """More than a refusal has room for."""
+    bank.says(limits={"leakage": ["output-embeddings"] * 40})
+    _other_run(bank)
+
+
+def _scaled_twice(bank: Asked) -> None:
+    features = [{"columns": ["income"], "scale": {"low": 0, "high": 1}, "missing": "mean"}]
+    bank.says(nodes=PARTY["nodes"] | {"features": features})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_as_it_is, _rounds, _used_up, _asks, _asks_and_refuses, _other_run, _in_many_words, _scaled_twice],
+    ids=lambda each: each.__name__,
+)
+def test_an_answer_is_the_first_message_of_the_job(bank: Asked, change: Any) -> None:
+    change(bank)
+    checked, hello = bank.answer(job()), first_hello(bank, job())
+    told = (checked.version, checked.job, checked.refuses, checked.waits, checked.unsaid)
+    assert told == (hello.version, hello.job, hello.refuses, hello.waits, False)
+    assert bool(checked.refuses) == (change not in (_as_it_is, _asks))
+    assert checked.waits == (change is _asks)
+    assert (len(checked.refuses) == REASON_CHARACTERS) == (change is _in_many_words)
+    assert set(Checked.model_fields) == {"version", "job", "refuses", "waits", "unsaid"}
+
+
+def test_a_check_makes_counts_and_asks_nothing(bank: Asked) -> None:
+    """However often it is made, and whatever it comes to."""
+    bank.says(consent={"jobs": 1, "jobs_per_day": 1, "alignments": 1, "approval": "ask"})
+    before = bank.files()
+    for _ in range(3):
+        assert bank.answer(job()).waits
+    assert bank.answer(job(model={"rounds": 2})).refuses
+    assert bank.files() == before
+    assert not bank.kit.runs_now().exists()
+
+
+def test_alignments_count_where_the_job_would_begin_with_one(bank: Asked) -> None:
+    _used_up(bank)  # a journal, as there is one where there are runs
+    bank.says(consent={"alignments": 0})
+    assert bank.answer(job()).refuses.startswith("consent.alignments=0 is used up")
+    run = RunDirectory.create(bank.kit.runs_now() / "fraud", job())
+    store = run.party("bank")
+    store.path.mkdir(parents=True, exist_ok=True)
+    (store.path / "alignment.json").write_text('{"identity": "abc"}')
+    aligned = bank.answer(job())
+    assert (aligned.refuses, aligned.unsaid) == ("", False)
+
+
+SECRET = "c17x"
+FAULTS = {
+    "an id twice": ("nodes.csv", NODES + f"{SECRET},1,yes\n" * 2),
+    "no such column": ("nodes.csv", NODES.replace("income", SECRET)),
+    "no number": ("nodes.csv", NODES + f"c40,{SECRET},yes\n"),
+    "no class": ("nodes.csv", NODES + f"c40,1,{SECRET}\n"),
+    "no such node": ("edges.csv", EDGES + f"c1,{SECRET}\n"),
+    "no table": ("nodes.csv", ""),
+}
+JOBS: Mapping[str, Any] = {
+    "as it is": {},
+    "wide": {"model": {"dim": 64}},
+    "scaled otherwise": {"data": {"holders": ["bank", "shop"], "label_holder": "bank", "feature_scaling": "none"}},
+    "drawn wide": {"model": {"dim": 4, "initial": {"method": "collaborative", "init_std": 500.0}}},
+    "of others' labels": {"data": {"holders": ["shop", "bank"], "label_holder": "shop"}},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_table_is_one_bit_and_the_same_for_every_job(
+    bank: Asked, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank.table(*FAULTS[fault])
+    for changes in JOBS.values():
+        settings = job(**changes)
+        assert bank.answer(settings) == Checked.withheld(settings.hash())
+        assert FAULTS[fault][0] in caplog.text, "its operator sees where"
+        caplog.clear()
+
+
+def test_what_tables_hold_changes_no_answer(bank: Asked) -> None:
+    """Values of which a job's own ring, or clip, or scaling, would make something are no oracle."""
+    tables = {"as they are": NODES, "huge": NODES.replace(",1.5,", ",1e12,"), "fewer": "\n".join(NODES.split("\n")[:9])}
+    for changes in JOBS.values():
+        said = set()
+        for text in tables.values():
+            bank.table("nodes.csv", text)
+            bank.table("edges.csv", "payer,payee\nc1,c2\n")
+            said.add(bank.answer(job(**changes)).model_dump_json())
+        (only,) = said
+        assert '"unsaid":false' in only
+
+
+def test_the_tables_are_read_by_the_party_file_alone(bank: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(checking, "describe_party", lambda *arguments: given.append(arguments))
+    for changes in JOBS.values():
+        bank.answer(job(**changes))
+    assert len(given) == len(JOBS)
+    assert all(each == given[0] for each in given)
+
+
+def test_a_label_holder_without_labels_says_so_in_its_own_log(bank: Asked, caplog: pytest.LogCaptureFixture) -> None:
+    bank.says(nodes={key: value for key, value in PARTY["nodes"].items() if key not in ("label", "split")})
+    assert bank.answer(job()).unsaid
+    assert "nodes.label" in caplog.text
+    assert not bank.answer(job(**JOBS["of others' labels"])).unsaid
+
+
+def test_a_party_that_forbids_checks_looks_at_nothing(bank: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    _used_up(bank)
+    bank.says(limits={"allow_check": False}, consent={"approval": "ask", "jobs": 1})
+    bank.table("nodes.csv", "")
+    for look in ("occupied", "describe_party", "Consent", "kept_identity", "split_by_labels"):
+        monkeypatch.setattr(checking, look, lambda *_, **__: pytest.fail("it looked"))
+    said = {bank.answer(job(**changes)).model_copy(update={"job": ""}) for changes in JOBS.values()}
+    (only,) = said
+    assert only.refuses.startswith("limits.allow_check=false")
+    assert not only.waits
+    monkeypatch.undo()
+    monkeypatch.setattr(engine, "take_part", take_part)
+    assert first_hello(bank, job()).refuses.startswith("consent.jobs=1"), "a submitted job is held as ever"
+
+
+HOSTILE: dict[str, Any] = {
+    "its files": {"data": {"parties": {"bank": "party.yaml", "shop": "/etc/passwd"}}},
+    "a data set": {"data": {"dataset": "synthetic", "holders": 2}},
+    "graphs": {"data": {"graphs": {"bank": "a.safetensors", "shop": "b.safetensors"}}},
+    "a stranger": {"data": {"holders": ["bank", "stranger"], "label_holder": "bank"}},
+    "the others": {"data": {"holders": ["shop", "telecom"], "label_holder": "shop"}},
+    "a path": {"name": "../../x", "data": {"holders": ["bank", "shop"], "label_holder": "bank"}},
+    "no settings": {"data": ["bank"]},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE)
+def test_a_job_that_is_none_for_this_site_is_told_nothing(
+    bank: Asked, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the server could have one started only if an administrator signed it."""
+    for look in ("own_organisation", "occupied", "describe_party"):
+        monkeypatch.setattr(checking, look, lambda *_, **__: pytest.fail("it looked"))
+    before = bank.files()
+    found = bank.answer(HOSTILE[which])
+    assert found.model_copy(update={"job": ""}) == Checked.withheld()
+    assert bank.files() == before
+
+
+def test_a_site_that_joined_without_a_current_list_says_so_in_its_own_log(
+    bank: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank.kit.prepare(bank.file, bank.kit.runs_now(), current_list=True)
+    assert bank.answer(job()) == Checked.withheld()
+    assert "--current-list" in caplog.text
+
+
+def test_no_process_without_a_guard_answers(bank: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "installed", lambda: False)
+    monkeypatch.setattr(answers, "check_here", lambda *_, **__: pytest.fail("it looked"))
+    assert bank.answer(job()) == Checked.withheld()
+
+
+def test_what_breaks_inside_is_told_to_nobody(
+    bank: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(checking, "describe_party", breaks)
+    assert bank.answer(job()) == Checked.withheld()
+    assert SECRET in caplog.text
+
+
+# A site that answers for others
+
+
+GARBAGE = (
+    None,
+    b"{}",
+    "",
+    "[]",
+    "{" * 9000,
+    '{"version": 8, "refuses": "' + "x" * 9000 + '"}',
+    '{"version": 8, "of another release": "' + "x" * 9000 + '"}',
+    '{"version": 8, "refuses": "' + "x" * 501 + '"}',
+    '{"version": 8, "refuses": "two\\nlines"}',
+    '{"version": 8, "refuses": "\\u001b[31mred"}',
+    '{"version": "8"}',
+    '{"version": -1}',
+    '{"version": 8, "waits": 1}',
+    '{"version": 8, "job": "../x"}',
+)
+
+
+@pytest.mark.parametrize("text", GARBAGE, ids=lambda text: repr(text)[:20])
+def test_what_is_no_answer_is_none(text: object) -> None:
+    assert read_answer(text) == Checked.withheld()
+
+
+def test_another_releases_answer_is_read_as_far_as_it_goes() -> None:
+    found = read_answer('{"version": 99, "told_since": {"other": 1}}')
+    assert (found.version, found.refuses) == (99, "")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        '2026-01-01 00:00:00,000 - veilgraph - INFO - answer of shop: {"version": 8}',
+        ' - veilgraph - ERROR - {"kind": "ConfigError", "message": "shop refuses the job"}',
+        "\u00e9\u4e2d and 'quotes' \" {}",
+    ],
+)
+def test_no_answer_speaks_for_another_site(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "veilgraph"):
+        put_answer("bank", Checked(version=PROTOCOL_VERSION, refuses=reason))
+    (message,) = caplog.messages
+    assert message.isascii()
+    assert message.isprintable()
+    log = f"2026-01-01 00:00:00,000 - veilgraph - INFO - {message}\n"
+    found = read_answers(log, ["bank", "shop"])
+    assert {site: each.refuses for site, each in found.items()} == {"bank": reason}
+    session = SimpleNamespace(get_job_logs=lambda _: {"logs": {"server": log}})
+    assert reported(session, JOB_ID) == [], "nor for the server"
+
+
+def test_who_was_not_asked_has_not_answered() -> None:
+    """What a hostile server may write into its log."""
+    said = json.dumps({"version": PROTOCOL_VERSION})
+    line = "2026-01-01 00:00:00,000 - veilgraph - INFO - answer of {}: {}\n"
+    log = line.format("stranger", said) + line.format("bank", said) + line.format("bank", '{"version": 7}')
+    log += line.format("shop", "x" * 20) + f"x {line.format(SERVER, said)}"
+    assert read_answers(log, ["bank", "shop", SERVER]) == {"bank": Checked(version=PROTOCOL_VERSION)}

@@ -1,0 +1,300 @@
+"""What jobs of every kind do over the real engine: a consortium of its own, as in ``test_network``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from tests import nightly
+from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job
+from tests.deploy.same_here import model_of, run_here
+from tests.errors import refused
+from veilgraph.cli import app
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import SERVER
+from veilgraph.deploy.checking import check_sites
+from veilgraph.deploy.control import logs, status
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.progress import SiteJob, SiteJobs, Traffic, epsilon_of, traffic_of
+from veilgraph.graph.settings import DataSettings, PartitionSettings
+from veilgraph.link.identity import load_roots
+from veilgraph.protocol.consent_settings import count
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.journal import Journal
+from veilgraph.protocol.requests import all_waiting
+from veilgraph.run.evidence import certified_names
+from veilgraph.run.jobs import load_result, predict, resume
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.verifying import verify
+from veilgraph.samples.organisations import export_parts
+
+DEALER: Final = "D"
+"""The server only relays."""
+
+SEALED: Final = job("hidden", paradigm="sealed", model={"max_degree": 64}, train={"epochs": 6, "checkpoint_every": 3})
+
+
+def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    """From tables, aligned by the dealer, that must not read a message between holders, over a relay without a part."""
+    with added(consortium, "limits: {may_reveal: [predicted-classes]}"):
+        said = consortium.submit(SEALED)
+    assert "D deals, localhost relays and takes no part in jobs" in said[0]
+    assert not Kit.open(consortium.network.kits[SERVER]).runs.exists(), "the relay has no part of any job above"
+    runs = {party: consortium.run(party, "hidden") for party in (*HOLDERS, SERVER)}
+    assert {party for party, run in runs.items() if list(run.path.rglob("predictions.*"))} == {"A"}
+    for party, run in runs.items():
+        assert certified_names(run.party_path(party)) == {SERVER: DEALER}
+    found = predict(runs["A"].path)
+    here = predict(run_here(consortium.network, SEALED, HOLDERS, tmp_path).path)
+    assert (found.classes == here.classes).double().mean() > 0.97, "but for rounding at the edge of a class"
+    assert load_result(runs["A"].path).summary["test_accuracy"] > 0.8
+
+
+@nightly
+def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
+    """None of them had leave before; then views are kept from the training on."""
+    settings = job("audited")
+    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
+    site = Kit.open(consortium.network.kits[DEALER]).path / "local" / "veilgraph.json"
+    before = {path: path.read_text(encoding="utf-8") for path in (*files, site)}
+    try:
+        consortium.submit(settings)
+        with refused(ConfigError, party="A", key="limits.allow_audit", value=False):
+            consortium.submit(settings, "audit")
+        for file in files:
+            file.write_text(before[file] + "\nlimits: {allow_audit: true}\n", encoding="utf-8")
+        site.write_text(json.dumps(json.loads(before[site]) | {"allows_audit": True}), encoding="utf-8")
+        settings = job("audited-too")
+        consortium.submit(settings)
+        consortium.submit(settings, "audit")
+    finally:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+    for party in HOLDERS:
+        path = consortium.run(party, "audited-too").path
+        shown = CliRunner().invoke(app, ["audit", str(path)], catch_exceptions=False)
+        assert shown.exit_code == 0
+        assert f"on {party}'s" in shown.stdout
+        assert "link-combination" in shown.stdout
+    assert not (consortium.run(SERVER, "audited-too").path / "audit.json").exists()
+
+
+PRIVATE: Final = {
+    "model": {"dim": 8, "initial": {"method": "individual"}},
+    "train": {"epochs": 4, "select_by": "last", "patience": None},
+    "privacy": {"schedule": "every-step", "epsilon_total": 3, "predictions": 1},
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What there was at a site once a job had been trained.
+
+    Attributes:
+        job: as its own kit knows it.
+        traffic, epsilon: likewise.
+        rows: of its part's traffic.
+        ledger: lines of its ledger; none where it has none.
+    """
+
+    job: SiteJob
+    traffic: Traffic | None
+    epsilon: float | None
+    rows: list[dict[str, Any]]
+    ledger: list[dict[str, Any]]
+
+    @property
+    def releases(self) -> int:
+        return sum(line["count"] for line in self.ledger[1:])
+
+
+@pytest.fixture(scope="module")
+def private(consortium: Consortium) -> Mapping[str, Trained]:
+    """A private job: holder, or the dealer, → what it then had."""
+    settings = job("private", **PRIVATE)
+    consortium.submit(settings)
+    await_quiet(consortium)
+    return {party: trained(consortium, party, settings.name) for party in (*HOLDERS, DEALER)}
+
+
+def trained(consortium: Consortium, site: str, name: str) -> Trained:
+    kit = Kit.open(consortium.network.kits[site])
+    store = consortium.run(SERVER if site == DEALER else site, name).party(site.replace(DEALER, SERVER))
+    (found, *_) = [each for each in SiteJobs(kit).now() if each.name == name]
+    ledger = store.path / "ledger.jsonl"
+    lines = ledger.read_text(encoding="utf-8").splitlines() if ledger.exists() else []
+    rows = json.loads((store.path / "traffic.json").read_text())
+    return Trained(found, traffic_of(kit, found), epsilon_of(kit, found), rows, list(map(json.loads, lines)))
+
+
+def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium, private: Mapping[str, Trained]) -> None:
+    assert [private[party].releases for party in HOLDERS] == [4 * 2 + 1, 4 + 1, 4 + 1]
+    assert private[DEALER].ledger == []
+    roots = load_roots(consortium.network.runs("A").parent / "startup" / "rootCA.pem")
+    for party in (*HOLDERS, SERVER):
+        found = verify(consortium.run(party, "private"), roots)
+        assert all(record.signed for record in found)
+        assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
+
+
+def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[str, Trained]) -> None:
+    """Nobody is asked."""
+    for party, found in private.items():
+        assert found.job.state == "done"
+        assert found.traffic is not None
+        assert found.traffic.sent == sum(row["bytes"] for row in found.rows if row["direction"] == "sent") > 0
+        assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
+
+
+@nightly
+def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium, private: Mapping[str, Trained]) -> None:
+    consortium.submit(job("private", **PRIVATE), "predict")
+    after = [trained(consortium, party, "private").releases for party in HOLDERS]
+    assert after == [private[party].releases + 1 for party in HOLDERS]
+
+
+@nightly
+def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
+    """Who deals knows what it waits for."""
+    kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"
+    before = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(before + "\nconsent: {approval: ask, jobs: 99, resumes: 0}\n", encoding="utf-8")
+        counted = count(Journal(kit / "consent").entries(), "job")
+        with ThreadPoolExecutor(1) as pool:
+            said = pool.submit(consortium.submit, job("asked"), "align")
+            deadline = time.monotonic() + 90
+            while not (found := all_waiting(kit / "consent")):
+                assert time.monotonic() < deadline
+                assert not said.done(), said.exception()
+                time.sleep(0.1)
+            while not (newest := status(consortium.network.administrator).jobs[0].says):
+                assert time.monotonic() < deadline
+            assert "D deals" in newest, "the relay hears nothing else"
+            dealers = logs(Kit.open(consortium.network.kits[DEALER]), None)
+            assert "C waits for a person there to approve the job" in dealers
+            assert f"waits for approval: veilgraph net approve {found[0].request.job}" in logs(Kit.open(kit), None)
+            assert not (consortium.network.runs("A") / "asked").exists()
+            approved = CliRunner().invoke(app, ["net", "approve", found[0].request.job[:8], "--kit", str(kit)])
+            assert approved.exit_code == 0, approved.output
+            assert "reveals initial-embeddings" in approved.stdout
+            assert "D deals, localhost relays and takes no part in jobs" in approved.stdout
+            said.result(90)
+        assert consortium.run("C", "asked").party("C").ids()
+        assert count(Journal(kit / "consent").entries(), "job") == counted + 1
+    finally:
+        file.write_text(before, encoding="utf-8")
+
+
+def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
+    settings = job("deep", model={"dim": 8, "rounds": 2})
+    with refused(ConfigError, key="limits.max_rounds", value=1):
+        consortium.submit(settings)
+    for party in (*HOLDERS, SERVER):
+        assert not (consortium.network.runs(party) / "deep").exists(), "work began"
+    for party in HOLDERS:
+        said = logs(Kit.open(consortium.network.kits[party]), None)
+        assert f"{party} refuses" in said or "stopped (ConfigError)" in said or "the job was stopped" in said
+
+
+@nightly
+def test_every_site_says_beforehand_whether_it_would_take_part(consortium: Consortium) -> None:
+    """Limits, a person, a table with a fault, and the dealer; then nobody has anything of it but a line in a log."""
+    files = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
+    nodes = files["C"].parent / "nodes.csv"
+    before = {path: path.read_text(encoding="utf-8") for path in (*files.values(), nodes)}
+    last = before[nodes].splitlines()[-1]
+    settings = job("asked-beforehand")
+    try:
+        files["A"].write_text(before[files["A"]] + "\nlimits: {leakage: [training-rows]}\n", encoding="utf-8")
+        files["B"].write_text(before[files["B"]] + "\nconsent: {approval: ask}\n", encoding="utf-8")
+        nodes.write_text(before[nodes] + last + "\n", encoding="utf-8")
+        found = check_sites(consortium.network.administrator, settings)
+    finally:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+    assert [(each.site, each.state) for each in found] == [
+        ("A", "refuses"), ("B", "waits for approval"), ("C", "refuses"), (DEALER, "accepts"),
+    ]  # fmt: skip
+    assert "limits.leakage=[training-rows]" in found[0].says
+    named = last.split(",")[0].strip('"')
+    assert named in logs(Kit.open(consortium.network.kits["C"]), None)
+    assert named not in found[2].says + logs(consortium.network.administrator, None, everything=True)
+    assert not any((consortium.network.runs(party) / settings.name).exists() for party in (*HOLDERS, SERVER))
+
+
+@nightly
+def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
+    """Every organisation has the scores, and its own nodes' predictions."""
+    data = {"holders": list(HOLDERS), "feature_scaling": "standard"}
+    changes = {"paradigm": "horizontal", "data": data, "train": JOB["train"], "timeout_s": 120}
+    settings = parse_job({"name": "rows", **changes})
+    divided = DataSettings(dataset="synthetic", holders=3, partition=PartitionSettings(overlap=0.2))
+    files = export_parts(divided, tmp_path / "parts", 0, job=settings)
+    with other_tables(consortium, files):
+        consortium.submit(settings)
+
+    here = RunDirectory.create(
+        tmp_path / "here",
+        settings.model_copy(
+            update={"data": settings.data.model_copy(update={"parties": files, "holders": len(files)})}
+        ),
+    )
+    for party in (*HOLDERS, SERVER):
+        here.party(party).save_seed(consortium.run(party, "rows").party(party).seed())
+    whole = resume(here.path)
+    ours = model_of(lambda party: consortium.run(party, "rows"), (*HOLDERS, SERVER))
+    theirs = model_of(lambda party: here, (*HOLDERS, SERVER))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    for party in HOLDERS:
+        found = load_result(consortium.run(party, "rows").path)
+        assert found.summary["test_accuracy"] == whole.summary["test_accuracy"]
+        assert found.predictions.ids == tuple(here.party(party).ids() or ())
+        assert predict(found.path, ids=found.predictions.ids[:1]).ids == found.predictions.ids[:1]
+
+
+@contextmanager
+def other_tables(consortium: Consortium, files: Mapping[str, Path]) -> Iterator[None]:
+    """Other contents of the party files with which the sites joined."""
+    before = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
+    kept = {file: file.read_text(encoding="utf-8") for file in before.values()}
+    try:
+        for party, file in before.items():
+            text = files[party].read_text(encoding="utf-8")
+            for table in ("nodes.csv", "edges.csv"):
+                text = text.replace(table, str(files[party].parent / table))
+            file.write_text(text + "\nseed: job\n", encoding="utf-8")
+        yield
+    finally:
+        for file, text in kept.items():
+            file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def added(consortium: Consortium, line: str) -> Iterator[None]:
+    """A line more in every party file with which the sites joined."""
+    files = [consortium.out / "tables" / party / "party.yaml" for party in HOLDERS]
+    before = {file: file.read_text(encoding="utf-8") for file in files}
+    try:
+        for file, text in before.items():
+            file.write_text(f"{text}\n{line}\n", encoding="utf-8")
+        yield
+    finally:
+        for file, text in before.items():
+            file.write_text(text, encoding="utf-8")
