@@ -33,6 +33,7 @@ from veilgraph.link.statement import Countersignature, Statement
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.attesting import Attesting, Opening, Verdict, attesting
+from veilgraph.run.heard import Stands
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import SiteWork, take_part
@@ -77,6 +78,7 @@ class Sites:
                     job_id=uuid4().hex,
                     consent=self.folder / party / "consent",
                     learning=self.folder / party / "learning",
+                    seen=self.folder / party / "ledgers",
                 )
 
             return take
@@ -117,7 +119,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
 @pytest.fixture
 def sites(original: Sites, tmp_path: Path) -> Sites:
     shutil.copytree(original.folder, tmp_path / "now")
-    return Sites(tmp_path / "now", original.data, original.project, original.identities)
+    shutil.copytree(original.data, tmp_path / "data")
+    return Sites(tmp_path / "now", tmp_path / "data", original.project, original.identities)
+
+
+def never_released(data: Path, folder: Path) -> Path:
+    """The same tables, of which nothing was ever released."""
+    return shutil.copytree(data, folder, ignore=shutil.ignore_patterns("ledger"))
 
 
 @pytest.fixture
@@ -200,6 +208,7 @@ def test_what_is_not_asked_for_with_verify_is_refused(sites: Sites) -> None:
 
 def test_on_one_machine_nothing_is_signed_and_the_table_says_so(sites: Sites, tmp_path: Path) -> None:
     sites.folder, sites.identities = tmp_path / "unsigned", dict.fromkeys(PARTIES)
+    sites.data = never_released(sites.data, tmp_path / "others")
     sites.session("train")
     assert not any(record.signed for record in verify(sites.run("A")))
     result = veilgraph("report", sites.run("A").path, "--verify")
@@ -255,7 +264,9 @@ def test_a_file_of_another_party_or_run_is_noticed(sites: Sites, original: Sites
         sites.verify("B")
     with pytest.raises(RunError, match=rf"B refuses the job: {LEDGER}.*of another run or party"):
         sites.session()
-    other = Sites(tmp_path / "again", original.data, original.project, original.identities)
+    other = Sites(
+        tmp_path / "again", never_released(original.data, tmp_path / "others"), original.project, original.identities
+    )
     other.session("train")
     shutil.copy(other.file("B", LEDGER), sites.file("B", LEDGER))
     with pytest.raises(RunError, match="B refuses the job"):
@@ -488,7 +499,14 @@ class Party:
         self._count = 0
 
     def attesting(self) -> Attesting:
-        return attesting(self.folder, SETTINGS, self.party, self.identity, {SERVER: HOST})
+        return attesting(
+            self.folder,
+            SETTINGS,
+            self.party,
+            self.identity,
+            {SERVER: HOST},
+            Stands(self.party, None, None, releases=False),
+        )
 
     def record(self, name: str) -> None:
         self._count += 1

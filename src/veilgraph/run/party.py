@@ -23,6 +23,7 @@ from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
+from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of, with_canaries
 from veilgraph.run.lifetimes import Lasting
 from veilgraph.run.part import Part, Sitting, Work
@@ -82,7 +83,8 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(part.settings, store, phase, recorder)
     record.note()
-    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names)
+    stands = Stands(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names, stands)
     sitting = Sitting(part, link, record, evidence, trace)
     try:
         evidence.open(link)
