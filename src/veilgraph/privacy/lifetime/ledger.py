@@ -168,7 +168,6 @@ class Lifetime:
                     delta=delta,
                     cohort=cohort,
                     content=content,
-                    previous="0" * 64,
                 )
             )
             self._look()

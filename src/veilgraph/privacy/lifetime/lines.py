@@ -72,6 +72,7 @@ class Entry(_Line):
         delta: δ of the job; None where every ε is pure.
         cohort: SHA-256 of the keys of the nodes that pay.
         content: SHA-256 of what is released, where it is kept and sent again for nothing; else empty.
+        nonce: drawn, so that no two lines are alike: two copies that go on by themselves differ at once.
         previous: SHA-256 of the line before.
     """
 
@@ -84,7 +85,8 @@ class Entry(_Line):
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     cohort: _Hash
     content: str = ""
-    previous: _Hash
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] = "0" * 32
+    previous: _Hash = "0" * 64
 
     @property
     def release(self) -> Event:
@@ -210,7 +212,8 @@ class Lines:
 
     def append(self, entry: Entry) -> None:
         """Adds a line while the ledger is held: it is on the disk, and marked, when this returns."""
-        line = _encoded(entry.model_copy(update={"previous": self._digests[-1]}))
+        drawn = {"nonce": system_secrets(_ID_BYTES).hex(), "previous": self._digests[-1]}
+        line = _encoded(entry.model_copy(update=drawn))
         with appended_file(self.path) as file:
             if file.write(line) != len(line):
                 raise OSError("only a part was written")
