@@ -199,6 +199,26 @@ class Lifetime:
             self._look()
             return self._total(self.about)
 
+    def total_with(self, event: Event, count: int, delta: float | None) -> float:
+        """The total once every node has paid for so many more such releases; infinite as ``total``."""
+        with self._lock, self._lines.held():
+            self._look()
+            about = self._about(event)
+            if about is None or not about.bounds(event):
+                return math.inf
+            least = min(self.delta, delta or math.inf)
+            known = self._read.costs.most(least, None, price(event, count))
+            return max(self._total(about, least), known)
+
+    def fits(self, total: float) -> bool:
+        """Whether the budget has room for such a total."""
+        return total <= self.budget.epsilon * _ROUNDING
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes have paid anything."""
+        return self._read.costs.nodes
+
     @property
     def delta(self) -> float:
         """δ of the total."""
@@ -223,7 +243,7 @@ class Lifetime:
         return self._read.costs.most(min(self.delta, delta or math.inf))
 
     def _fits(self, event: Event, count: int, keys: Keys, delta: float | None) -> bool:
-        return self._total_with(event, count, keys, delta) <= self.budget.epsilon * _ROUNDING
+        return self.fits(self._total_with(event, count, keys, delta))
 
     def _total_with(self, event: Event, count: int, keys: Keys, delta: float | None) -> float:
         if math.isinf(self.budget.epsilon):
