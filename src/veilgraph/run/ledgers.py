@@ -25,7 +25,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
-from veilgraph.run.lifetimes import Lasting, account_of, own_release, sent_rows
+from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_rows
 from veilgraph.run.run_directory import PartyStore
 
 LEDGER: Final = "ledger.jsonl"
@@ -97,6 +97,8 @@ def publisher_of(
             ) as ledger,
             NoisedPublisher(plan_, ledger, system_secrets, canaries, kept, sent) as publisher,
         ):
+            if sent is not None and account is not None and lasting is not None:
+                publisher.order = order_of(account.lifetime.each_key(lasting.ids))
             yield publisher
 
 

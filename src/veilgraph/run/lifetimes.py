@@ -21,6 +21,7 @@ from torch import Tensor
 from veilgraph.core.files import private_folder
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.randomness import LearningStreams, seed_of
+from veilgraph.graph.ordered import in_order
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import Keys
@@ -103,8 +104,16 @@ def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
         ids: of its rows.
     """
     each = account.lifetime.each_key(ids)
-    of = _of(each, graph.common, settings, graph)
+    order = order_of(each)
+    whose = each[order.numpy()].tobytes().hex()
+    common = np.sort(each[: graph.common]).tobytes().hex()
+    of = digest_of(f"{whose}/{common}", released_data(settings, in_order(graph, order)))
     return SentRows(account, each[: graph.common], partial(_payers, plan, graph, each, account.keys), of)
+
+
+def order_of(each: Keys) -> Tensor:
+    """Nodes by their keys, which is the same order in every job: Tensor[N] int64."""
+    return torch.from_numpy(np.argsort(each, kind="stable"))
 
 
 def own_release(account: Account, settings: JobSettings, graph: PartyGraph, ids: Sequence[str], how: str) -> OwnRelease:
@@ -118,13 +127,9 @@ def own_release(account: Account, settings: JobSettings, graph: PartyGraph, ids:
         how: all that the release depends on beside the data.
     """
     each = account.lifetime.each_key(ids)
+    depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
     folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
-    return OwnRelease(FolderKeeper(private_folder(folder)), _of(each, graph.common, settings, graph))
-
-
-def _of(each: Keys, common: int, settings: JobSettings, graph: PartyGraph) -> str:
-    """What tells the data that a release is of from all others."""
-    return digest_of(f"{common}/{each.tobytes().hex()}", released_data(settings, graph))
+    return OwnRelease(FolderKeeper(private_folder(folder)), depends)
 
 
 def release_streams(lifetime: Lifetime) -> LearningStreams:

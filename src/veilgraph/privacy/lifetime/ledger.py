@@ -156,7 +156,12 @@ class Lifetime:
             if content and (channel, content, cohort) in self._read.paid:
                 return
             if not self._fits(event, count, keys, delta):
-                raise BudgetSpent(self._refusal(event, count, keys, delta, channel))
+                raise BudgetSpent(
+                    self._refusal(event, count, keys, delta, channel),
+                    code="lifetime",
+                    key="limits.max_epsilon",
+                    value=self.budget.epsilon,
+                )
             self._lines.append(
                 Entry(
                     time=now(),
