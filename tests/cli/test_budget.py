@@ -227,7 +227,7 @@ def test_a_partys_budget_is_one_for_all_of_its_jobs(bank: Path) -> None:
     assert json.loads(veilgraph("budget", "--party", party, "--json").stdout)["lifetime"]["total"] == told["total"]
     for number in range(told["after"]["jobs"]):
         train(with_overrides(read_job(job), {"model.dim": 5 + number}), bank / f"more{number}")
-    with refused(BudgetSpent, code="no-room"):
+    with refused(BudgetSpent, code="lifetime"):
         train(with_overrides(read_job(job), {"model.dim": 20}), bank / "last")
     assert json.loads(veilgraph("budget", job, "--party", party, "--json").stdout)["lifetime"]["after"]["jobs"] == 0
     assert "it would be refused" in words(veilgraph("budget", job, "--party", party).stdout)
