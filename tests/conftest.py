@@ -33,6 +33,14 @@ def _files_of_tests_are_private() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _nothing_is_kept_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What an account has seen of lifetime ledgers; for the processes that tests start as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _nothing_waits_for_the_disk() -> Iterator[None]:
     """Nobody pulls the plug here. Tests of what is on the disk, and when, watch ``os.fsync`` themselves."""
     with pytest.MonkeyPatch.context() as patch:

@@ -12,102 +12,37 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import pytest
-import yaml
 from torch import Tensor
 
 from tests import nightly
+from tests.attacks.machines import HOST, JOB, PARTIES, Sites, made, never_released
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from tests.faults.runs import table_job
-from tests.link.certificates import Project, pem
+from tests.link.certificates import Project
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.identity import Identity
-from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.statement import Countersignature, Statement
-from veilgraph.protocol.job import JobSettings, write_job
+from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.attesting import Attesting, Opening, Verdict, attesting
+from veilgraph.run.heard import Stands
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.site import SiteWork, take_part
-from veilgraph.run.verifying import VerifiedRecord, verify
+from veilgraph.run.verifying import verify
 
-HOLDERS = ("A", "B")
-PARTIES = (*HOLDERS, SERVER)
-HOST = "relay.example.org"
 DISCLOSURES, LEDGER, EVIDENCE = "disclosures.jsonl", "ledger.jsonl", "evidence.jsonl"
-JOB: dict[str, Any] = {
-    "name": "job",
-    "precision": "float64",
-    "data": {"holders": list(HOLDERS), "label_holder": "A"},
-    "model": {"dim": 4, "initial": {"method": "individual"}},
-    "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
-    "privacy": {"schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
-}
-
-
-class Sites:
-    """Three machines. ``runs`` and ``before``, the same after the first session, are copied for every attack."""
-
-    def __init__(self, folder: Path, data: Path, project: Project, identities: Mapping[str, Identity | None]) -> None:
-        self.folder, self.data, self.project, self.identities = folder, data, project, identities
-        self.settings: JobSettings = parse_job(JOB)
-
-    def session(self, work: SiteWork = "predict") -> None:
-        def program(party: str) -> Callable[[Link], None]:
-            def take(link: Link) -> None:
-                recorder = RecordedLink(link)
-                take_part(
-                    self.folder / party,
-                    self.settings,
-                    party,
-                    work,
-                    recorder,
-                    recorder,
-                    party_file=None if party == SERVER else self.data / party / "party.yaml",
-                    resume=True,
-                    identity=self.identities[party],
-                    names={SERVER: HOST},
-                    job_id=uuid4().hex,
-                    consent=self.folder / party / "consent",
-                    learning=self.folder / party / "learning",
-                )
-
-            return take
-
-        run_threads({party: program(party) for party in PARTIES}, 20, lambda: None)
-
-    def run(self, party: str) -> RunDirectory:
-        return RunDirectory.open(self.folder / party / "job")
-
-    def file(self, party: str, name: str) -> Path:
-        return self.run(party).party_path(party) / name
-
-    def verify(self, party: str) -> list[VerifiedRecord]:
-        return verify(self.run(party), (self.project.root,))
-
-    def root(self) -> Path:
-        path = self.folder / "rootCA.pem"
-        path.write_bytes(pem(self.project.root))
-        return path
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     """After a training and a prediction; ``after train`` has what was there in between."""
-    folder, project = tmp_path_factory.mktemp("sites"), Project()
-    for path in (table_job(folder / "data").data.parties or {}).values():
-        assert path is not None
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 8.0}}
-        path.write_text(yaml.safe_dump(accepted))
-    identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
-    sites = Sites(folder / "now", folder / "data", project, identities)
+    folder = tmp_path_factory.mktemp("sites")
+    sites = made(folder, {"leakage": [], "max_epsilon": 8.0})
     sites.session("train")
     shutil.copytree(sites.folder, folder / "after train")
     sites.session("predict")
@@ -117,7 +52,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
 @pytest.fixture
 def sites(original: Sites, tmp_path: Path) -> Sites:
     shutil.copytree(original.folder, tmp_path / "now")
-    return Sites(tmp_path / "now", original.data, original.project, original.identities)
+    shutil.copytree(original.data, tmp_path / "data")
+    return Sites(tmp_path / "now", tmp_path / "data", original.project, original.identities)
 
 
 @pytest.fixture
@@ -183,7 +119,7 @@ def test_an_honest_run_goes_on_and_verifies_from_files_alone(sites: Sites) -> No
         # What follows the newest countersignature are the lines about the hellos with which it was asked for.
         assert {found[DISCLOSURES].lines - one.lines for one in found[DISCLOSURES].witnesses} == {2}
         assert found[DISCLOSURES].stated == found[DISCLOSURES].lines == len(lines(sites.file(party, DISCLOSURES)))
-    assert [len(lines(sites.file(party, LEDGER))) for party in HOLDERS] == [8, 6]
+    assert [len(lines(sites.file(party, LEDGER))) for party in ("A", "B")] == [8, 6]
     result = veilgraph("report", sites.run("B").path, "--verify", "--root", sites.root())
     assert result.exit_code == 0, result.output
     for said in (LEDGER, DISCLOSURES, "A: ", "server: "):
@@ -200,6 +136,7 @@ def test_what_is_not_asked_for_with_verify_is_refused(sites: Sites) -> None:
 
 def test_on_one_machine_nothing_is_signed_and_the_table_says_so(sites: Sites, tmp_path: Path) -> None:
     sites.folder, sites.identities = tmp_path / "unsigned", dict.fromkeys(PARTIES)
+    sites.data = never_released(sites.data, tmp_path / "others")
     sites.session("train")
     assert not any(record.signed for record in verify(sites.run("A")))
     result = veilgraph("report", sites.run("A").path, "--verify")
@@ -255,7 +192,9 @@ def test_a_file_of_another_party_or_run_is_noticed(sites: Sites, original: Sites
         sites.verify("B")
     with pytest.raises(RunError, match=rf"B refuses the job: {LEDGER}.*of another run or party"):
         sites.session()
-    other = Sites(tmp_path / "again", original.data, original.project, original.identities)
+    other = Sites(
+        tmp_path / "again", never_released(original.data, tmp_path / "others"), original.project, original.identities
+    )
     other.session("train")
     shutil.copy(other.file("B", LEDGER), sites.file("B", LEDGER))
     with pytest.raises(RunError, match="B refuses the job"):
@@ -488,7 +427,14 @@ class Party:
         self._count = 0
 
     def attesting(self) -> Attesting:
-        return attesting(self.folder, SETTINGS, self.party, self.identity, {SERVER: HOST})
+        return attesting(
+            self.folder,
+            SETTINGS,
+            self.party,
+            self.identity,
+            {SERVER: HOST},
+            Stands(self.party, None, None, releases=False),
+        )
 
     def record(self, name: str) -> None:
         self._count += 1

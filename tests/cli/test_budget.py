@@ -1,12 +1,19 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from tests.errors import refused
+from tests.faults.runs import OTHER, table_job
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import read_job
 from veilgraph.report.budget import worth
 from veilgraph.report.page.assemble import page_html
-from veilgraph.run.jobs import load_result
+from veilgraph.run.jobs import load_result, train
 from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.shipped import with_overrides
 
 PRIVATE = """
 name: private
@@ -181,4 +188,57 @@ def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) ->
     assert veilgraph("check", private).exit_code == 0
     assert "every holder refuses the job: privacy.delta=0.5 with" in one_error(
         veilgraph("check", private, "--set", "privacy.delta=0.5")
+    )
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job over tables with a limit on what is ever released, as if it had been written by hand."""
+    folder = tmp_path_factory.mktemp("bank")
+    settings = table_job(
+        folder,
+        {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}},
+        {"privacy": {"schedule": "once", "epsilon_total": 2.0, "delta": 1e-4}},
+    )
+    party = folder / OTHER / "party.yaml"
+    party.write_text(party.read_text() + "limits: {max_epsilon: 4, leakage: []}\n")
+    write_job(settings, folder / "job.yaml")
+    return folder
+
+
+def test_a_partys_budget_is_one_for_all_of_its_jobs(bank: Path) -> None:
+    job, party = bank / "job.yaml", bank / OTHER / "party.yaml"
+    before = veilgraph("budget", "--party", party)
+    assert before.exit_code == 0
+    assert "nothing was ever released" in before.stdout
+    assert not (party.parent / "ledger").exists()
+    train(read_job(job), bank / "one")
+    shown = veilgraph("budget", job, "--party", party)
+    assert shown.exit_code == 0
+    assert "this job would take it to" in words(shown.stdout)
+    told = json.loads(veilgraph("budget", job, "--party", party, "--json").stdout)["lifetime"]
+    assert (told["budget"], told["unit"], told["delta"]) == (4, "row", 1e-4)
+    assert told["total"] == pytest.approx(2.0, rel=1e-6)
+    assert told["after"]["jobs"] > 0
+    assert [row["releases"] for row in told["released"]] == [1]
+    assert told["nodes"] == told["released"][0]["nodes"] > 50
+    again = train(read_job(job), bank / "two")  # the same rows of the same nodes
+    assert again.summary["privacy"][OTHER]["releases"] == {"embeddings": 1}
+    assert json.loads(veilgraph("budget", "--party", party, "--json").stdout)["lifetime"]["total"] == told["total"]
+    for number in range(told["after"]["jobs"]):
+        train(with_overrides(read_job(job), {"model.dim": 5 + number}), bank / f"more{number}")
+    with refused(BudgetSpent, code="lifetime"):
+        train(with_overrides(read_job(job), {"model.dim": 20}), bank / "last")
+    assert json.loads(veilgraph("budget", job, "--party", party, "--json").stdout)["lifetime"]["after"]["jobs"] == 0
+    assert "it would be refused" in words(veilgraph("budget", job, "--party", party).stdout)
+
+
+def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path: Path) -> None:
+    party = bank / OTHER / "party.yaml"
+    assert "JOB.yaml" in usage_error(veilgraph("budget"))
+    assert "JOB.yaml" in usage_error(veilgraph("budget", "--party", party, "--nodes", "5"))
+    stranger = tmp_path / "party.yaml"
+    stranger.write_text(party.read_text().replace(f"party: {OTHER}", "party: stranger"))
+    assert "party='stranger' is not in the job" in one_error(
+        veilgraph("budget", bank / "job.yaml", "--party", stranger)
     )

@@ -15,6 +15,7 @@ from veilgraph.core.errors import ConfigError
 if TYPE_CHECKING:
     from veilgraph.privacy.local.settings import FeatureReleaseSettings
     from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.organisation import Organisation
 
 _TOTALS: Final = "1,2,4,8,16,32,64"
 _MEANING: Final = "what these numbers mean: docs/privacy.md"
@@ -22,7 +23,12 @@ _MEANING: Final = "what these numbers mean: docs/privacy.md"
 
 @command("budget", "veilgraph budget job.yaml --total 1,4,16", json=True)
 def budget_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job; no data are read, and nothing is sent.")],
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="JOB.yaml", help="The job; no data are read, and nothing is sent. May be left out with --party."
+        ),
+    ] = None,
     overrides: Overrides = None,
     total: Annotated[
         str | None,
@@ -34,10 +40,30 @@ def budget_command(
             min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
         ),
     ] = None,
+    party: Annotated[
+        Path | None,
+        typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
+    ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
+    if job is None and party is None:
+        raise typer.BadParameter("is missing; give a job, a party file with --party, or both", param_hint="JOB.yaml")
+    if job is None and (overrides or total is not None or nodes is not None):
+        raise typer.BadParameter("--set, --total and --nodes are about a job; give one", param_hint="JOB.yaml")
     totals = _totals(_TOTALS if total is None else total)
-    settings = read_settings(job, overrides)
+    settings = None if job is None else read_settings(job, overrides)
+    facts: dict[str, object] = {}
+    organisation = None if party is None else _organisation(party, settings)
+    if settings is not None:
+        facts |= _shown(settings, totals, nodes, asked=total is not None)
+    if organisation is not None:
+        facts["lifetime"] = _show_lifetime(organisation, settings, nodes)
+    typer.echo(_MEANING)
+    tell(facts)
+
+
+def _shown(settings: JobSettings, totals: list[float], nodes: int | None, *, asked: bool) -> dict[str, object]:
+    """What a job costs, shown and as facts."""
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
     if not paradigm_of(settings).has_privacy:
@@ -45,10 +71,9 @@ def budget_command(
             f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
         )
     if settings.feature_release is not None:
-        if total is not None:
+        if asked:
             raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")
-        _show_releases(settings, settings.feature_release, nodes)
-        return
+        return _show_releases(settings, settings.feature_release, nodes)
     from veilgraph.report.budget import (  # noqa: PLC0415
         budget_facts,
         budget_notes,
@@ -70,20 +95,60 @@ def budget_command(
         results().print(needed)
     for note in noise_notes(settings):
         typer.echo(note)
-    typer.echo(_MEANING)
+    notes += noise_notes(settings)
     holders = None if settings.privacy is None else budget_facts(settings, nodes)
-    tell({"holders": holders, "noise": noise_facts(settings, totals, nodes), "notes": [*notes, *noise_notes(settings)]})
+    return {"holders": holders, "noise": noise_facts(settings, totals, nodes), "notes": notes}
 
 
-def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> None:
+def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> dict[str, object]:
     from veilgraph.report.releases import release_facts, release_notes, release_table  # noqa: PLC0415
 
     results().print(release_table(settings, release))
     notes = release_notes(settings, release, nodes)
     for note in notes:
         typer.echo(note)
-    typer.echo(_MEANING)
-    tell({"holders": release_facts(settings, release), "notes": notes})
+    return {"holders": release_facts(settings, release), "notes": notes}
+
+
+def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
+    """Whose party file it is, which is one of the job's holders."""
+    from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+
+    found = read_party_settings(path)
+    if settings is not None and found.party not in settings.data.names:
+        raise ConfigError(
+            f"--party {path}: party={found.party!r} is not in the job, whose holders are "
+            f"{', '.join(settings.data.names)}; give one of theirs"
+        )
+    return Organisation(found, path.absolute().parent)
+
+
+def _show_lifetime(
+    organisation: Organisation, settings: JobSettings | None, nodes: int | None
+) -> dict[str, object] | None:
+    """What was ever released of a party's data, and what the job would take of what is left."""
+    from veilgraph.report.lifetime import (  # noqa: PLC0415
+        ledger_at,
+        lifetime_facts,
+        lifetime_table,
+        outlook_facts,
+        outlook_note,
+    )
+
+    found, ledger = organisation.settings, ledger_at(organisation)
+    if ledger is None:
+        limit, folder = found.limits.max_epsilon, organisation.folder / found.ledger
+        left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
+        typer.echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
+        return None
+    results().print(lifetime_table(ledger))
+    facts = lifetime_facts(ledger)
+    if settings is not None:
+        outlook = outlook_facts(ledger, settings, found.party, nodes)
+        typer.echo(outlook_note(outlook, ledger))
+        facts["after"] = outlook
+    return facts
 
 
 def _totals(text: str) -> list[float]:

@@ -216,6 +216,7 @@ def run_part(
                 job_id=_job_id(fl_ctx),
                 consent=kit.consent,
                 learning=kit.learning,
+                seen=kit.marks,
             )
     except VeilgraphError as error:
         if not isinstance(error, unsaid):

@@ -112,6 +112,11 @@ class Kit:
         return self.path / "consent"
 
     @property
+    def marks(self) -> Path:
+        """What was seen of the ledger of all that the party ever released, apart from that ledger."""
+        return self.path / "ledgers"
+
+    @property
     def learning(self) -> Path:
         """Where a party keeps the secret that its learning seeds follow from."""
         return self.path / "learning"

@@ -18,6 +18,7 @@ from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger_file import LedgerFile
+from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.settings import Neighbours, Unit
 
 
@@ -56,8 +57,9 @@ class Ledger:
     file: a party may go on with another one, and what was spent stays spent.
     """
 
-    def __init__(self, file: LedgerFile, budget: float | None) -> None:
+    def __init__(self, file: LedgerFile, budget: float | None, lifetime: Account | None = None) -> None:
         self.path = file.path
+        self._lifetime = lifetime
         self.delta = file.delta
         self.budget = budget
         self._file = file
@@ -70,7 +72,16 @@ class Ledger:
             self._count(entry.channel, entry.release, entry.count)
 
     @classmethod
-    def open(cls, path: Path, delta: float, budget: float | None, *, job: str, expected: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path,
+        delta: float,
+        budget: float | None,
+        *,
+        job: str,
+        expected: bool = False,
+        lifetime: Account | None = None,
+    ) -> Self:
         """Opens a party's ledger or begins one; keeps other processes from its folder until it is closed.
 
         Args:
@@ -79,6 +90,7 @@ class Ledger:
             budget: largest total ε, None for none.
             job: SHA-256 of the job's settings.
             expected: whether the run has checkpoints already, so that the file must be there.
+            lifetime: what the party's lifetime ledger is asked first; None where the run's is all that there is.
 
         Raises:
             ConfigError: ``delta`` or ``budget`` is out of range.
@@ -89,7 +101,7 @@ class Ledger:
             raise ConfigError(f"delta={delta}: must be above 0 and below 1; take less than 1 / number of rows")
         if budget is not None and not 0 < budget < math.inf:
             raise ConfigError(f"epsilon_total={budget}: a budget must be finite and above 0; leave it out for none")
-        return cls(LedgerFile.open(path, delta, job=job, expected=expected), budget)
+        return cls(LedgerFile.open(path, delta, job=job, expected=expected), budget, lifetime)
 
     def close(self) -> None:
         """Lets go of the file. What was reserved and not used stays counted."""
@@ -103,7 +115,9 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spend(self, event: Event, channel: str, step: int, count: int = 1, *, content: str = "") -> None:
+    def spend(
+        self, event: Event, channel: str, step: int, count: int = 1, *, content: str = "", by_rows: bool = False
+    ) -> None:
         """Pays for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
         Args:
@@ -112,6 +126,7 @@ class Ledger:
             step: of the training, or of the prediction.
             count: of such releases that are made together.
             content: SHA-256 of what is released, where it is kept: ``has_paid`` knows it from then on.
+            by_rows: whether the lifetime ledger is paid beside this, by the nodes whose rows are new alone.
 
         Raises:
             BudgetSpent: the budget does not allow the release; nothing was written.
@@ -123,10 +138,10 @@ class Ledger:
             if missing > 0:
                 if not self._fits(total := self._total_with(event, missing)):
                     raise self._refusal(event, channel, step, total)
-                self.reserve(event, channel, step, missing, content=content)
+                self._pay(event, channel, step, missing, total, content, lifetime=not by_rows)
             self._reserved[channel, event] -= count
 
-    def reserve(self, event: Event, channel: str, step: int, count: int, *, content: str = "") -> int:
+    def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
         """Pays for several releases with one entry, since every entry waits for the disk.
 
         They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
@@ -137,7 +152,6 @@ class Ledger:
             channel: as for ``spend``.
             step: of the first of these releases.
             count: at least 1, and no more than the run still needs.
-            content: as for ``spend``.
 
         Returns:
             How many were reserved: ``count``, or fewer if the budget has no room for all, but at least 1.
@@ -147,25 +161,41 @@ class Ledger:
             ConfigError: as for ``spend``, or ``count`` is below 1.
             RunError: as for ``spend``.
         """
-        if not channel or step < 0 or count < 1:
-            raise ConfigError(
-                f"channel={channel!r}, step={step}, count={count}: an entry needs a channel's name, a step of 0 or "
-                "more and a count of 1 or more; give those"
-            )
+        _check_entry(channel, step, count)
         with self._lock:
-            total = self._total_with(event, count)
+            total, most = self._total_with(event, count), count
             if not self._fits(total):
-                count = self._room(event, count - 1)
-                total = self._total_with(event, max(count, 1))
-            if count == 0:
+                most = self._room(event, count - 1)
+            if most and self._lifetime is not None and (room := self._lifetime.room(event)) is not None:
+                most = max(1, min(most, room))  # none: it says itself why not
+            if most < count:
+                total = self._total_with(event, max(most, 1))
+            if most == 0:
                 raise self._refusal(event, channel, step, total)
-            self._file.append(step, channel, event, count, total, content)
-            if content:
-                self._paid.add((channel, content))
-            self._count(channel, event, count)
-            self._known[_protected(event)] = total
-            self._reserved[channel, event] += count
-            return count
+            self._pay(event, channel, step, most, total)
+            return most
+
+    def _pay(
+        self,
+        event: Event,
+        channel: str,
+        step: int,
+        count: int,
+        total: float,
+        content: str = "",
+        *,
+        lifetime: bool = True,
+    ) -> None:
+        """Asks the lifetime ledger, and adds the entry."""
+        _check_entry(channel, step, count)
+        if self._lifetime is not None and lifetime:
+            self._lifetime.charge(event, channel, count, content=content)
+        self._file.append(step, channel, event, count, total, content)
+        if content:
+            self._paid.add((channel, content))
+        self._count(channel, event, count)
+        self._known[_protected(event)] = total
+        self._reserved[channel, event] += count
 
     def has_paid(self, channel: str, content: str) -> bool:
         """Whether that very release, named by its SHA-256, was paid for: it may be sent again."""
@@ -178,7 +208,9 @@ class Ledger:
         Counts no further than 2^32.
         """
         with self._lock:
-            return None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
+            own = None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
+            lifetime = None if self._lifetime is None else self._lifetime.room(event)
+            return min((each for each in (own, lifetime) if each is not None), default=None)
 
     def totals(self) -> dict[Protected, float]:
         """Total ε over all channels, of each unit and neighbouring relation that has releases."""
@@ -234,6 +266,14 @@ class Ledger:
             f"{channel}, step {step}: the release would take the total ε from {self._total(group):.6g} to {total:.6g} "
             f"(δ = {self.delta:g}, unit {group.unit}, {group.neighbours}), over the budget of {self.budget:.6g}, and "
             "was not made; allow a larger total, add more noise or release less often"
+        )
+
+
+def _check_entry(channel: str, step: int, count: int) -> None:
+    if not channel or step < 0 or count < 1:
+        raise ConfigError(
+            f"channel={channel!r}, step={step}, count={count}: an entry needs a channel's name, a step of 0 or more "
+            "and a count of 1 or more; give those"
         )
 
 

@@ -32,6 +32,7 @@ class Plan:
         steps: training steps of the job.
         rows: how many published rows one unit can change.
         nodes: common to all holders; None where that is not known.
+        hops: over how many hops of the holder's edges a released row depends on features; None: any number.
     """
 
     party: PartyId
@@ -42,6 +43,7 @@ class Plan:
     rows: int
     others: int = 0
     nodes: int | None = None
+    hops: int | None = None
 
     @property
     def delta(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,10 +22,11 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, fingerprint, is_paid, release_once
 
 
 class NoisedPublisher(Publisher):
@@ -36,6 +38,7 @@ class NoisedPublisher(Publisher):
         source: of the noise.
         canaries: of the holder, where its job has any.
         kept: what the holder has released of its data as they are now, where the job releases once.
+        sent: in its place, what it ever released, where its data have a lifetime ledger.
 
     Raises:
         ConfigError: the job has canaries and none are given.
@@ -50,6 +53,7 @@ class NoisedPublisher(Publisher):
         source: SecretSource,
         canaries: Canaries | None = None,
         kept: SentRelease | None = None,
+        sent: SentRows | None = None,
     ) -> None:
         if canaries is None and plan.canaries and plan.settings.canaries_in == "rows":
             raise ConfigError(
@@ -57,7 +61,7 @@ class NoisedPublisher(Publisher):
                 "here they would not be kept; leave them out"
             )
         self.plan = plan
-        self._canaries, self._kept = canaries, kept
+        self._canaries, self._kept, self._sent = canaries, kept, sent
         self.clean = torch.empty(0)
         self._ledger, self._source = ledger, source
         self._event = plan.event
@@ -127,7 +131,7 @@ class NoisedPublisher(Publisher):
 
     @override
     def affordable_releases(self) -> int | None:
-        if is_paid(self._kept, self._ledger, "embeddings"):
+        if is_paid(self._kept, self._ledger, "embeddings") or self._holds("embeddings"):
             return None
         room = self._room()
         return None if room is None else room // max(1, self.plan.inference)
@@ -174,6 +178,9 @@ class NoisedPublisher(Publisher):
 
     def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
         mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)
+        if self._sent is not None and self._event is not None:
+            anew = lambda new: mechanism.apply(new, mechanism.draw(tuple(new.shape), self._source))  # noqa: E731
+            return self._sent.release(channel, rows, self._event, repr(mechanism), anew, partial(self._pay, channel))
         if self._kept is not None and self._event is not None:
             noised = lambda: mechanism.apply(rows, mechanism.draw(shape, self._source))  # noqa: E731
             return release_once(self._kept, self._ledger, self._event, channel, noised)
@@ -183,6 +190,20 @@ class NoisedPublisher(Publisher):
         released = mechanism.apply(rows, coming.result())
         self._coming[channel, shape] = self.draw_release(mechanism, shape)
         return released
+
+    def _pay(self, channel: Channel, released: Tensor) -> None:
+        """From the ledger of the run, unless it has paid for that very release."""
+        if self._ledger is None or self._event is None:
+            return
+        content = fingerprint(released)
+        if not self._ledger.has_paid(channel, content):
+            self._ledger.spend(self._event, channel, 0, content=content, by_rows=True)
+
+    def _holds(self, channel: Channel) -> bool:
+        """Whether it ever released this of every node that is here now."""
+        if self._sent is None or self._event is None:
+            return False
+        return self._sent.holds(channel, self._event, repr(self.plan.mechanism(channel)))
 
     def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
         """Draws a release's noise in the background, before its values are known."""

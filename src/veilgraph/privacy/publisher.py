@@ -37,6 +37,7 @@ class Publisher:
         is_open: whether embeddings go through as they are.
         values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
+        order: Tensor[N] int64, the holder's nodes in the order in which a single release is made; None: as they are.
         clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
     """
 
@@ -44,6 +45,7 @@ class Publisher:
     values: LocalPublisher | None = None
     watched: Tensor | None = None
     clean: Tensor
+    order: Tensor | None = None
 
     def embeddings(self, rows: Tensor, step: int) -> Tensor:
         """Releases embeddings: Tensor[C, d], differentiable.

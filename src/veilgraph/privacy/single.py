@@ -7,7 +7,7 @@ because a file was lost or on purpose, is given the same bytes, which say nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -78,3 +78,14 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
     if not tensor.is_sparse_csr:
         return (tensor,)
     return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+
+
+def digest_of(about: str, data: Sequence[Tensor | None]) -> str:
+    """SHA-256 of tensors of any layout, and of what they are about."""
+    digest = hashlib.sha256(about.encode())
+    for given in data:
+        for tensor in (None,) if given is None else parts(given):
+            digest.update(b"none" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            if tensor is not None:
+                digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()

@@ -29,7 +29,7 @@ from veilgraph.protocol.consent_settings import MAX_APPROVAL_WAIT_S
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
 
-PROTOCOL_VERSION: Final = 8
+PROTOCOL_VERSION: Final = 9
 MAX_HELLO_BYTES: Final = 1 << 16
 
 TELL_EVERY_S: Final = 5.0

@@ -33,20 +33,21 @@ class LimitSettings(Settings):
     max_epsilon: float | None = Field(
         None,
         gt=0,
-        description="largest accepted total ε of what this party publishes in a job, predictions included; what "
-        "it bounds needs no name in leakage; null: no bound is asked for",
+        description="largest accepted total ε of all that is ever released of any node of this party's tables, over "
+        "all jobs and predictions in its ledger; what it bounds needs no name in leakage; null: no bound is asked for",
     )
     max_delta: float = Field(
         1e-4,
         gt=0,
         lt=1,
-        description="largest accepted δ of that ε; every holder refuses a job whose δ is 1/N or more, of N nodes",
+        description="largest accepted δ of that ε, which is at the least δ of any job so far; every holder refuses a "
+        "job whose δ is 1/N or more, of N nodes",
     )
     epsilon_unit: Literal["row", "edge", "node"] | None = Field(
-        None, description="what max_epsilon has to be about; null: whatever the job's is"
+        None, description="what max_epsilon has to be about; null: what the first release is about"
     )
     epsilon_neighbours: Neighbours | None = Field(
-        None, description="the relation between neighbouring data that it has to be about; null: the job's"
+        None, description="the relation between neighbouring data that it has to be about; null: the first release's"
     )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"

@@ -64,6 +64,11 @@ class PartySettings(TableSettings):
         "job's",
     )
     limits: LimitSettings = LimitSettings()
+    ledger: Path = Field(
+        Path("ledger"),
+        description="folder of the ledger of all that is ever released of this party's data, relative to the party "
+        "file; made at need, and to be kept for as long as the data are used",
+    )
     consent: ConsentSettings = Field(
         ConsentSettings(), description="how often it takes part across organisations; on one machine nothing is counted"
     )

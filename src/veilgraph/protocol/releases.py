@@ -7,7 +7,6 @@ changed since, and in a file of its own the very bytes, which it sends again for
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.single import parts
+from veilgraph.privacy.single import digest_of, parts
 from veilgraph.protocol.job import JobSettings
 
 RELEASE: Final = "release"
@@ -66,17 +65,15 @@ class OwnRelease:
 
     Args:
         keeper: of the party.
-        settings: the job.
-        identity: of the alignment.
-        graph: of the holder.
+        depends: what tells whether these data, and how they are released, are those of before.
 
     Raises:
         RunError: the file is damaged.
     """
 
-    def __init__(self, keeper: Keeper, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+    def __init__(self, keeper: Keeper, depends: str) -> None:
         self.keeper = keeper
-        self._depends_on = depends_on(settings, identity, graph)
+        self._depends_on = depends
         self._tensors: dict[str, Tensor] = {}
         self._shapes: dict[str, list[int]] = {}
         if (kept := keeper.get(OWN_RELEASE)) is None:
@@ -115,10 +112,11 @@ def damaged(keeper: Keeper, what: object) -> RunError:
 
 def depends_on(settings: JobSettings, identity: str, graph: PartyGraph) -> str:
     """SHA-256 of all of a holder's data that its part of a single release depends on, and of which nodes are common."""
-    return _digest(identity, graph.common, _released_data(settings, graph))
+    return digest_of(f"{identity}/{graph.common}", released_data(settings, graph))
 
 
-def _released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor | None]:
+def released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor | None]:
+    """All of a holder's data that its part of a single release depends on."""
     if settings.privacy is not None and settings.privacy.once:
         released = graph.party in settings.publishing
         return (graph.features, graph.edge_index, graph.edge_weight) if released else ()
@@ -129,13 +127,3 @@ def _released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor 
     if labels is None or labels.holder != graph.party:
         return (features,)
     return features, common.labels, common.train_mask, common.val_mask
-
-
-def _digest(identity: str, nodes: int, data: Sequence[Tensor | None]) -> str:
-    digest = hashlib.sha256(f"{identity}/{nodes}".encode())
-    for given in data:
-        for tensor in (None,) if given is None else parts(given):
-            digest.update(b"none" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            if tensor is not None:
-                digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()

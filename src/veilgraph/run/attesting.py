@@ -32,6 +32,7 @@ from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.run.evidence import Beginning, EvidenceFile, difference
+from veilgraph.run.heard import Stand, Stands
 
 _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
@@ -51,6 +52,10 @@ class Opening(_Message):
     """Its newest; null where it has nothing on record in this run."""
     heard: Statement | None = None
     """The newest that it heard of the receiver; null where it heard none."""
+    lifetime: Stand | None = None
+    """How far its lifetime ledger is; null where it has none in this job."""
+    lifetime_heard: Stand | None = None
+    """How far it last heard that the receiver's is; null where it heard nothing."""
 
 
 class Verdict(_Message):
@@ -70,10 +75,18 @@ class Attesting:
         parties: of the job, this one among them.
         identity: of the party; None on one machine, where nothing is signed.
         trust: by what others' statements are checked.
+        stands: how far lifetime ledgers are.
     """
 
-    def __init__(self, file: EvidenceFile, parties: Sequence[PartyId], identity: Identity | None, trust: Trust) -> None:
-        self._file, self._identity, self._trust = file, identity, trust
+    def __init__(
+        self,
+        file: EvidenceFile,
+        parties: Sequence[PartyId],
+        identity: Identity | None,
+        trust: Trust,
+        stands: Stands,
+    ) -> None:
+        self._file, self._identity, self._trust, self._stands = file, identity, trust, stands
         self.opened = False
         beginning = file.found.beginning
         self._run, self._party = beginning.run, beginning.party
@@ -117,16 +130,24 @@ class Attesting:
         reason = file.fault or file.changed()
         if not reason:
             self._sign()
-        openings = self._exchange(
-            link, _OPENING, Opening, lambda party: Opening(statement=file.newest, heard=file.heard(party))
-        )
+        stand = self._stands.own()
+
+        def opening_to(party: PartyId) -> Opening:
+            known = self._stands.heard(party)
+            return Opening(statement=file.newest, heard=file.heard(party), lifetime=stand, lifetime_heard=known)
+
+        openings = self._exchange(link, _OPENING, Opening, opening_to)
         reasons = [f"{reason}; {_WAY_OUT}" if reason else ""]
         for party, opening in openings.items():
             reasons.append(self._fault_of_statement(party, opening.statement))
             reasons.append("" if reason else self._fault_of_memory(party, opening.heard))
+            reasons.append(self._stands.fault_of_memory(party, opening.lifetime_heard))
+            if party != SERVER:
+                reasons.append(self._stands.fault_of(party, opening.lifetime))
         refuses = "; ".join(filter(None, reasons))
         statements = {party: opening.statement for party, opening in openings.items()}
         self._countersign(link, _VERDICT, statements, refuses)
+        self._stands.keep({party: opening.lifetime for party, opening in openings.items()})
         self.opened = True
 
     def tell(self, link: Link) -> None:
@@ -137,10 +158,13 @@ class Attesting:
             LinkError: as ``Link.send`` and ``Link.receive``.
         """
         self._sign()
-        told = self._exchange(link, _STATEMENT, Opening, lambda _: Opening(statement=self._file.newest))
+        stand = self._stands.own()
+        said = lambda _: Opening(statement=self._file.newest, lifetime=stand)  # noqa: E731
+        told = self._exchange(link, _STATEMENT, Opening, said)
         statements = {party: opening.statement for party, opening in told.items()}
         reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
         self._countersign(link, _HEARD, statements, "; ".join(filter(None, reasons)))
+        self._stands.keep({party: opening.lifetime for party, opening in told.items()})
 
     def _countersign(
         self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], refuses: str
@@ -262,7 +286,12 @@ class Attesting:
 
 
 def attesting(
-    folder: Path, job: JobSettings, party: PartyId, identity: Identity | None, names: Mapping[PartyId, str]
+    folder: Path,
+    job: JobSettings,
+    party: PartyId,
+    identity: Identity | None,
+    names: Mapping[PartyId, str],
+    stands: Stands,
 ) -> Attesting:
     """One party's side of it.
 
@@ -272,6 +301,7 @@ def attesting(
         party: its name.
         identity: None on one machine.
         names: party → the name in its certificate, where that is another one.
+        stands: how far lifetime ledgers are, and were.
 
     Raises:
         RunError: a record cannot be read.
@@ -284,4 +314,5 @@ def attesting(
         roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
         names=dict(names) if roots else {},
     )
-    return Attesting(EvidenceFile(folder, beginning), (*job.data.names, SERVER), identity, Trust(roots, names))
+    file = EvidenceFile(folder, beginning)
+    return Attesting(file, (*job.data.names, SERVER), identity, Trust(roots, names), stands)

@@ -19,6 +19,7 @@ from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import Fitted, fit, infer
 from veilgraph.run.ledgers import LEDGER_SUMMARY
+from veilgraph.run.lifetimes import release_streams
 from veilgraph.run.naming import forget_named, named_nodes
 from veilgraph.run.part import Part, Sitting
 from veilgraph.run.predictions import SEPARATOR, save_predictions
@@ -85,7 +86,7 @@ def _session(sitting: Sitting, aligned: Aligned) -> Session:
     return Session(
         part.settings,
         sitting.link,
-        LearningStreams(store.seed(), part.party),
+        _streams(part),
         system_secrets,
         alignment=aligned.identity,
         refuses=_refuses(part, aligned),
@@ -96,6 +97,15 @@ def _session(sitting: Sitting, aligned: Aligned) -> Session:
         keeper=store.keeper,
         custom=part.custom,
     )
+
+
+def _streams(part: Part) -> LearningStreams:
+    """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
+    settings, privacy = part.settings, part.settings.privacy
+    of_job = part.organisation is not None and part.organisation.settings.seed == "job"
+    if part.lifetime is None or privacy is None or not privacy.once or part.party not in settings.publishing or of_job:
+        return LearningStreams(part.store.seed(), part.party)
+    return release_streams(part.lifetime)
 
 
 def _refuses(part: Part, aligned: Aligned) -> str:

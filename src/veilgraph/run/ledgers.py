@@ -24,7 +24,8 @@ from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.releases import RELEASE, OwnRelease
+from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
+from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_rows
 from veilgraph.run.run_directory import PartyStore
 
 LEDGER: Final = "ledger.jsonl"
@@ -42,6 +43,7 @@ def publisher_of(
     *,
     begun: bool,
     alignment: str = "",
+    lasting: Lasting | None = None,
 ) -> Iterator[Publisher]:
     """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
 
@@ -52,13 +54,14 @@ def publisher_of(
         limit: the largest total ε that the party itself accepts, beside the job's budget.
         begun: whether the run has begun before, so that a ledger must be there if anything was kept of it.
         alignment: identity of the alignment that gave the rows their order; empty where there was none.
+        lasting: of a party with tables: its ledger of all jobs, which is paid first.
 
     Raises:
-        RunError: the ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
+        RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
         ConfigError: the job wants more canaries than there are rows.
     """
     if settings.feature_release is not None:
-        with _local_publisher_of(store, settings, graph, limit, alignment) as local:
+        with _local_publisher_of(store, settings, graph, limit, alignment, lasting) as local:
             yield local
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
@@ -75,17 +78,27 @@ def publisher_of(
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        kept = OwnRelease(store.keeper, settings, alignment, graph) if plan_.settings.once else None
+        kept = sent = account = None
+        delta = _delta_of(store, plan_, graph.common)
+        if lasting is not None:
+            account = account_of(lasting.ledger, settings, lasting.ids, delta)
+        if plan_.settings.once and account is not None and lasting is not None:
+            sent = sent_rows(account, settings, plan_, graph, lasting.ids)
+        elif plan_.settings.once:
+            kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
         with (
             Ledger.open(
                 store.path / LEDGER,
-                _delta_of(store, plan_, graph.common),
+                delta,
                 min(budgets, default=None),
                 job=settings.hash(),
                 expected=trained or released,
+                lifetime=account,
             ) as ledger,
-            NoisedPublisher(plan_, ledger, system_secrets, canaries, kept) as publisher,
+            NoisedPublisher(plan_, ledger, system_secrets, canaries, kept, sent) as publisher,
         ):
+            if sent is not None and account is not None and lasting is not None:
+                publisher.order = order_of(account.lifetime.each_key(lasting.ids))
             yield publisher
 
 
@@ -160,7 +173,12 @@ def with_canaries(
 
 @contextmanager
 def _local_publisher_of(
-    store: PartyStore, settings: JobSettings, graph: PartyGraph | None, limit: float | None, alignment: str
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    alignment: str,
+    lasting: Lasting | None,
 ) -> Iterator[Publisher]:
     """Of a holder whose nodes perturb their values; an open door at all other parties.
 
@@ -175,14 +193,20 @@ def _local_publisher_of(
     mechanism, response = feature_mechanism(release, graph.num_features), None
     if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
         response = LabelResponse(labels.epsilon, graph.num_classes)
+    account = None
+    if lasting is None:
+        own = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
+    else:
+        account = account_of(lasting.ledger, settings, lasting.ids, release.delta)
+        own = own_release(account, settings, graph, lasting.ids, f"{mechanism!r} {response!r}")
     with Ledger.open(
         store.path / LEDGER,
         _NO_DELTA if release.delta is None else release.delta,
         limit,
         job=settings.hash(),
         expected=_has_released(store),
+        lifetime=account,
     ) as ledger:
-        own = OwnRelease(store.keeper, settings, alignment, graph)
         yield LocalPublisher(mechanism, response, ledger, system_secrets, own)
 
 

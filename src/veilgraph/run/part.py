@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from veilgraph.core.trace import AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.nn.local.custom import CustomModel
+from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.attesting import Attesting
+from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 from veilgraph.run.sending import SendingRecord
 from veilgraph.run.spread import Machines
@@ -39,6 +42,7 @@ class Part:
         identity: with which it signs its records; None on one machine, where nothing is signed.
         names: party → the name in its certificate, where that is another one.
         auditor: with ``work`` audit.
+        marks: folder of what the party has seen of its lifetime ledger; None: its account's.
     """
 
     run: RunDirectory
@@ -51,6 +55,7 @@ class Part:
     identity: Identity | None = None
     names: Mapping[PartyId, str] = field(default_factory=dict)
     auditor: Auditor | None = None
+    marks: Path | None = None
 
     @property
     def settings(self) -> JobSettings:
@@ -66,6 +71,17 @@ class Part:
     def may_restart(self) -> bool:
         """Whether it would begin again from nothing, as things were when it was first asked."""
         return self.restarts or self.work == "predict" or not self.store.checkpoints.has_trained()
+
+    @cached_property
+    def lifetime(self) -> Lifetime | None:
+        """The ledger of all that the party ever released; None where the job releases nothing, or has no tables.
+
+        Raises:
+            RunError: it is damaged, older than it was, gone, or cannot be read or written.
+        """
+        if self.organisation is None or not self.settings.adds_noise:
+            return None
+        return lifetime_of(self.organisation, self.marks)
 
     @property
     def limit(self) -> float | None:

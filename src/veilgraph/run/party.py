@@ -23,7 +23,9 @@ from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, agree_on_job
 from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
+from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of, with_canaries
+from veilgraph.run.lifetimes import Lasting
 from veilgraph.run.part import Part, Sitting, Work
 from veilgraph.run.preparing import prepare
 from veilgraph.run.run_directory import RunDirectory
@@ -81,7 +83,8 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(part.settings, store, phase, recorder)
     record.note()
-    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names)
+    stands = Stands(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names, stands)
     sitting = Sitting(part, link, record, evidence, trace)
     try:
         evidence.open(link)
@@ -129,7 +132,12 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
     if aligned.graph is not None:
         graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
         aligned = replace(aligned, graph=graph)
-    with publisher_of(store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity) as publisher:
+    lasting = None
+    if part.lifetime is not None and aligned.ids is not None:
+        lasting = Lasting(part.lifetime, aligned.ids)
+    with publisher_of(
+        store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
+    ) as publisher:
         if watched is not None:
             publisher.watched = watched
         yield aligned, publisher

@@ -52,6 +52,7 @@ def take_part(
     job_id: str,
     consent: Path,
     learning: Path,
+    seen: Path | None = None,
 ) -> None:
     """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
 
@@ -74,6 +75,7 @@ def take_part(
         job_id: the engine's, of what was submitted.
         consent: folder in which a holder counts its jobs.
         learning: folder in which the party keeps the secret that its seeds follow from.
+        seen: folder of what it has seen of its lifetime ledger; None: its account's.
 
     Raises:
         VeilgraphError: a party refuses the job, at every party alike; or something failed.
@@ -113,6 +115,7 @@ def take_part(
             identity=identity,
             names=names,
             auditor=auditor,
+            marks=seen,
         )
         run_party(part, link, recorder)
         if work == "train" and party in settings.scoring:

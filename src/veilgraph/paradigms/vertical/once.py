@@ -10,12 +10,14 @@ from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.types import PartyId
+from veilgraph.graph.ordered import in_order
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks
@@ -87,7 +89,9 @@ class OnceRole(IdleRole, ABC):
         if self.is_new and spent:
             raise BudgetSpent(
                 f"a new release is needed and the budget of {', '.join(spent)} has no room for one; allow a larger "
-                "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+                "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions; or, where "
+                "it is what was ever released (veilgraph budget --party), a larger limits.max_epsilon there",
+                code="no-room",
             )
         return hellos
 
@@ -131,10 +135,19 @@ class ReleasingHolder(OnceRole):
                 session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
             )
         cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
-        rows, release = embedding_to_release(self.graph, session), cut.release(0)
+        rows, release = self._rows(), cut.release(0)
         released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / self._divisor)
         return alone([], session.nonce())
+
+    def _rows(self) -> Tensor:
+        """Of the common nodes; made in the publisher's order of the nodes, so that the same data are the same bits."""
+        order = self.session.publisher.order
+        if order is None:
+            return embedding_to_release(self.graph, self.session)
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order))
+        return embedding_to_release(in_order(self.graph, order), self.session)[places[: self.graph.common]]
 
 
 class ReleaseServer(OnceRole):

@@ -44,7 +44,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
             step["others"] = others * (2 * rounds - 1)
         inference, steps = rounds * (1 + others), job.train.epochs
     rows = _rows(privacy, model.local.hops, _ANY_NUMBER if nodes is None else nodes)
-    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes)
+    hops = model.local.hops if privacy.once else None
+    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes, hops)
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:

@@ -1,0 +1,41 @@
+"""A lifetime ledger as one job at one party uses it: whose data they are, and at which δ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from veilgraph.privacy.event import Event
+from veilgraph.privacy.lifetime.costs import Keys
+from veilgraph.privacy.lifetime.ledger import Lifetime
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a job pays from.
+
+    Attributes:
+        lifetime: the party's.
+        keys: of all nodes in the party's tables.
+        delta: δ of the job; None where every ε is pure.
+        run: SHA-256 of the job's settings.
+        job: its name.
+    """
+
+    lifetime: Lifetime
+    keys: Keys
+    delta: float | None
+    run: str
+    job: str
+
+    def charge(
+        self, event: Event, channel: str, count: int = 1, *, keys: Keys | None = None, content: str = ""
+    ) -> None:
+        """See ``Lifetime.charge``; all nodes pay where ``keys`` names no others."""
+        whose = self.keys if keys is None else keys
+        self.lifetime.charge(
+            event, channel, count, whose, delta=self.delta, run=self.run, job=self.job, content=content
+        )
+
+    def room(self, event: Event) -> int | None:
+        """How many more releases of all nodes the budget allows; None without a budget."""
+        return self.lifetime.room(event, self.keys, self.delta)

@@ -1,0 +1,137 @@
+"""A party's lifetime ledger for the terminal: what was ever released of its data, and what a job would leave."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from rich.table import Table
+from rich.text import Text
+
+from veilgraph.core.types import PartyId
+from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation, largest_epsilon
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.budget import epsilon_text
+from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.run.run_directory import Record
+
+_MOST_JOBS = 1000
+"""More of the same are not counted."""
+
+
+def ledger_at(organisation: Organisation) -> Lifetime | None:
+    """The party's ledger; None where nothing was ever released. Nothing is made.
+
+    Raises:
+        RunError: as ``lifetime_of``.
+    """
+    folder = organisation.folder / organisation.settings.ledger
+    return lifetime_of(organisation) if (folder / FILE).is_file() else None
+
+
+def lifetime_table(ledger: Lifetime) -> Table:
+    """What was ever released: a row for each job and channel."""
+    facts = lifetime_facts(ledger)
+    table = Table(title="Everything that was ever released", title_justify="left", caption_justify="left")
+    for heading in ("first", "job", "channel", "releases", "nodes"):
+        table.add_column(heading, justify="right" if heading in ("releases", "nodes") else "left")
+    for row in facts["released"]:
+        named = [Text(str(row[name])) for name in ("first", "job", "channel")]
+        table.add_row(*named, f"{row['releases']:,}", f"{row['nodes']:,}")
+    table.caption = _sentence(facts)
+    return table
+
+
+def lifetime_facts(ledger: Lifetime) -> Record:
+    """What ``lifetime_table`` shows, for programs; an ε that is None is infinite, and a budget that is None is none."""
+    total, about, budget = ledger.total(), ledger.about, ledger.budget
+    counts: Counter[tuple[str, str, str, int]] = Counter()
+    first: dict[tuple[str, str, str, int], str] = {}
+    for entry in ledger.lines.entries:
+        key = (entry.run, entry.job, entry.channel, len(ledger.lines.cohort(entry.cohort)))
+        counts[key] += entry.count
+        first.setdefault(key, entry.time)
+    return {
+        "ledger": str(ledger.path),
+        "total": _finite(total),
+        "delta": ledger.delta,
+        "unit": None if about is None else about.unit,
+        "neighbours": None if about is None else about.neighbours,
+        "budget": _finite(budget.epsilon),
+        "nodes": ledger.nodes,
+        "released": [
+            {"first": first[key], "job": key[1], "channel": key[2], "releases": count, "nodes": key[3]}
+            for key, count in counts.items()
+        ],
+    }
+
+
+def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:
+    """What a job would take, if every node that ever paid pays for all that the job foresees.
+
+    Args:
+        ledger: of the party.
+        job: validated.
+        party: a holder of it.
+        nodes: common to all holders; None where that is not known.
+
+    Returns:
+        ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number.
+    """
+    event, releases, delta = _foreseen(job, party, nodes)
+    if releases == 0:
+        return {"total": _finite(ledger.total()), "jobs": None}
+    if event is None:
+        return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0}
+
+    def total(jobs: int) -> float:
+        return ledger.total_with(event, releases * jobs, delta)
+
+    jobs = None
+    if math.isfinite(ledger.budget.epsilon):
+        fits = ledger.fits
+        low, high = 0, _MOST_JOBS + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(total(middle)) else (low, middle)
+        jobs = low
+    return {"total": _finite(total(1)), "jobs": jobs}
+
+
+def outlook_note(facts: Record, ledger: Lifetime) -> str:
+    """``outlook_facts`` in a sentence."""
+    left = f"this job would take it to {epsilon_text(facts['total'])}"
+    if math.isinf(ledger.budget.epsilon):
+        return f"{left}; limits.max_epsilon sets no bound"
+    if facts["jobs"] == 0:
+        return f"{left}, beyond limits.max_epsilon={ledger.budget.epsilon:g}: it would be refused"
+    many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
+    return f"{left}; limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
+
+
+def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int, float | None]:
+    """What each release does, how many there are, and at which δ."""
+    planned = paradigm_of(job).plan(job, party, nodes)
+    if planned is not None:
+        return planned.event, planned.releases, planned.delta
+    cost = largest_epsilon(job, party, nodes)
+    if cost == 0:
+        return None, 0, None
+    return (LocalEvent(cost) if math.isfinite(cost) else None), 1, None
+
+
+def _sentence(facts: Record) -> str:
+    about = "" if facts["unit"] is None else f", unit {facts['unit']}, {facts['neighbours']}"
+    limit = "no limit" if facts["budget"] is None else f"limits.max_epsilon={facts['budget']:g}"
+    return (
+        f"Of the node that paid most: total ε {epsilon_text(facts['total'])} (δ = {facts['delta']:g}{about}); "
+        f"{limit}.\n{facts['ledger']}"
+    )
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None

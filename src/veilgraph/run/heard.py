@@ -1,0 +1,131 @@
+"""How far a party's lifetime ledger is, told to the others in every job that releases, and kept by them across jobs.
+
+So a ledger that is put back, with all that its owner's machine has seen of it, is noticed where the owner cannot reach:
+whoever heard of a longer one, or of another, refuses, and reminds the owner of what it said. The head of a ledger is an
+HMAC under its owner's salt: it tells nobody what is in it. How many lines there are is told.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.types import PartyId
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.lines import Lines
+
+_FOLDER: Final = "heard"
+
+
+class Stand(BaseModel):
+    """How far a party's lifetime ledger is.
+
+    Attributes:
+        ledger: its id.
+        lines: how many it has.
+        head: HMAC-SHA256 of these lines, under the owner's salt.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    ledger: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    lines: Annotated[int, Field(ge=1, le=2**32)]
+    head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Stands:
+    """One party's: its own, and those that it heard of.
+
+    Args:
+        party: its name.
+        own: its lifetime ledger; None where it has none in this job.
+        folder: of what it hears; None on one machine, where nothing is kept.
+        releases: whether the job releases anything, so that every holder has a ledger in it.
+    """
+
+    def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
+        self._party, self._own, self._releases = party, own, releases
+        self._folder = None if folder is None else folder / _FOLDER
+
+    def own(self) -> Stand | None:
+        """Of its own ledger as it is now."""
+        if self._own is None:
+            return None
+        lines = self._own.lines
+        with lines.held():
+            return _stand(lines, lines.count)
+
+    def heard(self, party: PartyId) -> Stand | None:
+        """What it last heard of another's.
+
+        Raises:
+            RunError: what it kept of that is damaged.
+        """
+        path = self._path(party)
+        if path is None or not path.is_file():
+            return None
+        try:
+            return Stand.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunError(
+                f"{path}: damaged ({error}); restore it, or delete it, and what {party} brings next is believed"
+            ) from error
+
+    def keep(self, said: Mapping[PartyId, Stand | None]) -> None:
+        """Keeps what it heard in this session: on the disk when this returns."""
+        for party, stand in said.items():
+            path = self._path(party)
+            if path is not None and stand is not None and stand != self.heard(party):
+                private_folder(path.parent)
+                write_whole(path, stand.model_dump_json().encode())
+
+    def fault_of(self, party: PartyId, now: Stand | None) -> str:
+        """What another's ledger has against it by what was heard of it before; empty for nothing."""
+        told = self.heard(party)
+        if told is None or not self._releases:
+            return ""
+        if now is None or now.ledger != told.ledger:
+            return (
+                f"{party} brings another ledger of all that it released than {self._party} heard of, which had "
+                f"{told.lines} lines: put back {party}'s ledger; or, if {party} brings other data, of which nothing "
+                f"was released before, delete at {self._party}: {self._path(party)}"
+            )
+        if now.lines < told.lines:
+            return (
+                f"{party}'s ledger of all that it released has {now.lines} lines, and {self._party} heard of "
+                f"{told.lines}: it is an older copy; put back the newest"
+            )
+        if now.lines == told.lines and now.head != told.head:
+            return f"{party}'s ledger of all that it released is not the one that {self._party} heard of; put that back"
+        return ""
+
+    def fault_of_memory(self, party: PartyId, heard: Stand | None) -> str:
+        """What this party's own ledger has against it by what another heard of it; empty for nothing."""
+        if heard is None or self._own is None:
+            return ""
+        lines = self._own.lines
+        with lines.held():
+            mine = _stand(lines, min(heard.lines, lines.count))
+        if heard.ledger != mine.ledger:
+            return ""  # the other says so
+        if mine != heard:
+            return (
+                f"{party} heard of a ledger of {self._party} with {heard.lines} lines that is not this one: it is an "
+                f"older copy, or went on by itself; put back the newest of {lines.folder}"
+            )
+        return ""
+
+    def _path(self, party: PartyId) -> Path | None:
+        return None if self._folder is None else self._folder / f"{party}.json"
+
+
+def _stand(lines: Lines, count: int) -> Stand:
+    salt = bytes.fromhex(lines.header.salt)
+    head = hmac.digest(salt, f"{lines.header.id}/{count}/{lines.head(count)}".encode(), "sha256")
+    return Stand(ledger=lines.header.id, lines=count, head=head.hex())

@@ -1,0 +1,98 @@
+"""Three machines with certificates of one project, over the in-memory link, and what is on the disk of each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import yaml
+
+from tests.faults.runs import table_job
+from tests.link.certificates import Project, pem
+from veilgraph.core.types import SERVER, Link
+from veilgraph.link.identity import Identity
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.launch import run_threads
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run.site import SiteWork, take_part
+from veilgraph.run.verifying import VerifiedRecord, verify
+
+HOLDERS = ("A", "B")
+PARTIES = (*HOLDERS, SERVER)
+HOST = "relay.example.org"
+JOB: dict[str, Any] = {
+    "name": "job",
+    "precision": "float64",
+    "data": {"holders": list(HOLDERS), "label_holder": "A"},
+    "model": {"dim": 4, "initial": {"method": "individual"}},
+    "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
+    "privacy": {"schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
+}
+
+
+class Sites:
+    """Three machines. ``runs`` and ``before``, the same after the first session, are copied for every attack."""
+
+    def __init__(self, folder: Path, data: Path, project: Project, identities: Mapping[str, Identity | None]) -> None:
+        self.folder, self.data, self.project, self.identities = folder, data, project, identities
+        self.settings: JobSettings = parse_job(JOB)
+
+    def session(self, work: SiteWork = "predict") -> None:
+        def program(party: str) -> Callable[[Link], None]:
+            def take(link: Link) -> None:
+                recorder = RecordedLink(link)
+                take_part(
+                    self.folder / party,
+                    self.settings,
+                    party,
+                    work,
+                    recorder,
+                    recorder,
+                    party_file=None if party == SERVER else self.data / party / "party.yaml",
+                    resume=True,
+                    identity=self.identities[party],
+                    names={SERVER: HOST},
+                    job_id=uuid4().hex,
+                    consent=self.folder / party / "consent",
+                    learning=self.folder / party / "learning",
+                    seen=self.folder / party / "ledgers",
+                )
+
+            return take
+
+        run_threads({party: program(party) for party in PARTIES}, 20, lambda: None)
+
+    def run(self, party: str) -> RunDirectory:
+        return RunDirectory.open(self.folder / party / "job")
+
+    def file(self, party: str, name: str) -> Path:
+        return self.run(party).party_path(party) / name
+
+    def verify(self, party: str) -> list[VerifiedRecord]:
+        return verify(self.run(party), (self.project.root,))
+
+    def root(self) -> Path:
+        path = self.folder / "rootCA.pem"
+        path.write_bytes(pem(self.project.root))
+        return path
+
+
+def made(folder: Path, limits: Mapping[str, Any]) -> Sites:
+    """Sites that have done nothing yet, whose holders accept what ``limits`` says."""
+    project = Project()
+    for path in (table_job(folder / "data").data.parties or {}).values():
+        assert path is not None
+        accepted = yaml.safe_load(path.read_text()) | {"limits": dict(limits)}
+        path.write_text(yaml.safe_dump(accepted))
+    identities = {party: project.identity(HOST if party == SERVER else party) for party in PARTIES}
+    return Sites(folder / "now", folder / "data", project, identities)
+
+
+def never_released(data: Path, folder: Path) -> Path:
+    """The same tables, of which nothing was ever released."""
+    return shutil.copytree(data, folder, ignore=shutil.ignore_patterns("ledger"))

@@ -1,0 +1,233 @@
+"""What gets around a budget for life: the same data asked for again and again, and ledgers that are put back.
+
+Each succeeds without the lifetime ledger, or without what keeps it, and is refused or comes to nothing with it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from tests.attacks.machines import Sites, made
+from tests.errors import refused
+from tests.privacy.jobs import make_graphs, private_job
+from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.lines import FILE, Marks
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.protocol.job import JobSettings
+from veilgraph.run.ledgers import publisher_of
+from veilgraph.run.lifetimes import Lasting
+from veilgraph.run.run_directory import PartyStore
+
+REPEATS, COLUMNS = 400, 8
+ONCE = {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5}
+
+
+@pytest.fixture
+def settings() -> JobSettings:
+    return private_job(2, ONCE)
+
+
+@pytest.fixture
+def graph(settings: JobSettings) -> PartyGraph:
+    return make_graphs(settings, 0)["B"]
+
+
+def secret_rows(graph: PartyGraph) -> tuple[Tensor, Tensor]:
+    """Rows that are there or zero by a coin each, which is what their ε is about."""
+    torch.manual_seed(1)
+    coins = torch.rand(graph.common) < 0.5
+    rows = torch.zeros(graph.common, COLUMNS, dtype=torch.float64)
+    rows[coins, 0] = 1.0
+    return rows, coins
+
+
+def repeats(
+    settings: JobSettings, graph: PartyGraph, rows: Tensor, folder: Path, ledger: bool, turned: bool = False
+) -> Iterator[Tensor]:
+    """What new runs of a job release of the same rows; ``turned``: each after another rotation, which is undone."""
+    ids = [f"c{node}" for node in range(graph.num_nodes)]
+    for repeat in range(REPEATS):
+        turn = torch.eye(COLUMNS, dtype=torch.float64)
+        if turned:
+            turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64))
+        lasting = None
+        if ledger:
+            budget = Budget(1.0, 1e-4)
+            lasting = Lasting(Lifetime(folder / "ledger", "B", budget, Marks(folder / "marks")), ids)
+        store = PartyStore(folder / f"{repeat}")
+        store.path.mkdir(parents=True, exist_ok=True)
+        with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
+            assert isinstance(door, NoisedPublisher)
+            yield door.embeddings(rows @ turn, 0) @ turn.T
+
+
+def found(released: list[Tensor], coins: Tensor) -> float:
+    """AUC with which the coins are told by the mean of all that was released."""
+    scores = torch.stack(released).mean(dim=0)[:, 0]
+    return float(roc_auc_score(coins.numpy(), scores.numpy()))
+
+
+def test_without_a_lifetime_ledger_repeats_find_every_row(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path
+) -> None:
+    rows, coins = secret_rows(graph)
+    released = list(repeats(settings, graph, rows, tmp_path, ledger=False))
+    assert found(released[:1], coins) < 0.75
+    assert found(released, coins) > 0.93
+
+
+def test_the_same_rows_are_the_same_release_however_often(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path
+) -> None:
+    rows, coins = secret_rows(graph)
+    released = list(repeats(settings, graph, rows, tmp_path, ledger=True))
+    assert len(released) == REPEATS
+    assert all(torch.equal(each, released[0]) for each in released)
+    assert found(released, coins) < 0.75
+
+
+def test_other_rows_of_the_same_nodes_end_at_the_first_release_beyond_the_total(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path
+) -> None:
+    rows, coins = secret_rows(graph)
+    asked = repeats(settings, graph, rows, tmp_path, ledger=True, turned=True)
+    released = [next(asked)]
+    with refused(BudgetSpent, key="limits.max_epsilon", value=1.0):
+        next(asked)
+    assert found(released, coins) < 0.75
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    assert ledger.total() == pytest.approx(1.0, rel=1e-8)
+    assert ledger.total() <= 1.0 * (1 + 1e-12)
+
+
+# Across machines
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Sites:
+    """After a training; ``before`` has what was there without it."""
+    folder = tmp_path_factory.mktemp("machines")
+    sites = made(folder, {"leakage": [], "max_epsilon": 20.0})
+    shutil.copytree(folder / "data", folder / "fresh")
+    sites.session("train")
+    shutil.copytree(sites.folder, folder / "trained")
+    shutil.copytree(sites.data, folder / "paid")
+    sites.session("predict")
+    return sites
+
+
+@pytest.fixture
+def sites(begun: Sites, tmp_path: Path) -> Sites:
+    shutil.copytree(begun.folder, tmp_path / "now")
+    shutil.copytree(begun.data, tmp_path / "data")
+    return Sites(tmp_path / "now", tmp_path / "data", begun.project, begun.identities)
+
+
+def anew(sites: Sites) -> None:
+    """The same sites with a job of another name, which no run knows."""
+    sites.settings = sites.settings.model_copy(update={"name": "another"})
+    sites.session("train")
+
+
+def forget(sites: Sites, begun: Sites, party: str, *, back: str | None, runs: bool = True) -> None:
+    """Whoever has a machine puts back its ledger, its marks, and its runs with all that these have heard."""
+    folder = begun.folder.parent
+    shutil.rmtree(sites.data / party / "ledger")
+    if back is not None:
+        shutil.copytree(folder / back / party / "ledger", sites.data / party / "ledger")
+    if runs:
+        shutil.rmtree(sites.folder / party)
+        if back is not None:
+            shutil.copytree(folder / "trained" / party, sites.folder / party)
+
+
+def test_a_job_of_another_name_pays_from_the_same_ledger(sites: Sites) -> None:
+    before = count(sites, "B")
+    anew(sites)
+    assert count(sites, "B") > before
+
+
+@pytest.mark.parametrize("back", ["paid", None])
+def test_a_machine_that_forgets_is_reminded_by_the_others(sites: Sites, begun: Sites, back: str | None) -> None:
+    forget(sites, begun, "B", back=back)
+    with refused(RunError, code="refused"):
+        anew(sites)
+    assert not (sites.folder / "A" / "another" / "parties" / "A" / "ledger.jsonl").exists()
+
+
+def test_without_what_the_others_keep_it_would_go_on(sites: Sites, begun: Sites) -> None:
+    forget(sites, begun, "B", back="paid")
+    for party in ("A", "server"):
+        shutil.rmtree(sites.folder / party / "ledgers" / "heard")
+    forgotten = count(begun, "B") - count(sites, "B")
+    anew(sites)
+    assert forgotten > 0
+
+
+def test_one_machine_that_remembers_is_enough(sites: Sites, begun: Sites) -> None:
+    forget(sites, begun, "B", back="paid")
+    shutil.rmtree(sites.folder / "A" / "ledgers" / "heard")
+    with refused(RunError, code="refused"):
+        anew(sites)
+
+
+def test_marks_alone_notice_a_ledger_that_is_put_back(sites: Sites, begun: Sites) -> None:
+    forget(sites, begun, "B", back="paid", runs=False)
+    with refused(RunError, key=sites.data / "B" / "ledger" / FILE):
+        anew(sites)
+
+
+def test_two_copies_that_go_on_by_themselves_are_noticed(sites: Sites, begun: Sites, tmp_path: Path) -> None:
+    """A longer copy is another one where its lines are others."""
+    aside = {"ledger": sites.data / "B" / "ledger", "runs": sites.folder / "B"}
+    for name, path in aside.items():
+        shutil.copytree(path, tmp_path / "aside" / name)
+    anew(sites)
+    for name, path in aside.items():
+        shutil.rmtree(path)
+        shutil.copytree(tmp_path / "aside" / name, path)
+    ledger = Lifetime(sites.data / "B" / "ledger", "B", Budget(), Marks(sites.folder / "B" / "ledgers"))
+    for number in range(20):
+        charged(ledger, number)
+    sites.settings = sites.settings.model_copy(update={"name": "third"})
+    with refused(RunError, code="refused"):
+        sites.session("train")
+
+
+def charged(ledger: Lifetime, number: int) -> None:
+    keys = np.arange(3, dtype=np.uint64)
+    ledger.charge(GaussianEvent(100.0), "embeddings", 1, keys, delta=1e-5, run="cd" * 32, job=f"job {number}")
+
+
+def test_other_data_are_let_in_by_the_one_who_heard_of_the_former(sites: Sites, begun: Sites) -> None:
+    forget(sites, begun, "B", back=None)
+    for party in ("A", "server"):
+        (sites.folder / party / "ledgers" / "heard" / "B.json").unlink()
+    anew(sites)
+    assert count(sites, "B") > 0
+
+
+def count(sites: Sites, party: str) -> int:
+    return len((sites.data / party / "ledger" / FILE).read_bytes().splitlines()) - 1
+
+
+def test_it_says_nothing_of_who_is_in_it_to_the_others(sites: Sites) -> None:
+    """They hear its id, how many lines it has, and a head under a salt that stays at home."""
+    heard = (sites.folder / "A" / "ledgers" / "heard" / "B.json").read_text()
+    own = (sites.data / "B" / "ledger" / FILE).read_text()
+    salt = own.split('"salt": "')[1][:64]
+    assert salt not in heard
+    assert set(json.loads(heard)) == {"ledger", "lines", "head"}
+    assert json.loads(heard)["lines"] == len(own.splitlines())

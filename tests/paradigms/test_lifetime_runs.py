@@ -1,0 +1,158 @@
+"""Whole jobs of one party's tables under one ledger for life."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.errors import refused
+from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.tensor_file import load_tensors
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.revealed import all_revelations
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.samples.shipped import with_overrides
+
+APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}}
+
+
+def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:
+    made = table_job(folder, APPNP, {"privacy": {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-4} | privacy})
+    path = folder / OTHER / "party.yaml"
+    said = yaml.safe_load(path.read_text())
+    said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
+    path.write_text(yaml.safe_dump(said | {"limits": {"max_epsilon": limit, "leakage": []}}))
+    return made
+
+
+def ledger(settings: JobSettings) -> Lifetime:
+    return lifetime_of(Organisation.read((settings.data.parties or {})[OTHER], OTHER))
+
+
+def given(run: Path) -> dict[str, torch.Tensor]:
+    """What the label holder was given of each node, by its id."""
+    rows = load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
+    predictions = (run / "parties" / LABEL_HOLDER / "predictions.csv").read_text().splitlines()
+    ids = [line["id"] for line in csv.DictReader(predictions)]
+    return dict(zip(ids, rows, strict=True))
+
+
+def differing(first: Path, second: Path) -> list[str]:
+    """The nodes of which other bytes were given."""
+    before, after = given(first), given(second)
+    assert before.keys() == after.keys()
+    return [node for node in before if not torch.equal(before[node], after[node])]
+
+
+def changed(settings: JobSettings, node: int) -> str:
+    """One node of the other holder's table has another value; which node."""
+    path = (settings.data.parties or {})[OTHER].parent / "nodes.csv"
+    with path.open() as file:
+        table = list(csv.DictReader(file))
+    row = next(row for row in table if row["id"] == f"C{node}")
+    row["x"] = str(float(row["x"]) + 3)
+    with path.open("w") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    return row["id"]
+
+
+def test_other_jobs_of_the_same_tables_are_given_the_same_release(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", 1.0)
+    first = train(settings, tmp_path / "first")
+    assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
+    second = train(with_overrides(settings, {"name": "second", "seed": 77, "train.epochs": 3}), tmp_path / "second")
+    predict(second.path)
+    assert differing(first.path, second.path) == []
+    assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
+    with refused(BudgetSpent, code="no-room"):
+        train(with_overrides(settings, {"privacy.clip": 0.5}), tmp_path / "third")
+    assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_without_a_limit_everything_is_counted_and_nothing_refused(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", 50.0)
+    path = tmp_path / "data" / OTHER / "party.yaml"
+    said = yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(all_revelations())}}
+    path.write_text(yaml.safe_dump(said))
+    for number in range(3):
+        train(with_overrides(settings, {"privacy.clip": 0.5 + number}), tmp_path / f"{number}")
+    assert 1.5 < ledger(settings).total() < 3
+
+
+@pytest.mark.parametrize(("unit", "who"), [("row", "one"), ("node", "near"), ("edge", "all")])
+def test_changed_nodes_alone_pay(tmp_path: Path, unit: str, who: str) -> None:
+    more = {} if unit == "row" else {"unit": unit, "degree_bound": 4, "neighbours": "replacement"}
+    settings = job(tmp_path / "data", 2.0, **more)
+    first = train(settings, tmp_path / "first")
+    node = changed(settings, 30)
+    second = train(with_overrides(settings, {"name": "second"}), tmp_path / "second")
+    different = differing(first.path, second.path)
+    lines = (tmp_path / "data" / OTHER / "ledger" / FILE).read_text().splitlines()[1:]
+    assert len(lines) == 2
+    paid = ledger(settings)
+    cohorts = [paid.lines.cohort(json.loads(line)["cohort"]) for line in lines]
+    everyone, again = set(cohorts[0].tolist()), set(cohorts[1].tolist())
+    assert len(everyone) == (60 if unit == "row" else 70)
+    assert set(paid.keys([node]).tolist()) <= again
+    if who == "one":
+        assert again == set(paid.keys(different).tolist())
+    elif who == "near":
+        assert set(paid.keys(different).tolist()) < again < everyone
+    else:
+        assert again == everyone
+        assert 0 < len(different) < 15
+    changed(settings, 30)
+    with refused(BudgetSpent, code="no-room"):
+        again_and_again(settings, tmp_path)
+
+
+def again_and_again(settings: JobSettings, folder: Path) -> None:
+    for number in range(9):
+        train(with_overrides(settings, {"name": "more"}), folder / f"more{number}")
+        changed(settings, 30)
+
+
+def test_a_job_whose_releases_are_about_something_else_is_refused(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", 9.0)
+    train(settings, tmp_path / "first")
+    edges = {"privacy.unit": "edge", "privacy.degree_bound": 4, "privacy.neighbours": "replacement"}
+    train(with_overrides(settings, edges), tmp_path / "about edges")  # an ε of an edge's rows is one of each row, too
+    assert ledger(settings).total() < 9
+    other = job(tmp_path / "other", 9.0, unit="edge", degree_bound=4, neighbours="replacement")
+    train(other, tmp_path / "edges")
+    rows = {"privacy.unit": "row", "privacy.degree_bound": None, "privacy.neighbours": "zero-out"}
+    with refused(BudgetSpent, code="no-room"):
+        train(with_overrides(other, rows), tmp_path / "about rows")
+
+
+def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
+    changes = {
+        "paradigm": "vertical",
+        "model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0, "low": -4, "high": 4}}},
+    }
+    made = table_job(tmp_path / "data", changes)
+    for party in (OTHER, LABEL_HOLDER):
+        path = tmp_path / "data" / party / "party.yaml"
+        said = yaml.safe_load(path.read_text())
+        said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
+        path.write_text(yaml.safe_dump(said | {"limits": {"leakage": list(all_revelations())}}))
+    first = train(made, tmp_path / "first")
+    second = train(with_overrides(made, {"name": "second"}), tmp_path / "second")
+    assert first.path != second.path
+    assert ledger(made).total() == pytest.approx(1.0)
+    changed(made, 30)
+    train(with_overrides(made, {"name": "third"}), tmp_path / "third")
+    assert ledger(made).total() == pytest.approx(2.0)

@@ -1,0 +1,35 @@
+"""Small lifetime ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.lines import Marks
+
+NODES = [f"customer {number}" for number in range(20)]
+EVENT = GaussianEvent(5.0)
+RUN = "ab" * 32
+
+
+def ledger(folder: Path, budget: Budget | None = None, party: str = "A") -> Lifetime:
+    return Lifetime(folder, party, budget or Budget(), Marks(folder.parent / "marks"))
+
+
+def charge(
+    of: Lifetime,
+    event: Event = EVENT,
+    count: int = 1,
+    ids: Iterable[str] = NODES,
+    delta: float | None = 1e-5,
+    content: str = "",
+) -> None:
+    of.charge(event, "embeddings", count, of.keys(ids), delta=delta, run=RUN, job="job", content=content)
+
+
+def count_of(of: Lifetime) -> int:
+    """Releases that are in it."""
+    with of.lines.held():
+        return sum(entry.count for entry in of.lines.entries)

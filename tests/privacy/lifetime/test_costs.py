@@ -1,0 +1,58 @@
+"""What every node has paid, beside sums that are kept for each by itself."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
+from veilgraph.privacy.lifetime.costs import NOTHING, Costs, Price, epsilon, price
+
+EVENTS: list[Event] = [GaussianEvent(3.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(4.0), LocalEvent(0.25)]
+CHARGES = st.lists(
+    st.tuples(st.sets(st.integers(0, 12), max_size=8), st.sampled_from(EVENTS), st.integers(1, 4)), max_size=10
+)
+
+
+def keys(nodes):
+    return np.array(sorted(nodes), dtype=np.uint64)
+
+
+@given(CHARGES, st.sampled_from([1e-3, 1e-6]))
+def test_every_node_s_total_is_that_of_its_own_releases(charges, delta):
+    costs = Costs()
+    mine: dict[int, list[Event]] = {node: [] for node in range(13)}
+    for nodes, event, count in charges:
+        costs.add(keys(nodes), price(event, count))
+        for node in nodes:
+            mine[node] += [event] * count
+    totals = {node: total(events, delta) for node, events in mine.items()}
+    assert costs.most(delta) == pytest.approx(max(totals.values()), rel=1e-9)
+    for node, wanted in totals.items():
+        assert costs.most(delta, keys([node])) == pytest.approx(wanted, rel=1e-9)
+    assert costs.nodes == sum(bool(events) for events in mine.values())
+
+
+def total(events, delta):
+    """Gaussian noise by the sum of μ², and all else by the sum of pure ε."""
+    mu = math.hypot(*(event.mu(1) for event in events))
+    return accountant.gaussian_epsilon(mu, delta) + sum(event.epsilon for event in events if not event.mu(1))
+
+
+def test_it_is_never_less_than_what_the_accountant_finds_for_releases_that_were_chosen_before():
+    cases: list[dict[Event, int]] = [{EVENTS[0]: 5}, {EVENTS[2]: 2}, {EVENTS[0]: 2, LaplaceEvent(2.0): 3}]
+    for counts in cases:
+        spent = Price(*map(sum, zip(*(price(event, count) for event, count in counts.items()), strict=True)))
+        found, known = epsilon(spent, 1e-5), accountant.total(counts, 1e-5)
+        assert found >= known * (1 - 1e-9)
+        if all(event.mu(1) for event in counts):
+            assert found == pytest.approx(known, rel=1e-12)
+
+
+def test_nothing_costs_nothing_and_what_has_no_price_costs_everything():
+    assert epsilon(NOTHING, 1e-6) == Costs().most(1e-6) == 0
+    assert Costs().most(1e-6, keys([1, 2]), Price(0.0, 2.0)) == 2
+    assert epsilon(Price(0.0, math.inf), 1e-6) == math.inf

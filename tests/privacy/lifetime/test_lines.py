@@ -1,0 +1,144 @@
+"""The file of a lifetime ledger: what is noticed of copies, changes, kills and other processes."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.errors import refused
+from tests.privacy.lifetime.ledgers import NODES, charge, count_of, ledger
+from veilgraph.core.errors import RunError
+from veilgraph.privacy.lifetime.lines import FILE
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "ledger"
+
+
+def test_what_one_process_adds_another_sees_before_it_adds(folder, tmp_path):
+    first, second = ledger(folder), ledger(folder)
+    for each in (first, second, first, second, second):
+        charge(each)
+    assert count_of(first) == count_of(second) == count_of(ledger(folder)) == 5
+    assert first.total() == second.total()
+
+
+def test_a_line_is_on_the_disk_and_marked_before_the_release(folder, monkeypatch):
+    opened, synced = ledger(folder), []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    charge(opened)
+    assert synced[2] == (folder / FILE).stat().st_size  # after the cohort and its folder
+    assert json.loads(next((folder.parent / "marks").glob("*.json")).read_text())["lines"] == 2
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+@pytest.mark.parametrize("how", ["removed", "changed", "swapped"])
+def test_what_was_changed_is_refused(folder, line, how):
+    opened = ledger(folder)
+    for _ in range(3):
+        charge(opened)
+    path = folder / FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == "removed":
+        del lines[line - 1]
+    elif how == "changed":
+        lines[line] = lines[line].replace(b'"count": 1', b'"count": 2')
+    else:
+        lines[line - 1], lines[line] = lines[line], lines[line - 1]
+    path.write_bytes(b"".join(lines))
+    with refused(RunError, key=path):
+        ledger(folder)
+    if how == "removed":
+        with refused(RunError, key=path):
+            charge(opened)
+
+
+def test_a_torn_line_was_not_paid_for(folder):
+    opened = ledger(folder)
+    charge(opened)
+    path = folder / FILE
+    whole = path.read_bytes()
+    for torn in (b"{", b'{"time": "', whole.splitlines()[1][:-1]):
+        path.write_bytes(whole + torn)
+        assert count_of(ledger(folder)) == 1
+        assert path.read_bytes() == whole
+    charge(opened)
+    assert count_of(ledger(folder)) == 2
+
+
+def test_an_older_copy_is_refused(folder, tmp_path):
+    charge(ledger(folder))
+    shutil.copytree(folder, tmp_path / "copy")
+    charge(ledger(folder))
+    with refused(RunError, key=tmp_path / "copy" / FILE):
+        ledger(tmp_path / "copy")
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "copy", folder)
+    with refused(RunError, key=folder / FILE):
+        ledger(folder)
+
+
+def test_a_copy_that_went_on_by_itself_is_refused(folder, tmp_path):
+    charge(ledger(folder))
+    shutil.copytree(tmp_path, tmp_path.parent / (tmp_path.name + "-elsewhere"))
+    elsewhere = tmp_path.parent / (tmp_path.name + "-elsewhere") / "ledger"
+    for _ in range(2):
+        charge(ledger(elsewhere))
+    charge(ledger(folder))
+    shutil.rmtree(folder)
+    shutil.copytree(elsewhere, folder)
+    with refused(RunError, key=folder / FILE):
+        ledger(folder)
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(folder):
+    opened = ledger(folder)
+    charge(opened)
+    shutil.rmtree(folder)
+    with refused(RunError, key=folder / FILE):
+        ledger(folder)
+    with refused(RunError, key=folder / FILE):
+        charge(opened)
+    (mark,) = (folder.parent / "marks").glob("*.json")
+    mark.unlink()
+    assert count_of(ledger(folder)) == 0
+
+
+def test_a_copy_on_another_machine_goes_on(folder, tmp_path):
+    charge(ledger(folder))
+    moved = shutil.copytree(folder, tmp_path / "other machine" / "ledger")
+    assert count_of(ledger(moved)) == 1
+
+
+@pytest.mark.parametrize("what", ["cohort", "mark", "empty", "party"])
+def test_damage_is_one_clear_error(folder, what):
+    charge(ledger(folder))
+    path = folder / FILE
+    if what == "cohort":
+        (path,) = (folder / "cohorts").iterdir()
+        path.write_bytes(path.read_bytes()[:-8])
+    elif what == "mark":
+        (path,) = (folder.parent / "marks").glob("*.json")
+        path.write_text("{")
+    elif what == "empty":
+        path.write_bytes(b"")
+    with refused(RunError, key=path):
+        ledger(folder, party="B" if what == "party" else "A")
+
+
+def test_nothing_of_a_node_s_id_is_in_it(folder: Path):
+    opened = ledger(folder)
+    charge(opened, ids=NODES)
+    content = b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file())
+    assert not any(node.encode() in content for node in NODES)
+    assert set(opened.keys(NODES)).isdisjoint(ledger(folder.parent / "other").keys(NODES))
+
+
+def test_who_may_read_it_is_its_owner_alone(folder):
+    charge(ledger(folder))
+    found = [folder, *folder.rglob("*"), *(folder.parent / "marks").iterdir()]
+    assert len(found) == 5
+    assert not any(path.stat().st_mode & 0o077 for path in found)
