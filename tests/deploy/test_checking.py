@@ -260,7 +260,7 @@ def test_where_nobody_is_connected_nothing_is_submitted(
         ({"refuses": "consent.jobs=0", "waits": True}, "refuses", "consent.jobs=0"),
         ({"unsaid": True}, "refuses", "its operator sees why in its log"),
         ({"version": 7}, "refuses", "speaks protocol version 7"),
-        ({"version": 9, "unsaid": True}, "refuses", "speaks protocol version 9"),
+        ({"version": PROTOCOL_VERSION + 1, "unsaid": True}, "refuses", "speaks protocol version"),
         ({"job": "0" * 64}, "refuses", "reads other settings"),
         ({"job": ""}, "refuses", "reads other settings"),
     ],
