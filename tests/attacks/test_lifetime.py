@@ -23,7 +23,8 @@ from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import FILE, Marks
+from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.ledgers import publisher_of

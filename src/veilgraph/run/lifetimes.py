@@ -26,7 +26,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import Keys
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import Marks
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.privacy.lifetime.sent import FOLDER, SentRows
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.single import digest_of

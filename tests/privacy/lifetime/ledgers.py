@@ -7,7 +7,7 @@ from pathlib import Path
 
 from veilgraph.privacy.event import Event, GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import Marks
+from veilgraph.privacy.lifetime.marks import Marks
 
 NODES = [f"customer {number}" for number in range(20)]
 EVENT = GaussianEvent(5.0)

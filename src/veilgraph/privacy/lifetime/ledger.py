@@ -23,7 +23,8 @@ from veilgraph.core.secrets import derive_key
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.lifetime.costs import Costs, Keys, price
-from veilgraph.privacy.lifetime.lines import Entry, Lines, Marks, now
+from veilgraph.privacy.lifetime.lines import Entry, Lines, now
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.privacy.settings import Neighbours, Unit
 
 _ROUNDING: Final = 1 + 1e-12

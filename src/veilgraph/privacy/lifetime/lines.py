@@ -4,9 +4,7 @@ A folder has one, ``lifetime.jsonl``, and beside it who paid for each line, in `
 while a line is added, so that a party's jobs may run side by side. What a kill tore in mid-write is dropped: it was not
 paid for, and not released.
 
-A copy that was put back is a whole chain by itself. What tells is a mark elsewhere on the machine: how many lines this
-account has seen, and the hash of the last. A file that is shorter, another, or gone from the folder where it was is
-refused. Marks and file put back together are noticed by the other parties, who are elsewhere (``run.lifetimes``).
+A file that is shorter than its mark, another, or gone from the folder where it was is refused (``marks``).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -30,6 +27,7 @@ from veilgraph.core.files import appended_file, locked, private_folder, sync_fol
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.event import Event, from_json
 from veilgraph.privacy.lifetime.costs import Keys
+from veilgraph.privacy.lifetime.marks import Mark, Marks
 
 FILE: Final = "lifetime.jsonl"
 _COHORTS: Final = "cohorts"
@@ -92,62 +90,6 @@ class Entry(_Line):
     def release(self) -> Event:
         """The event of each of the releases."""
         return from_json(self.event)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What this account has seen of a ledger.
-
-    Attributes:
-        folder: where the ledger was.
-        lines: how many lines it had.
-        head: SHA-256 of the last of them.
-    """
-
-    folder: str
-    lines: int
-    head: str
-
-
-class Marks:
-    """The marks of this account, each a file named by the ledger's id.
-
-    Args:
-        folder: of the marks, made at need; apart from the ledgers.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def of(self, ledger: str) -> Mark | None:
-        """The mark of a ledger; None where this account has seen nothing of it.
-
-        Raises:
-            RunError: it is damaged.
-        """
-        path = self._path(ledger)
-        if not path.is_file():
-            return None
-        try:
-            return Mark(**json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path}: damaged ({error}); restore it, or delete it if {FILE} is the newest") from error
-
-    def put(self, ledger: str, mark: Mark) -> None:
-        """Replaces it: it is on the disk when this returns."""
-        private_folder(self.folder)
-        write_whole(self._path(ledger), json.dumps(mark.__dict__).encode())
-
-    def at(self, folder: Path) -> Path | None:
-        """The mark of a ledger that was in that folder; None where none was."""
-        for path in sorted(self.folder.glob("*.json")):
-            mark = self.of(path.stem)
-            if mark is not None and mark.folder == str(folder):
-                return path
-        return None
-
-    def _path(self, ledger: str) -> Path:
-        return self.folder / f"{ledger}.json"
 
 
 class Lines:
