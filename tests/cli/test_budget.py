@@ -237,6 +237,7 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     party = bank / OTHER / "party.yaml"
     assert "JOB.yaml" in usage_error(veilgraph("budget"))
     assert "JOB.yaml" in usage_error(veilgraph("budget", "--party", party, "--nodes", "5"))
+    assert "JOB.yaml" in usage_error(veilgraph("budget", "--party", party, "--jobs", "5"))
     stranger = tmp_path / "party.yaml"
     stranger.write_text(party.read_text().replace(f"party: {OTHER}", "party: stranger"))
     assert "party='stranger' is not in the job" in one_error(

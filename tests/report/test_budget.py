@@ -2,6 +2,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -11,11 +12,15 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.budget import (
+    Horizon,
     budget_notes,
     budget_table,
+    noise_facts,
     noise_notes,
     noise_table,
     read_spent,
@@ -148,6 +153,23 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
     needed = noise_table(job(epsilon_total=4), [4], 19717)
     assert needed is not None
     assert "δ = 1e-06" in str(needed.caption)
+
+
+@pytest.mark.parametrize(("jobs", "predictions"), [(1, 0), (12, 0), (1, 24), (7, 5)])
+@pytest.mark.parametrize("schedule", ["once", "every-step"])
+def test_the_noise_for_a_horizon_is_what_a_lifetime_ledger_has_room_for(
+    jobs: int, predictions: int, schedule: str, tmp_path: Path
+) -> None:
+    """As many releases as it says, and not one more."""
+    settings = job(10, model=ONCE, schedule=schedule, epsilon_total=4, delta=1e-4)
+    found = noise_facts(settings, [4.0], horizon=Horizon(jobs, predictions))
+    (row,) = [row for row in found if row["schedule"] == schedule and row["holder"].startswith("B")]
+    planned = plan(settings, "B")
+    assert planned is not None
+    assert row["releases"] == jobs * planned.releases + predictions * planned.inference
+    event, keys = GaussianEvent(row["noise_multiplier"]), np.arange(3, dtype=np.uint64)
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(4.0), Marks(tmp_path / "marks"))
+    assert ledger.room(event, keys, 1e-4) == row["releases"]
 
 
 def test_laplace_noise_has_its_own_deviation() -> None:

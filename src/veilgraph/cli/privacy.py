@@ -40,6 +40,24 @@ def budget_command(
             min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=100_000,
+            metavar="N",
+            help="The noise that a total needs for so many such jobs, each of changed data.",
+        ),
+    ] = 1,
+    predictions: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000_000,
+            metavar="N",
+            help="And for so many predictions of changed data, beside those of each job.",
+        ),
+    ] = 0,
     party: Annotated[
         Path | None,
         typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
@@ -48,21 +66,25 @@ def budget_command(
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
     if job is None and party is None:
         raise typer.BadParameter("is missing; give a job, a party file with --party, or both", param_hint="JOB.yaml")
-    if job is None and (overrides or total is not None or nodes is not None):
-        raise typer.BadParameter("--set, --total and --nodes are about a job; give one", param_hint="JOB.yaml")
+    if job is None and (overrides or total is not None or nodes is not None or (jobs, predictions) != (1, 0)):
+        raise typer.BadParameter(
+            "--set, --total, --nodes, --jobs and --predictions are about a job; give one", param_hint="JOB.yaml"
+        )
     totals = _totals(_TOTALS if total is None else total)
     settings = None if job is None else read_settings(job, overrides)
     facts: dict[str, object] = {}
     organisation = None if party is None else _organisation(party, settings)
     if settings is not None:
-        facts |= _shown(settings, totals, nodes, asked=total is not None)
+        facts |= _shown(settings, totals, nodes, (jobs, predictions), asked=total is not None)
     if organisation is not None:
         facts["lifetime"] = _show_lifetime(organisation, settings, nodes)
     typer.echo(_MEANING)
     tell(facts)
 
 
-def _shown(settings: JobSettings, totals: list[float], nodes: int | None, *, asked: bool) -> dict[str, object]:
+def _shown(
+    settings: JobSettings, totals: list[float], nodes: int | None, lasting: tuple[int, int], *, asked: bool
+) -> dict[str, object]:
     """What a job costs, shown and as facts."""
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
@@ -71,10 +93,14 @@ def _shown(settings: JobSettings, totals: list[float], nodes: int | None, *, ask
             f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
         )
     if settings.feature_release is not None:
-        if asked:
-            raise ConfigError("--total is about noise on embeddings; the ε of perturbed features is in the job itself")
+        if asked or lasting != (1, 0):
+            raise ConfigError(
+                "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed features is in "
+                "the job itself; leave them out"
+            )
         return _show_releases(settings, settings.feature_release, nodes)
     from veilgraph.report.budget import (  # noqa: PLC0415
+        Horizon,
         budget_facts,
         budget_notes,
         budget_table,
@@ -86,7 +112,7 @@ def _shown(settings: JobSettings, totals: list[float], nodes: int | None, *, ask
     with messages().status("accounting"):
         planned = None if settings.privacy is None else budget_table(settings, nodes)
         notes = budget_notes(settings, nodes)
-        needed = noise_table(settings, totals, nodes)
+        needed = noise_table(settings, totals, nodes, Horizon(*lasting))
     if planned is not None:
         results().print(planned)
     for note in notes:
@@ -97,7 +123,7 @@ def _shown(settings: JobSettings, totals: list[float], nodes: int | None, *, ask
         typer.echo(note)
     notes += noise_notes(settings)
     holders = None if settings.privacy is None else budget_facts(settings, nodes)
-    return {"holders": holders, "noise": noise_facts(settings, totals, nodes), "notes": notes}
+    return {"holders": holders, "noise": noise_facts(settings, totals, nodes, Horizon(*lasting)), "notes": notes}
 
 
 def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> dict[str, object]:

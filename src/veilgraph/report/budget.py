@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import releases_within
+from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.plan import Channel, Plan
-from veilgraph.privacy.settings import PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -125,31 +126,58 @@ def _delta_notes(job: JobSettings, nodes: int | None) -> list[str]:
     return [said if nodes is None else f"every holder refuses the job: {said}"] if said else []
 
 
-def noise_table(job: JobSettings, totals: Sequence[float], nodes: int | None = None) -> Table | None:
+@dataclass(frozen=True)
+class Horizon:
+    """What a total is to last for.
+
+    Attributes:
+        jobs: how many jobs like this one, each with data that changed.
+        predictions: how many predictions with data that changed, beside those that each job foresees.
+    """
+
+    jobs: int = 1
+    predictions: int = 0
+
+    def releases(self, planned: Plan) -> int:
+        """Of a holder in all that time."""
+        return self.jobs * planned.releases + self.predictions * planned.inference
+
+    def __str__(self) -> str:
+        if self == Horizon():
+            return "what the job foresees"
+        later = f" and {self.predictions:,} more predictions" if self.predictions else ""
+        return f"{self.jobs:,} job{'s' if self.jobs > 1 else ''}{later}, each of changed data"
+
+
+def noise_table(
+    job: JobSettings, totals: Sequence[float], nodes: int | None = None, horizon: Horizon | None = None
+) -> Table | None:
     """The noise with which all that a job foresees costs a wanted total ε; None if the job can have no such noise.
 
     Args:
         job: with differential privacy, or as it would be with it.
         totals: each finite and above 0.
         nodes: common to all holders; None where that is not known.
+        horizon: what the total is to last for; None: the job alone.
 
     Raises:
         ConfigError: a total needs less noise than a mechanism can add.
     """
-    plans = _that_release(job, nodes)
+    plans, lasting = _that_release(job, nodes), horizon or Horizon()
     if not plans:
         return None
     table = Table(title="Noise that a total needs", title_justify="left", caption_justify="left")
     first = plans[0][-1]
-    table.caption = f"Mechanism {first.settings.mechanism}, noise rounded up. {_about(first.settings, first.delta)}."
+    table.caption = f"For {lasting}. Mechanism {first.settings.mechanism}, noise rounded up."
+    table.caption += f" {_about(first.settings, first.delta)}."
     for heading in (_TOTAL, "schedule", "holder", "releases", "noise over clip", _PER_RELEASE):
         table.add_column(heading, justify="left" if heading in ("schedule", "holder") else "right")
     for total in totals:
         shown = f"{total:g}"
         for schedule, name, planned in plans:
-            wanted = _of_total(planned, total)
+            wanted = _of_total(planned, total, lasting)
             noise, epsilon = _up(wanted.multiplier), _up(wanted.epsilon_release)
-            table.add_row(shown, schedule, Text(name), f"{planned.releases:,}", noise, epsilon)
+            table.add_row(shown, schedule, Text(name), f"{lasting.releases(planned):,}", noise, epsilon)
             shown = ""
     return table
 
@@ -178,15 +206,18 @@ def budget_facts(job: JobSettings, nodes: int | None = None) -> dict[str, Record
     }
 
 
-def noise_facts(job: JobSettings, totals: Sequence[float], nodes: int | None = None) -> list[Record]:
+def noise_facts(
+    job: JobSettings, totals: Sequence[float], nodes: int | None = None, horizon: Horizon | None = None
+) -> list[Record]:
     """What ``noise_table`` shows, for programs; the arguments are its."""
+    lasting = horizon or Horizon()
     return [
         {
             "epsilon_total": total,
             "schedule": schedule,
             "holder": name,
-            "releases": planned.releases,
-            "noise_multiplier": (wanted := _of_total(planned, total)).multiplier,
+            "releases": lasting.releases(planned),
+            "noise_multiplier": (wanted := _of_total(planned, total, lasting)).multiplier,
             "epsilon_release": wanted.epsilon_release,
         }
         for total in totals
@@ -204,8 +235,13 @@ def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, P
     ]
 
 
-def _of_total(planned: Plan, total: float) -> Plan:
-    return replace(planned, settings=planned.settings.model_copy(update={"epsilon_total": total}))
+def _of_total(planned: Plan, total: float, horizon: Horizon) -> Plan:
+    """With the noise by which everything until the horizon has that total."""
+    mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
+    clips = sensitivity_in_clips(privacy.relation) * mechanism.rows_moved(planned.rows)
+    noise = mechanism.for_total(total, planned.delta, horizon.releases(planned), clips)
+    update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
+    return replace(planned, settings=privacy.model_copy(update=update))
 
 
 def noise_notes(job: JobSettings) -> list[str]:

@@ -52,9 +52,7 @@ class Marks:
         try:
             return Mark(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
-            raise RunError(
-                f"{path}: damaged ({error}); restore it, or delete it if the ledger is the newest"
-            ) from error
+            raise RunError(f"{path}: damaged ({error}); restore it, or delete it where the ledger is new") from error
 
     def put(self, ledger: str, mark: Mark) -> None:
         """Replaces it: it is on the disk when this returns."""
