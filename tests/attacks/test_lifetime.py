@@ -27,6 +27,7 @@ from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.lifetimes import Lasting
 from veilgraph.run.run_directory import PartyStore
@@ -166,6 +167,21 @@ def test_a_machine_that_forgets_is_reminded_by_the_others(sites: Sites, begun: S
     with refused(RunError, code="refused"):
         anew(sites)
     assert not (sites.folder / "A" / "another" / "parties" / "A" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("back", ["paid", None])
+@pytest.mark.parametrize("silent", ["fault_of", "fault_of_memory"])
+def test_the_others_notice_without_the_one_who_forgot_and_it_does_without_them(
+    sites: Sites, begun: Sites, back: str | None, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changed its own program is refused all the same; of another ledger it cannot know that it was its own."""
+    forget(sites, begun, "B", back=back)
+    monkeypatch.setattr(Stands, silent, lambda *_: "")
+    if (back, silent) == (None, "fault_of"):
+        anew(sites)
+        return
+    with refused(RunError, code="refused"):
+        anew(sites)
 
 
 def test_without_what_the_others_keep_it_would_go_on(sites: Sites, begun: Sites) -> None:

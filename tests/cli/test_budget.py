@@ -141,7 +141,7 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert "at all of these holders together has a total ε of 5" in text
     assert "docs/privacy.md" in text
     assert "Noise that a total needs" not in text
-    assert "--total is about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
+    assert "are about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
 
 
 def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_path: Path) -> None:
