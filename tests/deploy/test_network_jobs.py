@@ -152,6 +152,25 @@ def test_a_private_job_spends_at_every_holders_own_site(consortium: Consortium, 
         assert {one.party for one in found[0].witnesses} == {*HOLDERS, SERVER} - {party}
 
 
+def test_a_private_job_is_in_every_holders_ledger_for_life_and_the_others_heard_how_far_it_is(
+    consortium: Consortium, private: Mapping[str, Trained]
+) -> None:
+    stands = {}
+    for party in HOLDERS:
+        kit = Kit.open(consortium.network.kits[party])
+        party_file = kit.party_file()
+        assert party_file is not None
+        lines = (party_file.parent / "ledger" / "lifetime.jsonl").read_text().splitlines()
+        assert sum(json.loads(line)["count"] for line in lines[1:]) == private[party].releases
+        stands[party] = (json.loads(lines[0])["id"], len(lines))
+    for site, kit_path in consortium.network.kits.items():
+        heard = Kit.open(kit_path).marks / "heard"
+        told = {path.stem: json.loads(path.read_text()) for path in heard.glob("*.json")} if heard.is_dir() else {}
+        if site in (*HOLDERS, DEALER):
+            found = {party: (stand["ledger"], stand["lines"]) for party, stand in told.items()}
+            assert found == {party: stand for party, stand in stands.items() if party != site}
+
+
 def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[str, Trained]) -> None:
     """Nobody is asked."""
     for party, found in private.items():
