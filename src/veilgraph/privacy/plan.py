@@ -10,7 +10,7 @@ from typing import Literal
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, sensitivity_in_clips
+from veilgraph.privacy.event import Event, GaussianEvent, sensitivity_in_clips
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
@@ -30,9 +30,10 @@ class Plan:
         inference: releases of one inference, others' included.
         others: how many other holders' releases depend on this holder's data, for each of its own embeddings.
         steps: training steps of the job.
-        rows: how many published rows one unit can change.
+        rows: how many published rows one unit can change; with noise in every hop, of one noisy matrix.
         nodes: common to all holders; None where that is not known.
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
+        moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
     """
 
     party: PartyId
@@ -44,6 +45,7 @@ class Plan:
     others: int = 0
     nodes: int | None = None
     hops: int | None = None
+    moved: float | None = None
 
     @property
     def delta(self) -> float:
@@ -79,10 +81,16 @@ class Plan:
         if self.releases == 0:
             return 0.0
         mechanism = MECHANISMS[privacy.mechanism]
-        clips = sensitivity_in_clips(privacy.relation) * mechanism.rows_moved(self.rows)
         if privacy.epsilon_step is None:
-            return mechanism.for_total(self._budget, self.delta, self.releases, clips)
-        return mechanism.for_one(privacy.epsilon_step, self.delta, clips, privacy.calibration)
+            return mechanism.for_total(self._budget, self.delta, self.releases, self.clips)
+        return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
+
+    @property
+    def clips(self) -> float:
+        """Sensitivity of a release over the clip."""
+        if self.moved is not None:
+            return self.moved
+        return sensitivity_in_clips(self.settings.relation) * MECHANISMS[self.settings.mechanism].rows_moved(self.rows)
 
     @property
     def _budget(self) -> float:
@@ -93,8 +101,11 @@ class Plan:
         """What every one of the releases does; None without noise, which is no differential privacy."""
         if self.multiplier == 0:
             return None
-        event = self.mechanism("embeddings").event(self.settings.relation)
-        return event if self.settings.unit == "row" else for_unit(event, self.settings.unit, self.rows)
+        unit, relation = self.settings.unit, self.settings.relation
+        if self.moved is not None:
+            return GaussianEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
+        event = self.mechanism("embeddings").event(relation)
+        return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
 
     @property
     def epsilon_bound(self) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
@@ -27,8 +28,10 @@ MECHANISMS: Final[Registry[type[Mechanism]]] = Registry(
 Neighbours = Literal["zero-out", "replacement"]
 """A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
 
-Unit = Literal["row", "edge", "node", "label"]
-"""What one neighbouring step changes: one published row, one edge, one node's features, one label."""
+Unit = Literal["row", "edge", "node", "node-edges", "label"]
+"""What one neighbouring step changes: one published row, one edge, one node's features, these and all its edges, one
+label.
+"""
 
 Calibration = Literal["analytic", "classical"]
 """The exact formula, or the textbook's as VFGNN uses it."""
@@ -47,6 +50,19 @@ def fitting_delta(nodes: int | None = None) -> float:
     """
     digits = 0 if nodes is None else len(str(10 * nodes - 1))
     return float(f"1e-{max(_LEAST_DIGITS, digits)}")
+
+
+class AggregationSettings(Settings):
+    """Noise in every hop of a release, in place of noise on what came of all hops (aggregation perturbation, GAP).
+
+    A hop is the plain sum of the neighbours' rows, each of length 1. What is released is as many noisy matrices.
+    """
+
+    hops: int = Field(1, ge=1, le=32, description="K: sums over neighbours, each with noise of its own")
+    dim: int = Field(64, ge=1, le=4096, description="columns of every noisy matrix, of which K + 1 are released")
+    sum_clip: float | None = Field(
+        None, gt=0, description="B: longest sum of a node's neighbours, for unit node-edges; null: √degree_bound"
+    )
 
 
 class PrivacySettings(Settings):
@@ -82,13 +98,22 @@ class PrivacySettings(Settings):
         "analytic", description="of epsilon_step: exact, or the textbook's formula as the paper uses it"
     )
     neighbours: Neighbours | None = Field(
-        None, description="default: zero-out for rows, as in the paper; replacement for edges and nodes"
+        None,
+        description="default: zero-out for rows, as in the paper, and for node-edges; replacement for edges and nodes",
     )
-    unit: Literal["row", "edge", "node"] = Field(
-        "row", description="what ε is about: one published row, one edge, one node's features (the latter: once only)"
+    unit: Literal["row", "edge", "node", "node-edges"] = Field(
+        "row",
+        description="what ε is about: one published row, one edge, one node's features (the latter: once only), one "
+        "node's features and all its edges (with aggregation only)",
     )
     degree_bound: int | None = Field(
-        None, ge=1, description="D: most neighbours of a node that are propagated; further edges are left out"
+        None,
+        ge=1,
+        description="D: most neighbours of a node that are propagated; further edges are left out, and with unit "
+        "node-edges refused",
+    )
+    aggregation: AggregationSettings | None = Field(
+        None, description="noise in every hop of the release, once only; null: on the result of all hops"
     )
     predictions: int = Field(
         0, ge=0, description="later predictions that epsilon_total leaves room for, each of them a release"
@@ -104,6 +129,12 @@ class PrivacySettings(Settings):
         description="rows: in place of released rows, which tests the door; data: units in the holder's data, before "
         "anything is computed, which tests all of the pipeline",
     )
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
+        said: dict[str, Any] = dump(self)
+        return said if self.aggregation is not None else {k: v for k, v in said.items() if k != "aggregation"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -127,8 +158,47 @@ class PrivacySettings(Settings):
             )
         if self.canaries_in == "data" and not self.canaries:
             raise ValueError("canaries_in=data says where canaries are, and canaries=0: give how many, or leave it out")
+        if self.aggregation is not None:
+            self._check_aggregation(self.aggregation)
+        elif self.unit == "node-edges":
+            raise ValueError(
+                "unit='node-edges' needs aggregation: without noise in every hop no count of rows holds, for one "
+                "node's edges may displace others' anywhere; give aggregation, or choose unit node or edge"
+            )
         self._check_unit()
         return self
+
+    def _check_aggregation(self, aggregation: AggregationSettings) -> None:
+        rules = (
+            ("schedule", self.schedule, "once", "rows that were trained depend on all data"),
+            ("mechanism", self.mechanism, "gaussian", "noise of all hops is added up as Gaussian noise is"),
+            ("clip", self.clip, 1.0, "every row has length 1 before a hop"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(f"{name}={value!r} with aggregation: {why}; set {name} to {needed}, or leave it out")
+        if self.unit == "row":
+            raise ValueError(
+                "unit='row' with aggregation: a row of one hop is in rows of the next; choose unit edge, node or "
+                "node-edges"
+            )
+        if self.unit == "edge" and self.degree_bound is not None:
+            raise ValueError(
+                f"degree_bound={self.degree_bound} with aggregation and unit='edge': one edge moves two rows of a hop "
+                "however many there are, and a bound would let it displace others; leave it out"
+            )
+        if aggregation.sum_clip is None:
+            return
+        if self.unit != "node-edges":
+            raise ValueError(
+                f"aggregation.sum_clip={aggregation.sum_clip:g} is for unit node-edges, and this is {self.unit!r}: "
+                "leave it out"
+            )
+        if self.degree_bound is not None and aggregation.sum_clip > self.degree_bound:
+            raise ValueError(
+                f"aggregation.sum_clip={aggregation.sum_clip:g} with degree_bound={self.degree_bound}: no sum of so "
+                "few rows of length 1 is longer than that; lower it, or leave it out"
+            )
 
     def _check_unit(self) -> None:
         if self.unit == "row":
@@ -145,19 +215,25 @@ class PrivacySettings(Settings):
                 f"unit={self.unit!r} with schedule every-step: weights trained on the data carry one {self.unit} to "
                 "every row, so nothing less than all rows would be counted; choose schedule once, or unit row"
             )
-        if self.neighbours == "zero-out":
+        if self.neighbours == "zero-out" and self.unit != "node-edges":
             raise ValueError(
                 f"unit={self.unit!r} changes rows to others than zero; set neighbours to replacement, or leave it out"
             )
-        if self.degree_bound is None:
-            raise ValueError(
-                f"unit={self.unit!r} needs degree_bound: without a bound one {self.unit} can reach every row"
-            )
+        if self.degree_bound is None and not (self.unit == "edge" and self.aggregation is not None):
+            what = "node" if self.unit == "node-edges" else self.unit
+            raise ValueError(f"unit={self.unit!r} needs degree_bound: without a bound one {what} can reach every row")
 
     @property
     def relation(self) -> Neighbours:
         """``neighbours`` with its default filled in."""
-        return self.neighbours or ("zero-out" if self.unit == "row" else "replacement")
+        return self.neighbours or ("zero-out" if self.unit in ("row", "node-edges") else "replacement")
+
+    @property
+    def sum_clip(self) -> float | None:
+        """B, the longest that a sum of neighbours' rows may be; None where any may."""
+        if self.aggregation is None or self.unit != "node-edges" or self.degree_bound is None:
+            return None
+        return self.aggregation.sum_clip or math.sqrt(self.degree_bound)
 
     def delta_of(self, nodes: int | None) -> float:
         """``delta``, or where it is null the one that fits so many common nodes."""

@@ -43,7 +43,7 @@ class LimitSettings(Settings):
         description="largest accepted δ of that ε, which is at the least δ of any job so far; every holder refuses a "
         "job whose δ is 1/N or more, of N nodes",
     )
-    epsilon_unit: Literal["row", "edge", "node"] | None = Field(
+    epsilon_unit: Literal["row", "edge", "node", "node-edges"] | None = Field(
         None, description="what max_epsilon has to be about; null: what the first release is about"
     )
     epsilon_neighbours: Neighbours | None = Field(

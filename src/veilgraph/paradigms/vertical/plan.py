@@ -7,6 +7,7 @@ from typing import Final
 
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.hop_sensitivity import rows_moved, sensitivity_of
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
 from veilgraph.privacy.settings import PrivacySettings
@@ -44,12 +45,16 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
             step["others"] = others * (2 * rounds - 1)
         inference, steps = rounds * (1 + others), job.train.epochs
     rows = _rows(privacy, model.local.hops, _ANY_NUMBER if nodes is None else nodes)
-    hops = model.local.hops if privacy.once else None
-    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes, hops)
+    hops, moved = (model.local.hops if privacy.once else None), sensitivity_of(privacy)
+    if privacy.aggregation is not None:
+        hops = privacy.aggregation.hops
+    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes, hops, moved)
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:
     if privacy.unit == "row":
         return 1
+    if privacy.aggregation is not None:
+        return rows_moved(privacy)
     count = rows_changed_by_edge if privacy.unit == "edge" else rows_changed_by_node
     return max(1, count(privacy.degree_bound, hops, nodes))

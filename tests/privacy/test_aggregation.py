@@ -1,0 +1,341 @@
+"""Noise in every hop against brute force: how far sums truly move between neighbouring data of the same releases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.errors import refused
+from tests.mpc.sessions import fixed_secrets
+from veilgraph.core.errors import ConfigError, RangeOverflow
+from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.privacy.aggregation import NoisySums, most_neighbours, pair_matrix
+from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.hop_sensitivity import aggregation_sensitivity
+from veilgraph.privacy.settings import Neighbours, Unit
+
+NODES, WIDTH = 8, 3
+Edges = frozenset[tuple[int, int]]
+PAIRS = list(itertools.combinations(range(NODES), 2))
+
+
+def tensor(edges: Iterable[tuple[int, int]]) -> Tensor:
+    return torch.tensor(sorted(edges), dtype=torch.int64).reshape(-1, 2).T
+
+
+def both(pairs: Iterable[tuple[int, int]]) -> Tensor:
+    return tensor(edge for a, b in pairs for edge in ((a, b), (b, a)))
+
+
+def rows_of(seed: int, nodes: int = NODES, width: int = WIDTH) -> Tensor:
+    return torch.randn(nodes, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def sums(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES, sigma: float = 0.3,
+         weight: Tensor | None = None) -> NoisySums:  # fmt: skip
+    return NoisySums(pair_matrix(edges, weight, nodes), hops, Gaussian(1.0, sigma), clip)
+
+
+def moved(one: NoisySums, other: NoisySums, x: Tensor, y: Tensor) -> Tensor:
+    """What the noise is added to, in two worlds whose outcomes are the same: the difference, [N, (K + 1)·d]."""
+    released = one.release(x, system_secrets)
+    return one.clean(x, released) - other.clean(y, released)
+
+
+def length(difference: Tensor) -> float:
+    return float(difference.norm())
+
+
+def changed(difference: Tensor, width: int = WIDTH) -> list[int]:
+    """Rows that differ at all, of each matrix."""
+    return [int((each != 0).any(dim=1).sum()) for each in difference.split(width, dim=1)]
+
+
+def degree(pairs: Iterable[tuple[int, int]]) -> int:
+    return max((sum(node in pair for pair in pairs) for node in range(NODES)), default=0)
+
+
+graphs = st.frozensets(st.sampled_from(PAIRS), max_size=16)
+HOPS = st.integers(1, 3)
+SEEDS = st.integers(0, 2**16)
+
+
+@settings(max_examples=60)
+@given(graphs, HOPS, SEEDS, st.lists(st.floats(0, 3), min_size=4, max_size=4))
+def test_one_pair_moves_the_sums_no_further_than_derived(pairs, hops, seed, weights):
+    """{0, 1} with any weights, either way, against any others, none among them."""
+    x = rows_of(seed)
+    rest = both(pairs - {(0, 1)})
+    worlds = []
+    for forth, back in (weights[:2], weights[2:]):
+        own = torch.tensor([[0, 1], [1, 0]])
+        weight = torch.cat([torch.ones(rest.shape[1]), torch.tensor([forth, back])])
+        worlds.append(sums(torch.cat([rest, own], dim=1), hops, None, weight=weight))
+    difference = moved(worlds[0], worlds[1], x, x)
+    assert length(difference) <= aggregation_sensitivity("edge", "replacement", hops)
+    assert changed(difference)[0] == 0
+    assert max(changed(difference)) <= 2
+
+
+def test_every_pair_of_every_graph_of_four_nodes():
+    pairs = list(itertools.combinations(range(4), 2))
+    x, bound = rows_of(1, 4), aggregation_sensitivity("edge", "replacement", 2)
+    made = {}
+    for chosen in itertools.product((False, True), repeat=6):
+        graph = frozenset(itertools.compress(pairs, chosen))
+        made[graph] = sums(both(graph), 2, None, nodes=4)
+    longest = max(length(moved(made[g], made[g ^ {pair}], x, x)) for g in made for pair in pairs)
+    assert 0.999 * bound < longest <= bound, "it is reached, since an edge's sums move by two rows of length 1"
+
+
+@settings(max_examples=60)
+@given(graphs, HOPS, SEEDS, st.floats(0.3, 1))
+def test_one_node_with_its_edges_absent(pairs, hops, seed, share):
+    bound = max(1, degree(pairs))
+    clip = share * bound
+    x = rows_of(seed)
+    without = x.clone()
+    without[0] = 0
+    fewer = frozenset(pair for pair in pairs if 0 not in pair)
+    here, there = (sums(both(pairs), hops, clip), x), (sums(both(fewer), hops, clip), without)
+    for (one, a), (other, b) in ((here, there), (there, here)):
+        difference = moved(one, other, a, b)
+        expected = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=bound, sum_clip=clip)
+        assert length(difference) <= expected
+        assert max(changed(difference)) <= 1 + bound
+
+
+def test_every_node_of_every_graph_of_four_nodes():
+    pairs = list(itertools.combinations(range(4), 2))
+    x, clip = rows_of(2, 4), 1.4
+    for chosen in itertools.product((False, True), repeat=6):
+        graph = frozenset(itertools.compress(pairs, chosen))
+        bound = most_neighbours(both(graph), 4) if graph else 2
+        with_all = sums(both(graph), 2, min(clip, bound), nodes=4)
+        limit = aggregation_sensitivity("node-edges", "zero-out", 2, degree_bound=bound, sum_clip=min(clip, bound))
+        for node in range(4):
+            gone = both(pair for pair in graph if node not in pair)
+            without = x.clone()
+            without[node] = 0
+            assert length(moved(with_all, sums(gone, 2, min(clip, bound), nodes=4), x, without)) <= limit
+
+
+@settings(max_examples=60)
+@given(graphs, graphs, HOPS, SEEDS, st.floats(0.3, 1))
+def test_one_node_with_its_edges_replaced(pairs, others, hops, seed, share):
+    """Node 0 has other features, and the edges of another graph."""
+    replaced = frozenset(p for p in pairs if 0 not in p) | frozenset(p for p in others if 0 in p)
+    bound = max(1, degree(pairs), degree(replaced))
+    clip = share * bound
+    x, y = rows_of(seed), rows_of(seed)
+    y[0] = -3 * x[0]
+    difference = moved(sums(both(pairs), hops, clip), sums(both(replaced), hops, clip), x, y)
+    limit = aggregation_sensitivity("node-edges", "replacement", hops, degree_bound=bound, sum_clip=clip)
+    assert length(difference) <= limit
+
+
+@settings(max_examples=40)
+@given(graphs, HOPS, SEEDS)
+def test_one_nodes_features_are_in_the_first_hop_alone(pairs, hops, seed):
+    bound = max(1, degree(pairs))
+    x, y = rows_of(seed), rows_of(seed)
+    y[0] = -x[0]
+    difference = moved(sums(both(pairs), hops, None), sums(both(pairs), hops, None), x, y)
+    assert length(difference) <= aggregation_sensitivity("node", "replacement", hops, degree_bound=bound)
+    assert changed(difference)[2:] == [0] * (hops - 1)
+
+
+def test_the_bounds_are_reached():
+    """A star: its leaves lose a row each, and its centre a sum as long as sums may be."""
+    leaves, clip, hops = 5, 3.0, 3
+
+    def made(edges: Tensor, hops: int, clip: float | None, nodes: int = leaves + 1) -> NoisySums:
+        return sums(edges, hops, clip, nodes, sigma=1e-4)
+
+    x, gone, turned = (torch.ones(leaves + 1, 1, dtype=torch.float64) for _ in range(3))
+    star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
+    gone[0], turned[0] = 0, -1
+    absent = moved(made(star, hops, clip), made(none, hops, clip), x, gone)
+    limit = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=leaves, sum_clip=clip)
+    assert length(absent) == pytest.approx(limit, rel=1e-4)
+    features = moved(made(star, 1, None), made(star, 1, None), x, turned)
+    assert length(features) == pytest.approx(aggregation_sensitivity("node", "replacement", 1, degree_bound=leaves))
+    # Directed: what goes out to all leaves is turned round, and what comes in is of other leaves, turned round as well.
+    signs = torch.tensor([[1.0], [1], [1], [1], [-1], [-1], [-1]]).double()
+    other, out = signs.clone(), [(0, leaf) for leaf in range(1, 7)]
+    other[0] = -1
+    one = made(tensor([*out, (1, 0), (2, 0), (3, 0)]), 1, clip, 7)
+    difference = moved(one, made(tensor([*out, (4, 0), (5, 0), (6, 0)]), 1, clip, 7), signs, other)
+    limit = aggregation_sensitivity("node-edges", "replacement", 1, degree_bound=6, sum_clip=clip)
+    assert length(difference) == pytest.approx(limit, rel=1e-4)
+
+
+def test_all_hops_together_cost_what_the_accountant_says():
+    """Adaptive composition, played: the mean of the log likelihood ratio of two worlds is μ²/2."""
+    hops, sigma, games = 3, 2.0, 200
+    x, pairs = rows_of(3), frozenset({(0, 1), (1, 2), (3, 4)})
+    one, other = (sums(both(each), hops, None, sigma=sigma) for each in (pairs, pairs | {(0, 3)}))
+    ratios = []
+    for _ in range(games):
+        released = one.release(x, system_secrets)
+        near, far = released - one.clean(x, released), released - other.clean(x, released)
+        ratios.append(float(far.square().sum() - near.square().sum()) / (2 * sigma**2))
+    mu = aggregation_sensitivity("edge", "replacement", hops) / sigma
+    found = torch.tensor(ratios)
+    assert float(found.mean()) == pytest.approx(mu**2 / 2, abs=6 * mu / math.sqrt(games))
+    assert float(found.std()) == pytest.approx(mu, rel=0.3)
+
+
+# Why the degree bound is a rule, and edges are not left out
+
+
+def test_a_bound_by_leaving_edges_out_spreads_one_node_over_all():
+    """Everybody around node 0 has one neighbour too many; without node 0 each of them keeps one more."""
+    bound, around = 2, 40
+    pairs = [(0, u) for u in range(1, around + 1)]
+    nodes = around + 1
+    for u in range(1, around + 1):
+        pairs += [(u, nodes), (u, nodes + 1)]
+        nodes += 2
+    assert most_neighbours(both(pairs[around:]), nodes) == bound, "without node 0 all keep the rule"
+
+    def kept(of: list[tuple[int, int]]) -> Tensor:
+        edges = both(of)
+        return edges[:, bound_degrees(edges, nodes, bound)]
+
+    x, clip, sigma = rows_of(4, nodes), math.sqrt(bound), 4.0
+    without = x.clone()
+    without[0] = 0
+    one, other = sums(kept(pairs), 1, clip, nodes, sigma), sums(kept(pairs[around:]), 1, clip, nodes, sigma)
+    difference = moved(one, other, x, without)
+    claimed = aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=bound, sum_clip=clip)
+    assert changed(difference)[1] > 5 * (1 + bound)
+    assert length(difference) > 2 * claimed
+    assert gaussian_epsilon(length(difference) / sigma, 1e-5) > 2 * gaussian_epsilon(claimed / sigma, 1e-5)
+    wins = 0
+    for _ in range(200):
+        scores = []
+        for world, rows in ((one, x), (other, without)):
+            released = world.release(rows, system_secrets)
+            scores.append(float((released * difference).sum()))
+        wins += scores[0] > scores[1]
+    honest = 0.5 * (1 + math.erf(claimed / sigma / 2))
+    assert wins / 200 > honest + 0.1, "an attack tells node 0's presence more often than the claim allows"
+
+
+def test_neighbours_are_counted_once_and_in_either_direction():
+    assert most_neighbours(tensor([(0, 1), (1, 0), (2, 0), (0, 0), (3, 3)]), 5) == 2
+    assert most_neighbours(torch.tensor([[0, 0, 0], [1, 1, 2]]), 3) == 2, "copies are one"
+    assert most_neighbours(torch.empty(2, 0, dtype=torch.int64), 3) == 0
+    assert most_neighbours(torch.tensor([[1], [1]]), 3) == 0
+
+
+# What is released
+
+
+def test_a_pair_is_its_own_weight_of_at_most_one():
+    edges = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 0, 2, 1, 2]])
+    weight = torch.tensor([0.5, 0.75, 0.75, 1.0, 0.25, 7.0])
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    expected[1, 0], expected[0, 1], expected[1, 2], expected[2, 0] = 0.5, 1.0, 0.25, 1.0
+    assert torch.equal(torch.from_numpy(pair_matrix(edges, weight, 3).toarray()), expected)
+    assert torch.equal(torch.from_numpy(pair_matrix(edges, None, 3).toarray()), (expected > 0).double())
+
+
+def test_without_noise_it_is_sums_of_rows_of_length_1():
+    edges = both({(0, 1), (1, 2), (2, 3), (0, 4)})
+    matrix = torch.from_numpy(pair_matrix(edges, None, NODES).toarray())
+    x = rows_of(5)
+    x[3] = 0
+    for clip in (None, 1.2):
+        rows, expected = x, [torch.nn.functional.normalize(x)]
+        for _ in range(2):
+            rows = matrix @ torch.nn.functional.normalize(rows)
+            rows = rows if clip is None else rows * (clip / rows.norm(dim=1, keepdim=True).clamp_min(clip))
+            expected.append(rows)
+        made = NoisySums(pair_matrix(edges, None, NODES), 2, None, clip)
+        found = made.release(x, system_secrets)
+        torch.testing.assert_close(found, torch.cat(expected, dim=1), rtol=0, atol=1e-7)
+        assert torch.equal(made.clean(x, found), found)
+
+
+def test_the_noise_is_on_every_matrix_from_the_source_alone_and_on_the_grid():
+    edges, x = both(PAIRS), rows_of(6)
+    mechanism = Gaussian(1.0, 0.7)
+    made = sums(edges, 2, 1.5, sigma=0.7)
+    released = made.release(x, fixed_secrets("a"))
+    assert torch.equal(released, made.release(x, fixed_secrets("a")))
+    assert not torch.equal(released, made.release(x, fixed_secrets("b")))
+    cells = released / mechanism.cell
+    assert torch.equal(cells, cells.round())
+    noise = released - made.clean(x, released)
+    source = fixed_secrets("a")
+    drawn = [mechanism.draw((NODES, WIDTH), source) for _ in range(3)]
+    assert torch.equal(noise, torch.cat(drawn, dim=1)), "as it was drawn, for each matrix anew"
+
+
+def test_sums_are_exact_in_any_order():
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.unique(torch.randint(0, 200, (2, 3000), generator=generator), dim=1)
+    weight = (2 * torch.rand(edges.shape[1], generator=generator)).double()
+    order = torch.randperm(edges.shape[1], generator=generator)
+    x = rows_of(7, 200, 16)
+    results = [
+        sums(edges[:, each], 2, None, 200, weight=weight[each]).release(x, fixed_secrets("c"))
+        for each in (torch.arange(len(order)), order)
+    ]
+    assert torch.equal(*results)
+
+
+def test_a_weight_gives_between_nothing_and_the_row():
+    """To the last bit: in whatever the noise's grid leaves of it, and as much whatever else the sum has."""
+    x, weight = rows_of(10), torch.tensor([0.37, 0.37])
+    own, rest = torch.tensor([[1, 2], [0, 0]]), torch.tensor([[3, 4], [0, 0]])
+    for sigma in (0.3, 50.0):
+        made = [
+            sums(edges, 1, None, sigma=sigma, weight=torch.ones(edges.shape[1]) if w is None else w)
+            for edges, w in ((own, weight), (rest, None), (torch.cat([own, rest], 1), torch.tensor([0.37, 0.37, 1, 1])))
+        ]
+        few, others, all_ = (each.clean(x, torch.zeros(NODES, 2 * WIDTH)).split(WIDTH, dim=1)[1] for each in made)
+        assert torch.equal(few + others, all_)
+        first = made[0].clean(x, torch.zeros(NODES, 2 * WIDTH))[:, :WIDTH]
+        term = few[0] - torch.trunc(weight[0].double() * first[2] / made[0]._cell) * made[0]._cell
+        assert bool((term.abs() <= first[1].abs()).all())
+        assert bool((term * first[1] >= 0).all())
+
+
+def test_with_more_noise_than_rounding_allows_rows_say_nothing():
+    edges, x = both(PAIRS), rows_of(8)
+    for sigma in (1e3, 1e6, 1e12):
+        made = sums(edges, 1, 2.0, sigma=sigma)
+        difference = moved(made, sums(edges, 1, 2.0, sigma=sigma), x, 0 * x)
+        assert bool((difference == 0).all()) == (sigma > 1e5)
+
+
+def test_bad_input_is_one_error():
+    with refused(ConfigError, key="hops", value=0):
+        aggregation_sensitivity("edge", "replacement", 0)
+    with refused(ConfigError, key="degree_bound"):
+        aggregation_sensitivity("node", "replacement", 1)
+    with refused(ConfigError, key="sum_clip", value=4.5):
+        aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=4, sum_clip=4.5)
+    wrong: list[tuple[Unit, Neighbours]] = [("row", "zero-out"), ("edge", "zero-out"), ("node", "zero-out")]
+    for unit, relation in wrong:
+        with refused(ConfigError, key="unit", value=unit):
+            aggregation_sensitivity(unit, relation, 1, degree_bound=3)
+    with refused(ConfigError, key="privacy.noise_multiplier"):
+        sums(both(PAIRS), 1, None, sigma=1e-9)
+    x = rows_of(9)
+    for value in (math.nan, math.inf):
+        x[2, 1] = value
+        with pytest.raises(RangeOverflow):
+            sums(both(PAIRS), 1, None).release(x, system_secrets)
