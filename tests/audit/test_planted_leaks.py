@@ -25,7 +25,7 @@ from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.secret_rounding import SecretRounding
-from veilgraph.paradigms.vertical import once
+from veilgraph.paradigms.vertical import released
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
@@ -178,7 +178,7 @@ def others_not_paid_for(patch: Patch) -> None:
 
 
 def degrees_not_bounded(patch: Patch) -> None:
-    patch.setattr(once, "bound_degrees", lambda edges, nodes, bound: torch.ones(edges.shape[1], dtype=torch.bool))
+    patch.setattr(released, "bound_degrees", lambda edges, nodes, bound: torch.ones(edges.shape[1], dtype=torch.bool))
 
 
 def no_secret_rounding(patch: Patch) -> None:

@@ -97,6 +97,16 @@ class Plan:
         return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
 
     @property
+    def longest(self) -> float:
+        """Of a published row of embeddings before its noise; infinite where sums are as long as they are."""
+        privacy = self.settings
+        if privacy.aggregation is None:
+            return privacy.clip
+        if privacy.sum_clip is None:
+            return math.inf
+        return math.sqrt(1 + privacy.aggregation.hops * privacy.sum_clip**2)
+
+    @property
     def event(self) -> Event | None:
         """What every one of the releases does; None without noise, which is no differential privacy."""
         if self.multiplier == 0:

@@ -14,12 +14,14 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
+from veilgraph.privacy.aggregation import NoisySums
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.sent import SentRows
@@ -88,6 +90,25 @@ class NoisedPublisher(Publisher):
         self.pay_for_others(step)
         released = self._release(rows.detach(), "embeddings", step)
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
+
+    @override
+    def aggregated(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
+        privacy = self.plan.settings
+        if privacy.aggregation is None:
+            raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
+        mechanism = None if self._event is None else self.plan.mechanism("embeddings")
+        sums = NoisySums(pairs, privacy.aggregation.hops, mechanism, privacy.sum_clip)
+
+        def noised() -> Tensor:
+            return sums.release(rows, self._source)[:common].clone()
+
+        if self._event is None:
+            released = noised()
+        else:
+            released = release_once(self._kept, self._ledger, self._event, "embeddings", noised)
+        if self.watched is not None:
+            self.clean = sums.clean(rows, released)[self.watched]
+        return released
 
     @override
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:

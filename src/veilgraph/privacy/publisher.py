@@ -12,6 +12,8 @@ from torch import Tensor
 from veilgraph.privacy.plan import Channel
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from veilgraph.privacy.local.publish import LocalPublisher
 
 
@@ -54,6 +56,23 @@ class Publisher:
             BudgetSpent: the budget does not allow it; nothing was released.
         """
         return rows
+
+    def aggregated(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
+        """Releases sums over neighbours with noise in every hop, once.
+
+        Args:
+            rows: Tensor[N, d], each made of one node's features.
+            pairs: of ``aggregation.pair_matrix``, [N, N].
+            common: C, how many of the nodes, the first, the others know.
+
+        Returns:
+            Tensor[C, (K + 1)·d] float64.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            ConfigError: its noise is too little for sums to be exact.
+        """
+        raise NotImplementedError("an open door has no hops to noise")
 
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.

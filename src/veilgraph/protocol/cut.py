@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -82,6 +83,11 @@ class HolderCut:
             return None
         cell = publisher.cell("embeddings")
         return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
+
+    def release_sums(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
+        """What a release with noise in every hop is before it is published; see ``Publisher.aggregated``."""
+        released = self._publisher.aggregated(rows, pairs, common)
+        return self._off_grid(released, self._publisher.cell("embeddings"))
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""

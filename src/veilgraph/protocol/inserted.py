@@ -1,9 +1,9 @@
 """Canaries in a holder's data: put there before anything is computed, so that an audit is about the whole pipeline.
 
 A canary is one unit of what the job's ε is about: the features of a node that has no edges (``row``), those of a node
-with a few neighbours (``node``), or an edge (``edge``). A secret fair coin says of each whether it is *in* or *out*; in
-and out are neighbours in the sense of the ledger. So whoever sees everything that was released, by whichever party, may
-tell the coins only as well as the ledger's total ε allows.
+with a few neighbours (``node``), these and its edges to them (``node-edges``), or an edge (``edge``). A secret fair
+coin says of each whether it is *in* or *out*; in and out are neighbours in the sense of the ledger. So whoever sees
+everything that was released, by whichever party, may tell the coins only as well as the ledger's total ε allows.
 
 Canaries are kept apart from each other and from all other nodes, by every holder: their nodes lose their edges, and
 their features at all holders but their owner's. Which nodes these are follows from the job and is no secret; the coins
@@ -50,7 +50,8 @@ class Inserted:
         party: whose these are.
         public: SHA-256 of the job, from which all holders' places follow.
         leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
-            less than eight, so that an audit sees whether the bound was applied.
+            less than eight, so that an audit sees whether the bound was applied; of unit ``node-edges`` as many as it
+            allows, or eight.
     """
 
     count: int
@@ -80,7 +81,8 @@ class Inserted:
         privacy = job.privacy
         if privacy is None or not privacy.canaries:
             raise ConfigError("privacy.canaries: the job has none; give how many")
-        leaves = min((privacy.degree_bound or 0) + 1, _MOST_LEAVES) if privacy.unit == "node" else 0
+        more = {"node": 1, "node-edges": 0}.get(privacy.unit)
+        leaves = 0 if more is None else min((privacy.degree_bound or 0) + more, _MOST_LEAVES)
         made = cls(
             privacy.canaries,
             nodes,
@@ -154,7 +156,8 @@ class Inserted:
         if self.party not in self.owners or self.unit == "row":
             return
         places = self.places(self.party)
-        chosen = places[self.coins] if self.unit == "edge" else places
+        is_there = self.unit == "edge" or (self.unit == "node-edges" and self.relation == "zero-out")
+        chosen = places[self.coins] if is_there else places
         for leaf in range(1, self.size):
             pair = chosen[:, [0, leaf]].T
             yield pair

@@ -100,7 +100,19 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
             f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
             "releases of each holder's data (others); the server knows no less if one of them adds no noise"
         )
-    if privacy.unit != "row" and nodes is None:
+    if privacy.aggregation is not None:
+        planned = next(planned for planned in plans.values() if planned.releases)
+        what = "node with all its edges" if privacy.unit == "node-edges" else privacy.unit
+        notes.append(
+            f"noise is in every hop: one {what} moves the {privacy.aggregation.hops + 1} noisy matrices of a "
+            f"release by at most {planned.clips:.4g} together, where every row has length 1 before a hop"
+        )
+    if privacy.unit == "node-edges":
+        notes.append(
+            f"a holder whose graph has a node of more than privacy.degree_bound={privacy.degree_bound} neighbours "
+            "refuses before it releases anything"
+        )
+    if privacy.unit != "row" and privacy.aggregation is None and nodes is None:
         notes.append(
             f"rows that one {privacy.unit} changes: no more than there are common nodes, whose number is not known "
             "here; with fewer, noise that follows from ε is less, and ε that follows from noise is"
@@ -197,6 +209,7 @@ def budget_facts(job: JobSettings, nodes: int | None = None) -> dict[str, Record
             "unit": planned.settings.unit,
             "relation": planned.settings.relation,
             "rows": planned.rows,
+            **({} if planned.moved is None else {"clips": planned.moved}),
             "delta": planned.delta,
             "epsilon_release": planned.epsilon_release,
             "epsilon_total": planned.epsilon_bound,
@@ -346,6 +359,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
 
     every, gradients = planned.releases, planned.step.get("gradients", 0)
     changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
+    hops = {} if privacy.aggregation is None else {"noisy matrices": if_any(every, f"{privacy.aggregation.hops + 1}")}
     return {
         "schedule": privacy.schedule,
         "releases per training step": _counts(planned.step),
@@ -354,6 +368,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "inferences": f"{planned.inferences:,}",
         "releases in all": f"{planned.releases:,}",
         "mechanism": if_any(every, privacy.mechanism),
+        **hops,
         "clip C of embeddings": if_any(every, f"{privacy.clip:g}"),
         "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
         "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),

@@ -87,7 +87,7 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     noise: dict[tuple[PartyId, Channel], tuple[float, float]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
-            noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, settings.privacy.clip
+            noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, of.longest
             noise[name, "gradients"] = of.multiplier * settings.privacy.gradient_clip, settings.privacy.gradient_clip
     shared = vertical(settings).divisor or 1
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
@@ -163,7 +163,10 @@ def _reach(case: Case, view: View) -> Iterator[Finding | Skipped]:
             yield Skipped(SERVER, f"reach of {name}", why, "reach")
             continue
         at = np.searchsorted(canaries.everywhere.numpy(), canaries.places(name).numpy())
-        reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
+        width = None if privacy.aggregation is None else 2 * privacy.aggregation.dim  # later hops sum what is noise
+        reached = max(
+            int((seen.tensor().numpy()[at][..., :width] != 0).any(axis=2).sum(axis=1).max()) for seen in notes
+        )
         words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
         note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
         yield claim_finding("reach", SERVER, name, "noise", words, float(reached <= 1 + bound), note)

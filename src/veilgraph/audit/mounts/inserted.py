@@ -20,6 +20,7 @@ from veilgraph.link.view import Seen
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.inserted import Inserted
+from veilgraph.protocol.job import JobSettings
 
 _ZERO: Final = 1e-6
 """Of the clip: a row that counts as zero."""
@@ -96,18 +97,34 @@ def _releases(
                 key = _key(pieces[0])
                 if all(key in clean[name] for name in outside):
                     before = sum(numbers(clean[name][key].tensor()) for name in outside)
-                    yield _at(passes[number], np.asarray(before), places, at)
+                    yield from _at(passes[number], np.asarray(before), places, at, settings)
             continue
         for name in outside:
             for seen in server.received(Kind.EMBEDDING, name, round_):
                 if _key(seen) in clean[name]:
                     before = numbers(clean[name][_key(seen)].tensor())
-                    yield _at(numbers(seen.tensor()), before, places, at)
+                    yield from _at(numbers(seen.tensor()), before, places, at, settings)
 
 
-def _at(rows: Floats, clean: Floats, places: np.ndarray, at: np.ndarray) -> Released:
-    count = len(places)
-    return Released(rows[places].reshape(count, -1), clean[at].reshape(count, -1))
+def _at(rows: Floats, clean: Floats, places: np.ndarray, at: np.ndarray, settings: JobSettings) -> Iterator[Released]:
+    """One release at the canaries; with noise in every hop, what the first sums say, and what each later one does.
+
+    In later hops what moves is a row that was released, noise and all, and another one at each canary.
+    """
+    hops = None if settings.privacy is None else settings.privacy.aggregation
+    own, before = rows[places], clean[at]
+    first = own.shape[2] if hops is None else 2 * hops.dim
+    yield Released(*(each[:, :, :first].reshape(len(places), -1) for each in (own, before)))
+    if hops is None or len(places[0]) == 1:
+        return
+    for start in range(first, own.shape[2], hops.dim):
+        last = own[:, :, start - hops.dim : start]
+        unit = last / np.maximum(np.linalg.norm(last, axis=2, keepdims=True), np.finfo(np.float64).tiny)
+        others = np.concatenate(
+            [unit[:, 1:].sum(axis=1, keepdims=True), np.broadcast_to(unit[:, :1], unit[:, 1:].shape)], 1
+        )
+        of_hop = slice(start, start + hops.dim)
+        yield Released(*((each[:, :, of_hop] * others).sum(axis=(1, 2))[:, None] for each in (own, before)))
 
 
 def _check_zero(releases: Sequence[Released], coins: np.ndarray, clip: float) -> None:

@@ -26,11 +26,10 @@ from veilgraph.nn.deep import build_deep
 from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.head import build_head
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
 from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
 from veilgraph.paradigms.vertical.network import HolderNetwork
+from veilgraph.paradigms.vertical.released import embedding_to_release, sums_to_release, too_many_neighbours
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.agreement import Hello, check_new_release
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
@@ -64,16 +63,16 @@ class OnceRole(IdleRole, ABC):
         job = session.settings
         self._strategy = build_combine(vertical(job).model.combine)
         self._divisor = vertical(job).divisor or 1
-        self._width = self._strategy.output_dim(vertical(job).model.dim, len(job.publishing))
+        self._width = self._strategy.output_dim(vertical(job).released_dim, len(job.publishing))
 
-    def _agree(self, nodes: int, affordable: int | None = None) -> dict[PartyId, Hello]:
+    def _agree(self, nodes: int, affordable: int | None = None, refuses: str = "") -> dict[PartyId, Hello]:
         """Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels."""
         session = self.session
         mine = Hello(
             job=session.settings.hash(),
             nodes=nodes,
             alignment=session.alignment,
-            refuses=session.refuses,
+            refuses=session.refuses or refuses,
             steps=affordable,
             release=self._newest(),
             restarts=session.restarts,
@@ -126,7 +125,8 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
-        self._agree(self.graph.common, session.publisher.affordable_releases())
+        refuses = too_many_neighbours(job, self.graph)
+        self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
         if not self.is_new:
             return alone([], session.nonce())
         masks = None
@@ -135,8 +135,11 @@ class ReleasingHolder(OnceRole):
                 session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
             )
         cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
-        rows, release = self._rows(), cut.release(0)
-        released = rows if release is None else release(rows)
+        if job.privacy is not None and job.privacy.aggregation is not None:
+            released = cut.release_sums(*sums_to_release(self.graph, session), self.graph.common)
+        else:
+            rows, release = self._rows(), cut.release(0)
+            released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / self._divisor)
         return alone([], session.nonce())
 
@@ -163,7 +166,7 @@ class ReleaseServer(OnceRole):
         session, job = self.session, self.session.settings
         hellos = self._agree(0)
         if self.is_new:
-            shape = (hellos[session.holders[0]].nodes, vertical(job).model.dim)
+            shape = (hellos[session.holders[0]].nodes, vertical(job).released_dim)
             cut = ServerCut(
                 session.link,
                 job.publishing,
@@ -273,19 +276,6 @@ class LearningHolder(OnceRole, Judge):
     @override
     def weights(self) -> dict[str, Tensor]:
         return {**super().weights(), "initial.weight": self._weight.data}
-
-
-def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
-    """The rows of the common nodes before they are clipped and noised: Tensor[C, d]."""
-    job, edges, weight = session.settings, graph.edge_index, graph.edge_weight
-    bound = None if job.privacy is None else job.privacy.degree_bound
-    if bound is not None:
-        kept = bound_degrees(edges, graph.num_nodes, bound)
-        edges, weight = edges[:, kept], None if weight is None else weight[kept]
-    adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
-    projection = random_projection(graph.num_features, vertical(job).model.dim, session.streams, session.dtype)
-    projected = project(graph.features, projection)
-    return fixed_embedding(projected, adjacency, vertical(job).model, session.streams)[: graph.common]
 
 
 def noise_variance(session: Session, nodes: int) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.datasets import load_parties
@@ -24,6 +25,7 @@ from veilgraph.paradigms.vertical.initial.ranges import check_together
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.released import too_many_neighbours
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
@@ -89,7 +91,7 @@ class Vertical(Paradigm[VerticalJob]):
         return unread_of_passes(
             max(hello.nodes for hello in hellos.values()),
             [hello.features for hello in hellos.values()],
-            width=build_combine(model.combine).output_dim(model.dim, len(job.data.names)),
+            width=build_combine(model.combine).output_dim(max(model.dim, job.released_dim), len(job.data.names)),
             dim=model.dim,
             rounds=model.rounds,
             batch_size=job.train.batch_size,
@@ -121,6 +123,9 @@ class Vertical(Paradigm[VerticalJob]):
     def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
         common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
         check_together(job.model.initial, job.model.dim, common, job.feature_bits)
+        for graph in graphs:
+            if graph.party in job.publishing and (why := too_many_neighbours(job, graph)):
+                raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
 
     def check_tables(self, job: VerticalJob) -> None:
         """Of all nodes of a table, for which of them are common is not known before they are aligned."""

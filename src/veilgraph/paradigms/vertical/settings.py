@@ -108,11 +108,11 @@ class VerticalJob(JobSettings):
                 "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
                 "holders there is one alone; leave masked out"
             )
-        if self.privacy is not None and self.privacy.unit == "node" and self.data.feature_scaling == "standard":
+        if self.privacy is not None and self._of_nodes and self.data.feature_scaling == "standard":
             raise ValueError(
-                "privacy.unit=node needs features that are not scaled by statistics of a whole column, as "
-                "data.feature_scaling=standard does: they carry one node to every row; set it to none or row (tables: "
-                "declare ranges with nodes.features, scale), or choose unit row or edge"
+                f"privacy.unit={self.privacy.unit} needs features that are not scaled by statistics of a whole column, "
+                "as data.feature_scaling=standard does: they carry one node to every row; set it to none or row "
+                "(tables: declare ranges with nodes.features, scale), or choose unit row or edge"
             )
 
     @property
@@ -123,6 +123,12 @@ class VerticalJob(JobSettings):
     def divisor(self) -> int | None:
         """What a published row is divided by where it is combined; None where it has weights."""
         return build_combine(self.model.combine).divisor(len(self.publishing))
+
+    @property
+    def released_dim(self) -> int:
+        """Columns of what a holder publishes in a round."""
+        hops = None if self.privacy is None else self.privacy.aggregation
+        return self.model.dim if hops is None else (hops.hops + 1) * hops.dim
 
     @property
     def exchanges(self) -> tuple[str, int]:
@@ -161,12 +167,16 @@ class VerticalJob(JobSettings):
 
     @property
     def per_node(self) -> tuple[PartyId, ...]:
-        of_nodes = self.privacy is not None and self.privacy.unit == "node"
-        return self.publishing if of_nodes else self.releasing
+        return self.publishing if self._of_nodes else self.releasing
+
+    @property
+    def _of_nodes(self) -> bool:
+        return self.privacy is not None and self.privacy.unit in ("node", "node-edges")
 
     @property
     def per_edge(self) -> tuple[PartyId, ...]:
-        return self.publishing if self.privacy is not None and self.privacy.unit == "edge" else ()
+        of_edges = self.privacy is not None and self.privacy.unit in ("edge", "node-edges")
+        return self.publishing if of_edges else ()
 
     @property
     def feature_bits(self) -> int | None:

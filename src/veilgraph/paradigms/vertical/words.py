@@ -12,6 +12,7 @@ def describe(settings: VerticalJob) -> list[str]:
     """A job in sentences."""
     holders, model = settings.data.names, settings.model
     once = settings.privacy is not None and settings.privacy.once
+    hops = None if settings.privacy is None else settings.privacy.aggregation
     sentences = [
         f"{listed(holders)} have different columns, and edges of their own, of the same nodes. "
         f"{settings.data.label_party} alone has labels.",
@@ -21,7 +22,13 @@ def describe(settings: VerticalJob) -> list[str]:
         if model.local.hops
         else "No edges are used.",
     ]
-    if once:
+    if hops is not None:
+        sentences.append(
+            f"{listed(settings.publishing)} instead sum up what each node's neighbours have, scaled to length 1, "
+            f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time; "
+            f"{settings.data.label_party} trains on them and on its own data, alone."
+        )
+    elif once:
         sentences.append(
             f"{listed(settings.publishing)} then publish the result a single time, with noise; "
             f"{settings.data.label_party} trains on that and on its own data, alone."

@@ -18,6 +18,7 @@ _UNITS: Final = MappingProxyType(
         "row": "one row of one published matrix: what one message says of one node",
         "edge": "one edge: everything that a holder records between one pair of nodes",
         "node": "one node's features at one holder, all columns together",
+        "node-edges": "one node's features and all its edges at one holder",
     }
 )
 _RELATIONS: Final = MappingProxyType(
@@ -28,6 +29,7 @@ _NOT: Final = MappingProxyType(
         "row": "It is not about a person, and not about an edge: what a holder has of either reaches many rows.",
         "edge": "It is not about a node's features, nor about labels.",
         "node": "It is not about edges, nor about labels.",
+        "node-edges": "It is not about labels, nor about which nodes there are.",
     }
 )
 _BOUND: Final = (
@@ -78,7 +80,7 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
         ("unit", _UNITS[settings.unit]),
         ("neighbouring relation", f"{settings.relation}: the unit {_RELATIONS[settings.relation]}"),
         ("δ", at.removeprefix("δ = ")),
-        ("mechanism", f"{settings.mechanism}, {'one release' if settings.once else 'a release in every step'}"),
+        ("mechanism", f"{settings.mechanism}, {_releases(settings)}"),
         ("holds against", against),
     )
     limits = [_NOT[settings.unit]]
@@ -97,6 +99,12 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
     what = NO_PERSON if settings.unit == "row" else ""
     scope = f"of every holder's {settings.unit}s{what}, at {at}, against {against}"
     return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else _BOUND, about, tuple(limits))
+
+
+def _releases(settings: PrivacySettings) -> str:
+    if settings.aggregation is not None:
+        return f"one release, with noise in each of its hops ({settings.aggregation.hops})"
+    return "one release" if settings.once else "a release in every step"
 
 
 def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
