@@ -21,6 +21,8 @@ log = logging.getLogger("veilgraph")
 
 _LEAST: Final = 2
 """Classes that an AUC needs."""
+_WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""Of evidence; of two that serve as well, the first."""
 _ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
 
 
@@ -118,6 +120,20 @@ class Objective:
         opinion = log_probabilities.exp()
         opinion[self._train] = functional.one_hot(self._labels[self._train], self.classes).to(opinion.dtype)
         return log_probabilities, opinion
+
+    def weighed(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
+        """Log probabilities and as much of the evidence as serves the validation nodes best: none, to twice of it.
+
+        Args:
+            log_probabilities: Tensor[N, C].
+            evidence: Tensor[N, C], to be added to them.
+
+        Returns:
+            Tensor[N, C].
+        """
+        figure = "accuracy" if self._select_by == "last" else self._select_by
+        tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
+        return max(tried, key=lambda logits: self.score(logits).selection(figure))
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """Scores of logits Tensor[N, C].

@@ -243,7 +243,15 @@ class LearningHolder(OnceRole, Judge):
         if epoch is None and self.released is not None:
             log_probabilities, opinion = self._objective.opinion(self.logits)
             self._alone = log_probabilities
-            self.logits = log_probabilities + class_evidence(self.released, opinion, self._noise_variance)
+            evidence = class_evidence(self.released, opinion, self._noise_variance)
+            self.logits = self._joined(log_probabilities, evidence)
+
+    def _joined(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
+        """With noise in every hop it is weighed, for sums of several hops repeat each other and Bayes' rule adds them."""
+        privacy = self.session.settings.privacy
+        if privacy is None or privacy.aggregation is None:
+            return log_probabilities + evidence
+        return self._objective.weighed(log_probabilities, evidence)
 
     @override
     def backward(self, step: int) -> None:

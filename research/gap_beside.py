@@ -1,0 +1,232 @@
+"""Releases with noise in every hop, beside GAP with all data in one place: docs/gap.md.
+
+``python -m research.gap_beside --seeds 10`` measures what ``docs/gap.json`` lacks, and goes on where it was cut off;
+``--sets cora`` that alone; ``--write`` puts the tables into the page. With level ``node`` no node has more than D
+neighbours at a holder that releases, and in GAP's graph: edges beyond are left out before all else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final
+
+import torch
+
+from research.gap import Gap, gap_logits
+from veilgraph import __version__
+from veilgraph.core.files import write_whole
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.settings import fitting_delta
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.scores import Objective
+from veilgraph.run.jobs import train
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+FIGURES: Final = DOCS / "gap.json"
+PAGE: Final = DOCS / "gap.md"
+BEGIN: Final = "## What was measured\n"
+END: Final = "\n## How"
+LEVELS: Final = ("edge", "node")
+EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+CONTROL: Final = 1e-4
+OURS, GAP = "ours", "GAP"
+ALONE: Final = "A alone"
+
+
+@dataclass(frozen=True)
+class Set:
+    """Data to measure on.
+
+    Attributes:
+        name: of the data set.
+        figure: AUC or accuracy, on the test nodes.
+        holders: how many share its columns and edges.
+        bound: D of level node.
+        local: the label holder's own hops, and what else its network has that is not as on Cora.
+        train: likewise of its training.
+    """
+
+    name: str
+    figure: str = "accuracy"
+    holders: int = 2
+    bound: int = 20
+    local: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+
+
+SETS: Final = (
+    Set("cora"),
+    Set("pubmed"),
+    Set("facebook", bound=50, local={"hops": 4}),
+    Set("github", "auc", bound=50, local={"hops": 4}),
+    Set("amazon", "auc", holders=3, bound=50, local={"hops": 4}),
+)
+
+
+class Figures:
+    """What was measured, ``set/level/way/ε/seed`` → test figure; kept after every one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.found: dict[str, float] = content.get("test", {})
+
+    def measure(self, key: str, made: Callable[[], float]) -> None:
+        """Measures what is not there yet."""
+        if key in self.found:
+            return
+        started = time.perf_counter()
+        self.found[key] = round(made(), 4)
+        content = {"version": __version__, "torch": torch.__version__, "test": self.found}
+        write_whole(self._path, (json.dumps(content, indent=1) + "\n").encode())
+        sys.stderr.write(f"{key}: {self.found[key]:.4f} ({time.perf_counter() - started:.0f} s)\n")
+
+    def of(self, name: str, level: str, way: str, epsilon: float) -> list[float]:
+        """Of all seeds."""
+        prefix = f"{name}/{level}/{way}/{epsilon:g}/"
+        return [value for key, value in self.found.items() if key.startswith(prefix)]
+
+
+def job_of(each: Set, level: str, epsilon: float, seed: int) -> JobSettings:
+    """The job of a set at a total ε; infinity: nothing is noised."""
+    noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}
+    unit = {"unit": "edge"} if level == "edge" else {"unit": "node-edges", "degree_bound": each.bound}
+    auc = each.figure == "auc"
+    return parse_job(
+        {
+            "preset": "paper",
+            "seed": seed,
+            "data": {"dataset": each.name, "holders": each.holders, "label_holder": "A", "feature_scaling": "row"},
+            "model": {
+                "dim": 64,
+                "initial": {"method": "individual", "activation": "relu", "dropout": 0.5},
+                "local": {"model": "appnp", "hops": 20, "teleport": 0.05, "activation": "none", **each.local},
+                "combine": {"strategy": "concat"},
+                "server": {"layers": 0, "dropout": 0.5},
+            },
+            "train": {
+                **{"epochs": 300, "evaluate_every": 2, "patience": 50, "learning_rate": 0.03, "weight_decay": 5e-3},
+                **({"select_by": "auc", "class_weights": "balanced"} if auc else {}),
+                **each.train,
+            },
+            "privacy": {"aggregation": {"hops": 2, "dim": 64}, **noise, **unit},
+        }
+    )
+
+
+def bounded(graph: PartyGraph, bound: int) -> PartyGraph:
+    """The graph without edges beyond the first D at a node: a choice that no ε covers."""
+    kept = bound_degrees(graph.edge_index, graph.num_nodes, bound)
+    weight = None if graph.edge_weight is None else graph.edge_weight[kept]
+    return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)
+
+
+def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Figures) -> None:
+    """All ways of a set."""
+    for seed in seeds:
+        loaded = job_of(each, "edge", math.inf, seed)
+        graphs = paradigm_of(loaded).load(loaded).graphs
+        whole = pool(graphs, "A")
+        for level in levels:
+            for epsilon in (*EPSILONS, CONTROL, math.inf):
+                key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
+                job = job_of(each, level, epsilon, seed)
+                figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level))
+                if epsilon != CONTROL:
+                    figures.measure(key.format(GAP), partial(_gap, each, job, whole, level, epsilon))
+
+
+def _ours(each: Set, job: JobSettings, graphs: Sequence[PartyGraph], figures: Figures, level: str) -> float:
+    if level == "node":
+        graphs = [bounded(graph, each.bound) if graph.party in job.publishing else graph for graph in graphs]
+    with tempfile.TemporaryDirectory() as folder:
+        summary = train(job, Path(folder) / "run", parties={graph.party: graph for graph in graphs}).summary
+    alone = summary["without_releases"]
+    if job.privacy is not None and job.privacy.epsilon_total == CONTROL and each.figure == "accuracy":
+        figures.measure(f"{each.name}/{level}/{ALONE}/0/{job.seed}", lambda: float(alone["test_accuracy"]))
+    return float(summary[f"test_{each.figure}"])
+
+
+def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: float) -> float:
+    steps = 150 if level == "edge" else 40
+    how = Gap(level, epsilon, fitting_delta(whole.num_nodes), degree_bound=each.bound, steps=steps)
+    bound = bounded(whole, each.bound) if level == "node" else whole
+    objective = Objective(bound, job.train, torch.float32)
+    scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()
+    return float(scores[f"test_{each.figure}"] or math.nan)
+
+
+def tables(figures: Figures) -> list[str]:
+    """Markdown: a table for each set and level with anything measured."""
+    return [line for each in SETS for level in LEVELS for line in _table(each, level, figures)]
+
+
+def _table(each: Set, level: str, figures: Figures) -> Iterator[str]:
+    seeds = len(figures.of(each.name, level, OURS, math.inf))
+    if not seeds:
+        return
+    heads = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
+    bound = f", D = {each.bound}" if level == "node" else ""
+    figure = each.figure.replace("auc", "AUC")
+    yield f"**{each.name}, level {level}{bound}**: {figure} on test nodes, {seeds} seeds, {each.holders} holders"
+    yield ""
+    yield f"| | {' | '.join(heads)} | no noise |"
+    yield f"|---|{'---:|' * (len(heads) + 1)}"
+    for way, words in ((OURS, "once, noise in every hop"), (GAP, "GAP, all data in one place")):
+        cells = [_shown(figures.of(each.name, level, way, epsilon)) for epsilon in (*EPSILONS, math.inf)]
+        yield f"| {words} | {' | '.join(cells)} |"
+    control = _shown(figures.of(each.name, level, OURS, CONTROL))
+    alone = _shown(figures.of(each.name, level, ALONE, 0))
+    yield f"| control, ε = {CONTROL:g} | {' | '.join([control] * len(EPSILONS))} | – |"
+    yield f"| A alone, the same training | {' | '.join([alone] * len(EPSILONS))} | {alone} |"
+    yield ""
+
+
+def _shown(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def written(page: str, figures: Figures) -> str:
+    """The page with the tables of what was measured in their place."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + "\n" + "\n".join(tables(figures)).rstrip() + "\n" + END + after
+
+
+def main() -> None:
+    """Measures, and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", default=",".join(each.name for each in SETS))
+    parser.add_argument("--levels", default=",".join(LEVELS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--write", action="store_true", help="measure nothing, and put the tables into the page")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    figures = Figures(FIGURES)
+    if arguments.write:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), figures), encoding="utf-8")
+        return
+    wanted = arguments.sets.split(",")
+    for each in SETS:
+        if each.name in wanted:
+            measure(each, arguments.levels.split(","), range(arguments.seeds), figures)
+
+
+if __name__ == "__main__":
+    main()
