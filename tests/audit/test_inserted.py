@@ -21,6 +21,8 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
+from veilgraph.audit.mounts.inserted import _releases
+from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
@@ -31,6 +33,7 @@ from veilgraph.graph.relations import Relation
 from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Plan as Releases
@@ -227,6 +230,80 @@ def test_scores_find_a_signal_and_no_more_than_there_is() -> None:
         inserted_scores([Released(clean[:16], clean[:16])], coins[:16], seed=0)
     with refused(DataError, key="releases"):
         inserted_scores([Released(clean, clean[:, 1:])], coins, seed=0)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replacement"])
+def test_a_canary_with_its_edges_is_there_with_all_of_them_or_not_at_all(relation: str) -> None:
+    job = in_every_hop(unit="node-edges", degree_bound=3, neighbours=relation, canaries=20)
+    canaries = Inserted.of(job, "B", 300, system_secrets)
+    graph = graphs_of(["A", "B", "C"], 300)[1]
+    planted, mine = canaries.into(graph), canaries.places("B")
+    assert canaries.leaves == 3, "a node of more neighbours would break the rule"
+    edges = {frozenset(pair) for pair in planted.edge_index.T.tolist() if set(pair) & set(mine.flatten().tolist())}
+    there = mine[canaries.coins] if relation == "zero-out" else mine
+    assert edges == {frozenset((int(row[0]), int(leaf))) for row in there for leaf in row[1:]}
+    centres, largest = planted.features.to_dense()[mine[:, 0]], float(graph.features.to_dense().abs().max())
+    assert (centres[canaries.coins] == largest).all()
+    assert (centres[~canaries.coins] == (0.0 if relation == "zero-out" else -largest)).all()
+
+
+def in_every_hop(**privacy: Any) -> JobSettings:
+    return parse_job(
+        {
+            "data": {"holders": 3, "label_holder": "A"},
+            "model": ONCE,
+            "privacy": {"epsilon_total": 4.0, "canaries_in": "data", "aggregation": {"hops": 2, "dim": 8}, **privacy},
+        }
+    )
+
+
+HOPS: Mapping[str, Mapping[str, Any]] = {
+    "edge": {"unit": "edge"},
+    "node": {"unit": "node", "degree_bound": 2},
+    "node-edges": {"unit": "node-edges", "degree_bound": 8, "aggregation": {"hops": 2, "dim": 8, "sum_clip": 1.0}},
+}
+
+
+@pytest.mark.parametrize("unit", HOPS)
+def test_too_little_noise_in_every_hop_is_found(tmp_path: Path, unit: str) -> None:
+    privacy = {"aggregation": {"hops": 2, "dim": 8}, **HOPS[unit], "canaries": 100, "epsilon_total": 1.0}
+    job = job_in(tmp_path / "data", 2, 1000, ONCE, **privacy)
+    honest = bounds(without_hubs(job, tmp_path / "honest"))
+    assert [f.passed for f in honest.findings] == [True]
+    assert "3 releases" not in honest.findings[0].evidence
+    with less_noise(0.3):
+        run = without_hubs(job, tmp_path / "mutant")
+    assert [f.passed for f in bounds(run).findings] == [False]
+
+
+def without_hubs(job: JobSettings, run: Path) -> Path:
+    """Trains on graphs in which no node has more than eight neighbours."""
+    graphs = graphs_of(["A", "B"], 1000)
+    kept = [graph.edge_index[:, bound_degrees(graph.edge_index, graph.num_nodes, 8)] for graph in graphs]
+    parties = {graph.party: replace(graph, edge_index=edges) for graph, edges in zip(graphs, kept, strict=True)}
+    return train(job, run, parties=parties, record_views=True).path
+
+
+def test_later_hops_say_of_a_canary_what_its_own_rows_are(tmp_path: Path) -> None:
+    """Where the first sums are of rows of zeros and say nothing, a pair is told by rows of noise alone."""
+    job = job_in(
+        tmp_path / "data", 2, 600, ONCE, canaries=200, unit="edge", epsilon_total=6.0,
+        aggregation={"hops": 6, "dim": 8},
+    )  # fmt: skip
+    run = train(job, tmp_path / "run", record_views=True).path
+    found = bounds(run).findings[0]
+    views = {name: load_view(RunDirectory.open(run), name) for name in (SERVER, "B")}
+    kept = RunDirectory.open(run).party("B").canaries()
+    assert kept is not None
+    canaries = Inserted.of(job, "B", 600, bytes, kept.key)
+    places = canaries.places("B").numpy()
+    at = np.searchsorted(canaries.everywhere.numpy(), places)
+    releases = list(_releases(views, [], places, at))
+    assert [each.rows.shape[1] for each in releases] == [2 * 16, 1, 1, 1, 1, 1]
+    scores, judged = inserted_scores(releases[1:], canaries.coins.numpy(), seed=0)
+    right = ((scores > np.median(scores)) == canaries.coins.numpy()[judged]).mean()
+    assert right > 0.6
+    assert found.passed
 
 
 @contextmanager

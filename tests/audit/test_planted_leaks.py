@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.graph import random_split
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -27,6 +29,7 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.vertical import released
 from veilgraph.privacy import mechanism
+from veilgraph.privacy.aggregation import NoisySums
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
@@ -49,6 +52,7 @@ NOISY: Content = {
     "privacy": {"schedule": "every-step", "noise_multiplier": 1.0, "clip": 0.2},
 }
 FIXED: Content = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
+HOPS: Content = {"hops": 2, "dim": 8}
 NODE: Content = {"unit": "node", "degree_bound": 2, "canaries": 20, "canaries_in": "data"}
 JOBS: Mapping[str, tuple[int, Content]] = {
     "collaborative": (2, {"train": {"epochs": 4}}),
@@ -58,6 +62,7 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "noisy, in the clear": (2, merge(cast(Any, NOISY), {"model": {"combine": {"masked": False}}})),
     "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
     "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
+    "once, in every hop": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": HOPS}}),
     "once, of a node": (3, {"model": FIXED, "privacy": {"epsilon_total": 4.0, **NODE}}),
 }
 LOCAL: Content = {
@@ -181,6 +186,26 @@ def degrees_not_bounded(patch: Patch) -> None:
     patch.setattr(released, "bound_degrees", lambda edges, nodes, bound: torch.ones(edges.shape[1], dtype=torch.bool))
 
 
+def noise_after_the_last_hop_alone(patch: Patch) -> None:
+    noised = NoisySums._noised
+    counted = itertools.count()
+
+    def last_alone(self: NoisySums, values: Tensor, source: SecretSource) -> Tensor:
+        return noised(self, values, source) if next(counted) % 3 == 2 else values
+
+    patch.setattr(NoisySums, "_noised", last_alone)
+
+
+def one_noise_for_all_hops(patch: Patch) -> None:
+    release = NoisySums.release
+
+    def same(self: NoisySums, rows: Tensor, source: SecretSource) -> Tensor:
+        seed = source(SEED_BYTES)
+        return release(self, rows, lambda _: seed)
+
+    patch.setattr(NoisySums, "release", same)
+
+
 def no_secret_rounding(patch: Patch) -> None:
     patch.setattr(SecretRounding, "move", lambda self, encoded, values, bits: None)
 
@@ -245,6 +270,8 @@ LEAKS: Mapping[str, Leak] = {
     "gradients without noise": Leak("noisy", gradients_without_noise, "noise-level"),
     "nothing paid": Leak("noisy", nothing_paid, "paid"),
     "others' releases not paid for": Leak("joint", others_not_paid_for, "paid"),
+    "noise after the last hop alone": Leak("once, in every hop", noise_after_the_last_hop_alone, "noise-level"),
+    "one noise for all hops": Leak("once, in every hop", one_noise_for_all_hops, "noise-level"),
     "degrees not bounded": Leak("once, of a node", degrees_not_bounded, "reach"),
     "no secret rounding": Leak("three, masked", no_secret_rounding, "low-bits"),
     "a split by classes": Leak("local", split_by_classes, "split"),

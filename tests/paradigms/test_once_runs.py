@@ -68,6 +68,7 @@ JOBS: dict[str, tuple[int, Settings]] = {
     "three, mean": (3, {"model": {"combine": {"masked": False}}}),
     "three, concat": (3, {"model": {"combine": {"strategy": "concat"}}}),
     "two, concat": (2, {"model": {"combine": {"strategy": "concat"}}}),
+    "three, noise in every hop": (3, {"privacy": {"unit": "edge", "aggregation": {"hops": 2, "dim": 5}}}),
 }
 
 
@@ -76,7 +77,7 @@ def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes:
     settings = once_job(tmp_path / "data", changes, {"train": {"epochs": 9}}, holders=holders, epsilon_total=4)
     run = train(settings, tmp_path / "run")
     assert len(run.metrics) == 9
-    masked = holders == 3 and not changes
+    masked = holders == 3 and "model" not in changes
     for party in settings.data.names[1:]:
         assert paid(run.path, party) == sent(run.path, party) == arrived(run.path, party) == ONE
         assert ("masked" if masked else "embedding") in kinds_sent(run.path, party)
@@ -87,7 +88,7 @@ def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes:
     assert entries(run.path, LABEL_HOLDER) == []
     assert run.summary["privacy"][LABEL_HOLDER]["epsilon_total"] == 0
     concat = vertical(settings).model.combine.strategy == "concat"
-    assert released(run.path).shape == (60, vertical(settings).model.dim * (holders - 1 if concat else 1))
+    assert released(run.path).shape == (60, vertical(settings).released_dim * (holders - 1 if concat else 1))
     for _ in range(3):
         assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
     (run.path / "summary.json").unlink()

@@ -97,14 +97,12 @@ class Plan:
         return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
 
     @property
-    def longest(self) -> float:
-        """Of a published row of embeddings before its noise; infinite where sums are as long as they are."""
-        privacy = self.settings
-        if privacy.aggregation is None:
-            return privacy.clip
-        if privacy.sum_clip is None:
-            return math.inf
-        return math.sqrt(1 + privacy.aggregation.hops * privacy.sum_clip**2)
+    def longest(self) -> tuple[float, ...]:
+        """Of a row before its noise, for each matrix that a release of embeddings has side by side; infinite for any."""
+        hops = self.settings.aggregation
+        if hops is None:
+            return (self.settings.clip,)
+        return (1.0, *[self.settings.sum_clip or math.inf] * hops.hops)
 
     @property
     def event(self) -> Event | None:

@@ -20,6 +20,7 @@ from veilgraph.audit.finding import Finding, Skipped
 from veilgraph.audit.mounts.claims import claim_finding
 from veilgraph.audit.mounts.told import told_dealer, told_orders
 from veilgraph.audit.passes import numbers, together
+from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import source_of
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
@@ -84,36 +85,43 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     plans = {
         name: paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes) for name in settings.data.names
     }
-    noise: dict[tuple[PartyId, Channel], tuple[float, float]] = {}
+    noise: dict[tuple[PartyId, Channel], tuple[float, tuple[float, ...]]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
             noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, of.longest
-            noise[name, "gradients"] = of.multiplier * settings.privacy.gradient_clip, settings.privacy.gradient_clip
+            clip = settings.privacy.gradient_clip
+            noise[name, "gradients"] = of.multiplier * clip, (clip,)
     shared = vertical(settings).divisor or 1
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
     for kind, channel in _MASKED.items():
         if all((name, channel) in noise for name in holders) and settings.is_masked:
             parts = shared if channel == "embeddings" else 1
             deviation = float(np.sqrt(sum(noise[name, channel][0] ** 2 for name in holders))) / parts
-            clip = sum(noise[name, channel][1] for name in holders) / parts
+            longest = [sum(each) / parts for each in zip(*(noise[name, channel][1] for name in holders), strict=True)]
             for round_ in range(1, vertical(settings).model.rounds + 1):
                 rows = together(view, kind, round_, holders)
                 bits = vertical(settings).model.combine.bits if channel == "embeddings" else GRADIENT_BITS
                 unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
-                found.setdefault(holders, []).extend(
-                    Noisy(rows[place] * unit, deviation, clip) for place in range(len(rows))
-                )
+                for place in range(len(rows)):
+                    found.setdefault(holders, []).extend(_side_by_side(rows[place] * unit, deviation, longest))
     for kind, channel in _CLEAR.items():
         for name in settings.data.names:
             if (name, channel) not in noise:
                 continue
-            deviation, clip = noise[name, channel]
+            deviation, longest = noise[name, channel][0], list(noise[name, channel][1])
             parts = shared if channel == "embeddings" else 1
             for seen in view.received(kind, name):
                 if channel == "gradients" or seen.tag.round > 0:
-                    rows_ = numbers(seen.tensor())
-                    found.setdefault((name,), []).append(Noisy(rows_, deviation / parts, clip / parts))
+                    of_parts = [each / parts for each in longest]
+                    matrices = _side_by_side(numbers(seen.tensor()), deviation / parts, of_parts)
+                    found.setdefault((name,), []).extend(matrices)
     return found
+
+
+def _side_by_side(rows: Floats, deviation: float, longest: Sequence[float]) -> list[Noisy]:
+    """The matrices that a release is made of, each with noise of its own."""
+    parts = np.split(rows, len(longest), axis=1)
+    return [Noisy(part, deviation, clip) for part, clip in zip(parts, longest, strict=True)]
 
 
 def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:

@@ -247,7 +247,7 @@ class LearningHolder(OnceRole, Judge):
             self.logits = self._joined(log_probabilities, evidence)
 
     def _joined(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
-        """With noise in every hop it is weighed, for sums of several hops repeat each other and Bayes' rule adds them."""
+        """With noise in every hop it is weighed: sums of several hops repeat each other, where Bayes' rule adds up."""
         privacy = self.session.settings.privacy
         if privacy is None or privacy.aggregation is None:
             return log_probabilities + evidence

@@ -1,0 +1,236 @@
+"""``privacy.aggregation``: what is released with noise in every hop equals its plaintext twin, and rules are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.errors import refused
+from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own_nodes
+from tests.roles.test_once import LOCAL, work
+from tests.roles.test_once import job as once_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import Kind
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.vertical.fixed import random_projection
+from veilgraph.paradigms.vertical.once import noise_variance
+from veilgraph.paradigms.vertical.paradigm import VERTICAL
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.privacy.degree import bound_degrees
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import LimitSettings, refusal
+
+DIM, HOPS = 6, 2
+UNITS: Mapping[str, Mapping[str, Any]] = {
+    "edge": {"unit": "edge"},
+    "node": {"unit": "node", "degree_bound": 2},
+    "node-edges": {"unit": "node-edges", "degree_bound": 40},
+    "node-edges, replaced": {"unit": "node-edges", "degree_bound": 40, "neighbours": "replacement"},
+}
+
+
+def job(holders: int, *changes: Mapping[str, Any], **privacy: Any) -> JobSettings:
+    return once_job(holders, *changes, **{"aggregation": {"hops": HOPS, "dim": DIM}, **UNITS["edge"], **privacy})
+
+
+def weighted(graph: PartyGraph) -> PartyGraph:
+    """Every pair with the same weight both ways, some above 1."""
+    source, target = graph.edge_index.double()
+    return replace(graph, edge_weight=((source + target) % 7 / 4).float())
+
+
+def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
+    """What the holder must have released, with dense matrices and the same secrets."""
+    planned, privacy = plan(settings, graph.party, NODES), settings.privacy
+    assert planned is not None
+    assert privacy is not None
+    kept = torch.ones(graph.num_edges, dtype=torch.bool)
+    if privacy.unit == "node" and privacy.degree_bound is not None:
+        kept = bound_degrees(graph.edge_index, graph.num_nodes, privacy.degree_bound)
+    weight = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
+    matrix = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    source, target = graph.edge_index[:, kept]
+    matrix.index_put_((target, source), weight[kept].double(), accumulate=True)
+    matrix = matrix.clamp_max(1).fill_diagonal_(0)
+    streams, mechanism = LearningStreams(settings.seed, graph.party), planned.mechanism("embeddings")
+    rows = graph.features.to_dense().double()
+    rows = functional.normalize(rows @ random_projection(graph.num_features, DIM, streams, torch.float64))
+    source_of_noise, released = fixed_secrets(f"noise of {graph.party}"), []
+    for hop in range(HOPS + 1):
+        clean = rows if hop == 0 else matrix @ rows
+        if hop and privacy.sum_clip is not None:
+            clean = clean * (privacy.sum_clip / clean.norm(dim=1, keepdim=True).clamp_min(privacy.sum_clip))
+        released.append(clean + mechanism.draw(tuple(clean.shape), source_of_noise))
+        if hop:
+            rows = functional.normalize(released[-1])
+    return torch.cat(released, dim=1)[: graph.common]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (3, "concat")])
+def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, unit: str) -> None:
+    settings = job(holders, {"model": {"combine": {"strategy": strategy}}}, **UNITS[unit])
+    graphs = with_own_nodes(small_parties(holders), (5, 4, 0)[:holders])
+    graphs[-1] = weighted(graphs[-1])
+    got = work(settings, graphs, {}).learner.released
+    pieces = [by_hand(settings, graph) for graph in graphs[1:]]
+    expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
+    assert got is not None
+    assert got.shape == expected.shape == (NODES, (HOPS + 1) * DIM * (holders - 1 if strategy == "concat" else 1))
+    assert float((got - expected).abs().max()) < 1e-4, "but for the grid"
+
+
+def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None:
+    settings = job(3, noise_multiplier=3.0)
+    learner = work(settings, small_parties(3), {}).learner
+    assert noise_variance(learner.session, NODES) == pytest.approx(2 * 9 / 4)
+    quiet = work(job(3, noise_multiplier=0), small_parties(3), {}).learner.released
+    assert quiet is not None
+    assert learner.released is not None
+    first = slice(0, DIM)
+    assert float((learner.released - quiet)[:, first].var()) == pytest.approx(4.5, rel=0.3)
+    assert float(quiet[:, first].norm(dim=1).max()) <= 1.0
+    assert not torch.equal(learner.released[:, first], learner.released[:, DIM : 2 * DIM])
+
+
+def test_evidence_is_taken_as_far_as_it_serves_the_validation_nodes() -> None:
+    learner = work(job(2, noise_multiplier=0), small_parties(2), {}).learner
+    alone = learner._alone
+    assert alone is not None
+    score = lambda logits: learner._objective.score(logits).val_accuracy  # noqa: E731
+    assert score(learner.logits) >= score(alone)
+    right = functional.one_hot(learner.graph.labels, learner.logits.shape[1]).double()  # type: ignore[arg-type]
+    assert score(learner._objective.weighed(alone, 1e3 * right)) == 1.0
+    assert torch.equal(learner._objective.weighed(alone, -1e3 * right), alone), "what misleads is left out"
+
+
+@pytest.mark.parametrize(
+    ("unit", "clips"), [("edge", 4), ("node", 12), ("node-edges", 161), ("node-edges, replaced", 564)]
+)
+def test_the_plan_costs_what_the_hops_cost_together(unit: str, clips: float) -> None:
+    """μ² = (sensitivity/σ)²: 2K; 4 + 4D; 1 + K(D + B²) with B² = D; 4 + 4(D + B²) + (K − 1)(2D + 4B²)."""
+    fixed = plan(job(2, **UNITS[unit], noise_multiplier=3.0), "B", NODES)
+    assert fixed is not None
+    assert fixed.event is not None
+    assert (fixed.releases, fixed.event.unit) == (1, UNITS[unit]["unit"])
+    assert fixed.event.mu(1) == pytest.approx(math.sqrt(clips) / 3)
+    assert fixed.epsilon_total == pytest.approx(gaussian_epsilon(math.sqrt(clips) / 3, fixed.delta))
+    wanted = plan(job(2, **UNITS[unit], epsilon_total=4), "B", NODES)
+    assert wanted is not None
+    assert 3.99 < wanted.epsilon_total <= 4
+    label_holder = plan(job(2, **UNITS[unit], epsilon_total=4), "A", NODES)
+    assert label_holder is not None
+    assert label_holder.epsilon_total == 0
+
+
+def test_two_hops_at_edge_level_need_a_sixth_of_the_noise() -> None:
+    before = plan(once_job(2, unit="edge", degree_bound=10, epsilon_total=4), "B")
+    after = plan(job(2, epsilon_total=4), "B")
+    assert before is not None
+    assert after is not None
+    assert before.multiplier / after.multiplier == pytest.approx(2 * math.sqrt(40) / 2)
+
+
+# The rule that unit node-edges rests on
+
+
+def test_a_holder_that_breaks_the_rule_refuses_before_any_release() -> None:
+    graphs = small_parties(3)
+    most = int(torch.bincount(torch.unique(graphs[2].edge_index, dim=1)[1]).max())
+    settings = job(3, unit="node-edges", degree_bound=most - 1, noise_multiplier=1.0)
+    with pytest.raises(ConfigError, match=f"C refuses the job: .*degree_bound={most - 1} neighbours.*raise") as error:
+        work(settings, graphs, {})
+    assert "export" in str(error.value)
+    with refused(ConfigError, key="privacy.degree_bound"):
+        VERTICAL.check_graphs(vertical(settings), graphs)
+    allowed = job(3, unit="node-edges", degree_bound=40, noise_multiplier=1.0)
+    VERTICAL.check_graphs(vertical(allowed), graphs)
+    hub = torch.stack([torch.zeros(50, dtype=torch.int64), torch.arange(1, 51)])
+    crowded = replace(graphs[0], edge_index=torch.cat([graphs[0].edge_index, hub], dim=1))
+    VERTICAL.check_graphs(vertical(allowed), [crowded, *graphs[1:]])  # the label holder releases nothing
+    work(allowed, [crowded, *graphs[1:]], {})
+
+
+def test_nothing_but_hellos_is_sent_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, send = set[Kind](), RecordedLink.send
+
+    def watched(self: RecordedLink, to: str, tag: Any, tensor: Tensor) -> None:
+        sent.add(tag.kind)
+        send(self, to, tag, tensor)
+
+    monkeypatch.setattr(RecordedLink, "send", watched)
+    with pytest.raises(ConfigError):
+        work(job(3, unit="node-edges", degree_bound=1, noise_multiplier=1.0), small_parties(3), {})
+    assert sent == {Kind.HELLO}
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("privacy", "named"),
+    [
+        ({"aggregation": None, "unit": "node-edges", "degree_bound": 3}, "aggregation"),
+        ({"unit": "row"}, "unit='row'"),
+        ({"unit": "edge", "degree_bound": 3}, "degree_bound=3"),
+        ({"unit": "node"}, "degree_bound"),
+        ({"unit": "node-edges"}, "degree_bound"),
+        ({"mechanism": "laplace"}, "mechanism='laplace'"),
+        ({"mechanism": "james-stein"}, "mechanism='james-stein'"),
+        ({"clip": 0.5}, "clip=0.5"),
+        ({"schedule": "every-step"}, "schedule='every-step'"),
+        ({"neighbours": "zero-out"}, "unit='edge'"),
+        ({"unit": "node", "degree_bound": 3, "neighbours": "zero-out"}, "unit='node'"),
+        ({"aggregation": {"sum_clip": 1.0}}, "aggregation.sum_clip=1"),
+        ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"sum_clip": 3.5}}, "aggregation.sum_clip=3.5"),
+        ({"canaries": 5}, "canaries=5"),
+        ({"aggregation": {"hops": 0}}, "hops"),
+    ],
+)
+def test_what_is_not_proven_is_refused(privacy: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        job(2, **{"noise_multiplier": 1.0, **privacy})
+
+
+def test_models_with_weights_and_columns_scaled_together_are_refused() -> None:
+    for model in ("sage-mean", "gcn"):
+        with refused(ConfigError, key="privacy.schedule"):
+            job(2, {"model": {"local": {**LOCAL, "model": model, "teleport": 0.1}}})
+    with pytest.raises(ConfigError, match=r"privacy\.unit=node-edges needs"):
+        job(2, {"data": {"feature_scaling": "standard"}}, **UNITS["node-edges"])
+    assert job(2, {"data": {"feature_scaling": "standard"}}).privacy is not None
+
+
+def test_edges_and_rows_must_be_of_their_own_where_both_are_protected() -> None:
+    for unit, of_nodes, of_edges in (("edge", (), ("B",)), ("node", ("B",), ()), ("node-edges", ("B",), ("B",))):
+        settings = job(2, **UNITS[unit])
+        assert (settings.per_node, settings.per_edge) == (of_nodes, of_edges)
+
+
+def test_a_party_may_ask_for_the_unit() -> None:
+    settings = job(2, **UNITS["node-edges"], epsilon_total=4, delta=1e-5)
+    limits = LimitSettings(max_epsilon=8, epsilon_unit="node-edges", leakage=())
+    assert refusal(limits, settings, "B", NODES, epsilon=4) is None
+    other = LimitSettings(max_epsilon=8, epsilon_unit="edge", leakage=())
+    assert "epsilon_unit=edge" in (refusal(other, settings, "B", NODES, epsilon=4) or "")
+
+
+def test_a_job_without_it_is_what_it_was() -> None:
+    said = once_job(2, epsilon_total=4).model_dump(mode="json")
+    assert "aggregation" not in said["privacy"]
+    assert parse_job(said).hash() == once_job(2, epsilon_total=4).hash()
+    with_it = job(2, epsilon_total=4)
+    assert parse_job(with_it.model_dump(mode="json")) == with_it
+    assert with_it.hash() != job(2, epsilon_total=4, aggregation={"hops": 1, "dim": DIM}).hash()
