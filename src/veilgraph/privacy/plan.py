@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def longest(self) -> tuple[float, ...]:
-        """Of a row before its noise, for each matrix that a release of embeddings has side by side; infinite for any."""
+        """Of a row before its noise, for each matrix that a release of embeddings is made of; infinite for any."""
         hops = self.settings.aggregation
         if hops is None:
             return (self.settings.clip,)

@@ -1,0 +1,103 @@
+"""GAP as a reference: what its noise costs, and that it learns; what is measured beside it goes on where it was cut off."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from research import gap_beside
+from research.gap import Gap, _noisy_gradients, gap_logits
+from research.gap_beside import ALONE, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Figures, Set, bounded
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.privacy.aggregation import most_neighbours
+
+DELTA = 1e-5
+
+
+@pytest.fixture(scope="module")
+def graph() -> PartyGraph:
+    return PartyGraph.from_data("A", synthetic_data(300, 12, 3, 0))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_all_noise_together_costs_what_was_asked(level: str) -> None:
+    how = Gap(level, 4.0, DELTA, hops=3, degree_bound=10, steps=50)
+    mu = 3 * (2 if level == "edge" else 10) / how.sums_deviation**2
+    if level == "node":
+        mu += 2 * how.steps / how.gradients_deviation**2
+    assert gaussian_epsilon(math.sqrt(mu), DELTA) == pytest.approx(4, rel=1e-6)
+
+
+def test_noise_is_added_to_clipped_gradients_of_single_nodes() -> None:
+    torch.manual_seed(0)
+    network, x, labels = nn.Linear(4, 3), 5 * torch.randn(7, 4), torch.randint(0, 3, (7,))
+    total = [torch.zeros_like(each) for each in network.parameters()]
+    for node in range(7):
+        loss = functional.cross_entropy(network(x[node : node + 1]), labels[node : node + 1])
+        found = torch.autograd.grad(loss, list(network.parameters()))
+        length = float(torch.cat([each.flatten() for each in found]).norm())
+        assert length > 1
+        total = [one + each / length for one, each in zip(total, found, strict=True)]
+    _noisy_gradients(network, [x], labels, 1e-6)
+    for parameter, expected in zip(network.parameters(), total, strict=True):
+        assert parameter.grad is not None
+        assert float((parameter.grad - expected / 7).abs().max()) < 1e-5
+    _noisy_gradients(network, [x], labels, 70.0)
+    noise = [
+        each.grad - one / 7 for each, one in zip(network.parameters(), total, strict=True) if each.grad is not None
+    ]
+    assert 3 < float(torch.cat([each.flatten() for each in noise]).std()) < 20
+
+
+def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGraph) -> None:
+    assert graph.labels is not None
+    assert graph.test_mask is not None
+
+    def accuracy(how: Gap) -> float:
+        right = gap_logits(graph, how, 0).argmax(dim=1) == graph.labels
+        return float(right[graph.test_mask].double().mean())
+
+    free = accuracy(Gap("edge", math.inf, DELTA))
+    assert free > 0.7
+    assert accuracy(Gap("node", 0.1, DELTA, steps=20)) < free - 0.1
+
+
+TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
+
+
+def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gap.json"
+    monkeypatch.setattr(gap_beside, "EPSILONS", (4.0,))
+    gap_beside.measure(TINY, LEVELS, [0], Figures(path))
+    first = Figures(path).found
+    ways = {f"{OURS}/4", f"{GAP}/4", f"{OURS}/{CONTROL:g}", f"{ALONE}/0", f"{OURS}/inf", f"{GAP}/inf"}
+    assert set(first) == {f"synthetic/{level}/{way}/0" for level in LEVELS for way in ways}
+    monkeypatch.setattr(gap_beside, "train", None)  # nothing is trained anew
+    gap_beside.measure(TINY, LEVELS, [0], Figures(path))
+    assert Figures(path).found == first
+    monkeypatch.setattr(gap_beside, "SETS", (TINY,))
+    lines = gap_beside.tables(Figures(path))
+    assert lines[0].startswith("**synthetic, level edge**: accuracy on test nodes, 1 seeds")
+    assert f"| {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[5]
+
+
+def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
+    for level, unit in (("edge", "edge"), ("node", "node-edges")):
+        for epsilon in (*EPSILONS, math.inf):
+            privacy = gap_beside.job_of(TINY, level, epsilon, 0).privacy
+            assert privacy is not None
+            assert (privacy.unit, privacy.epsilon_total) == (unit, None if math.isinf(epsilon) else epsilon)
+    assert most_neighbours(graph.edge_index, 300) > 4
+    assert most_neighbours(bounded(graph, 4).edge_index, 300) <= 4
+
+
+def test_the_page_has_what_was_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert gap_beside.written(page, Figures(FIGURES)) == page, "python -m research.gap_beside --write"
