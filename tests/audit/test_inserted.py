@@ -21,7 +21,7 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.mounts.inserted import _releases
+from veilgraph.audit.mounts.inserted import inserted_releases
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.secrets import system_secrets
@@ -299,7 +299,7 @@ def test_later_hops_say_of_a_canary_what_its_own_rows_are(tmp_path: Path) -> Non
     canaries = Inserted.of(job, "B", 600, bytes, kept.key)
     places = canaries.places("B").numpy()
     at = np.searchsorted(canaries.everywhere.numpy(), places)
-    releases = list(_releases(views, [], places, at))
+    releases = list(inserted_releases(views, [], places, at))
     assert [each.rows.shape[1] for each in releases] == [2 * 16, 1, 1, 1, 1, 1]
     scores, judged = inserted_scores(releases[1:], canaries.coins.numpy(), seed=0)
     right = ((scores > np.median(scores)) == canaries.coins.numpy()[judged]).mean()

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from tests.errors import refused
 from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own_nodes
-from tests.roles.test_once import LOCAL, work
-from tests.roles.test_once import job as once_job
+from tests.roles.once import LOCAL, work
+from tests.roles.once import job as once_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind
@@ -150,9 +150,10 @@ def test_a_holder_that_breaks_the_rule_refuses_before_any_release() -> None:
     graphs = small_parties(3)
     most = int(torch.bincount(torch.unique(graphs[2].edge_index, dim=1)[1]).max())
     settings = job(3, unit="node-edges", degree_bound=most - 1, noise_multiplier=1.0)
-    with pytest.raises(ConfigError, match=f"C refuses the job: .*degree_bound={most - 1} neighbours.*raise") as error:
+    with pytest.raises(ConfigError) as error:
         work(settings, graphs, {})
-    assert "export" in str(error.value)
+    for words in ("C refuses the job: ", f"degree_bound={most - 1} neighbours", "raise degree_bound", "export"):
+        assert words in str(error.value)
     with refused(ConfigError, key="privacy.degree_bound"):
         VERTICAL.check_graphs(vertical(settings), graphs)
     allowed = job(3, unit="node-edges", degree_bound=40, noise_multiplier=1.0)
@@ -182,25 +183,25 @@ def test_nothing_but_hellos_is_sent_where_one_refuses(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("privacy", "named"),
     [
-        ({"aggregation": None, "unit": "node-edges", "degree_bound": 3}, "aggregation"),
-        ({"unit": "row"}, "unit='row'"),
-        ({"unit": "edge", "degree_bound": 3}, "degree_bound=3"),
-        ({"unit": "node"}, "degree_bound"),
-        ({"unit": "node-edges"}, "degree_bound"),
-        ({"mechanism": "laplace"}, "mechanism='laplace'"),
-        ({"mechanism": "james-stein"}, "mechanism='james-stein'"),
-        ({"clip": 0.5}, "clip=0.5"),
-        ({"schedule": "every-step"}, "schedule='every-step'"),
-        ({"neighbours": "zero-out"}, "unit='edge'"),
-        ({"unit": "node", "degree_bound": 3, "neighbours": "zero-out"}, "unit='node'"),
-        ({"aggregation": {"sum_clip": 1.0}}, "aggregation.sum_clip=1"),
-        ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"sum_clip": 3.5}}, "aggregation.sum_clip=3.5"),
-        ({"canaries": 5}, "canaries=5"),
-        ({"aggregation": {"hops": 0}}, "hops"),
+        ({"aggregation": None, "unit": "node-edges", "degree_bound": 3}, "unit"),
+        ({"unit": "row"}, "unit"),
+        ({"unit": "edge", "degree_bound": 3}, "degree_bound"),
+        ({"unit": "node"}, "unit"),
+        ({"unit": "node-edges"}, "unit"),
+        ({"mechanism": "laplace"}, "mechanism"),
+        ({"mechanism": "james-stein"}, "mechanism"),
+        ({"clip": 0.5}, "clip"),
+        ({"schedule": "every-step"}, "schedule"),
+        ({"neighbours": "zero-out"}, "unit"),
+        ({"unit": "node", "degree_bound": 3, "neighbours": "zero-out"}, "unit"),
+        ({"aggregation": {"sum_clip": 1.0}}, "aggregation.sum_clip"),
+        ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"sum_clip": 3.5}}, "aggregation.sum_clip"),
+        ({"canaries": 5}, "canaries"),
+        ({"aggregation": {"hops": 0}}, "privacy.aggregation.hops"),
     ],
 )
 def test_what_is_not_proven_is_refused(privacy: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with refused(ConfigError, key=named):
         job(2, **{"noise_multiplier": 1.0, **privacy})
 
 
@@ -208,7 +209,7 @@ def test_models_with_weights_and_columns_scaled_together_are_refused() -> None:
     for model in ("sage-mean", "gcn"):
         with refused(ConfigError, key="privacy.schedule"):
             job(2, {"model": {"local": {**LOCAL, "model": model, "teleport": 0.1}}})
-    with pytest.raises(ConfigError, match=r"privacy\.unit=node-edges needs"):
+    with refused(ConfigError, key="privacy.unit"):
         job(2, {"data": {"feature_scaling": "standard"}}, **UNITS["node-edges"])
     assert job(2, {"data": {"feature_scaling": "standard"}}).privacy is not None
 

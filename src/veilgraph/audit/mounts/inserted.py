@@ -57,7 +57,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
         places = canaries.places(holder).numpy()
         at = np.searchsorted(canaries.everywhere.numpy(), places)
         try:
-            releases = list(_releases(views, friends, places, at))
+            releases = list(inserted_releases(views, friends, places, at))
             if not releases:
                 raise DataError("the server's view has no release")
             coins, limit = canaries.coins.numpy(), claimed(case, holder)
@@ -80,7 +80,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             yield Skipped(adversary, name, str(error), "epsilon")
 
 
-def _releases(
+def inserted_releases(
     views: Mapping[PartyId, View], friends: Sequence[View], places: np.ndarray, at: np.ndarray
 ) -> Iterator[Released]:
     """All embeddings that the server got, by every holder, at some holder's canaries: with noise, and without."""
