@@ -114,6 +114,23 @@ def test_one_node_with_its_edges_absent(pairs, hops, seed, share):
         assert max(changed(difference)) <= 1 + bound
 
 
+def test_rounding_is_within_the_bound_however_coarse_the_grid_is():
+    """Much noise has a coarse grid, on which sums are shortened and rounded: rows are so much shorter beforehand."""
+    hub, clip, width = frozenset((0, node) for node in range(1, NODES)), 2.0, 16
+    limit = aggregation_sensitivity("node-edges", "zero-out", 1, degree_bound=NODES - 1, sum_clip=clip)
+    others = frozenset((a, b) for a, b in PAIRS if a and b)
+    for sigma in (300.0, 3000.0, 20000.0):
+        for seed in range(40):
+            x = rows_of(seed, width=width).abs() + 1
+            without = x.clone()
+            without[0] = 0
+            one, other = (sums(both(pairs), 1, clip, sigma=sigma) for pairs in (hub | others, others))
+            released = torch.zeros(NODES, 2 * width, dtype=torch.float64)
+            difference = one.clean(x, released) - other.clean(without, released)
+            assert length(difference) <= limit
+            assert float(difference[1:].norm(dim=1).max()) <= 1.0
+
+
 def test_every_node_of_every_graph_of_four_nodes():
     pairs = list(itertools.combinations(range(4), 2))
     x, clip = rows_of(2, 4), 1.4

@@ -21,6 +21,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.paradigms.vertical import once
 from veilgraph.paradigms.vertical.fixed import random_projection
 from veilgraph.paradigms.vertical.once import noise_variance
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
@@ -28,6 +29,7 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.degree import bound_degrees
+from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
@@ -114,6 +116,33 @@ def test_evidence_is_taken_as_far_as_it_serves_the_validation_nodes() -> None:
     right = functional.one_hot(learner.graph.labels, learner.logits.shape[1]).double()  # type: ignore[arg-type]
     assert score(learner._objective.weighed(alone, 1e3 * right)) == 1.0
     assert torch.equal(learner._objective.weighed(alone, -1e3 * right), alone), "what misleads is left out"
+
+
+def test_evidence_that_misleads_is_left_out_of_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = small_parties(2)
+    assert graphs[0].labels is not None
+    wrong = -1e3 * functional.one_hot(graphs[0].labels).double()
+    monkeypatch.setattr(once, "class_evidence", lambda rows, opinion, variance: wrong)
+    learner = work(job(2, noise_multiplier=0), graphs, {}).learner
+    assert torch.equal(learner.logits, learner._alone)
+
+
+def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> None:
+    given = {**UNITS["node-edges"], "aggregation": {"hops": HOPS, "dim": DIM, "sum_clip": 0.5}}
+    planned = plan(job(2, **given, noise_multiplier=1.0), "B", NODES)
+    assert planned is not None
+    assert planned.clips == pytest.approx(math.sqrt(1 + HOPS * (40 + 0.25)))
+    assert planned.longest == (1.0, 0.5, 0.5)
+    released = work(job(2, **given, noise_multiplier=0), small_parties(2), {}).learner.released
+    assert released is not None
+    assert float(released[:, DIM : 2 * DIM].norm(dim=1).max()) == pytest.approx(0.5)
+
+
+def test_as_much_may_wait_unread_as_is_released() -> None:
+    hello = Hello(job="", nodes=1000)
+    wide, narrow = (vertical(job(2, aggregation={"hops": hops, "dim": 64})) for hops in (8, 1))
+    unread = [VERTICAL.unread_bytes(each, {"A": hello, "B": hello}) for each in (wide, narrow)]
+    assert unread[0] > unread[1] + 8 * 1000 * 7 * 64
 
 
 @pytest.mark.parametrize(
