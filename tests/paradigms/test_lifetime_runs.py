@@ -82,6 +82,18 @@ def test_other_jobs_of_the_same_tables_are_given_the_same_release(tmp_path: Path
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
 
 
+def test_what_has_noise_in_every_hop_is_sent_again_whole(tmp_path: Path) -> None:
+    hops = {"unit": "edge", "aggregation": {"hops": 2, "dim": 4}}
+    settings = job(tmp_path / "data", 1.0, **hops)
+    first = train(settings, tmp_path / "first")
+    second = train(with_overrides(settings, {"name": "second", "seed": 77}), tmp_path / "second")
+    assert differing(first.path, second.path) == []
+    assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
+    changed(settings, 30)
+    with refused(BudgetSpent, code="no-room"):
+        train(with_overrides(settings, {"name": "third"}), tmp_path / "third")
+
+
 def test_without_a_limit_everything_is_counted_and_nothing_refused(tmp_path: Path) -> None:
     settings = job(tmp_path / "data", 50.0)
     path = tmp_path / "data" / OTHER / "party.yaml"

@@ -202,6 +202,12 @@ class Ledger:
         with self._lock:
             return (channel, content) in self._paid
 
+    def is_free(self, channel: str, content: str) -> bool:
+        """Whether that very release was paid for in this run, or in any other of the party's."""
+        if self.has_paid(channel, content):
+            return True
+        return self._lifetime is not None and self._lifetime.has_paid(channel, content)
+
     def room(self, event: Event) -> int | None:
         """How many more such releases the budget allows, beyond those reserved; None without a budget.
 

@@ -62,7 +62,7 @@ def release_once(
 def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bool:
     """Whether the release of a channel can be sent again for nothing."""
     released = None if kept is None else kept.get(channel)
-    return released is not None and ledger is not None and ledger.has_paid(channel, fingerprint(released))
+    return released is not None and ledger is not None and ledger.is_free(channel, fingerprint(released))
 
 
 def fingerprint(released: Tensor) -> str:

@@ -25,7 +25,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
-from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_rows
+from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
 
 LEDGER: Final = "ledger.jsonl"
@@ -82,7 +82,11 @@ def publisher_of(
         delta = _delta_of(store, plan_, graph.common)
         if lasting is not None:
             account = account_of(lasting.ledger, settings, lasting.ids, delta)
-        if plan_.settings.once and account is not None and lasting is not None:
+        if not plan_.releases:
+            pass  # with once, the label holder
+        elif plan_.settings.aggregation is not None and account is not None and lasting is not None:
+            kept = sent_sums(account, settings, plan_, graph, lasting.ids)
+        elif plan_.settings.once and account is not None and lasting is not None:
             sent = sent_rows(account, settings, plan_, graph, lasting.ids)
         elif plan_.settings.once:
             kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
@@ -97,7 +101,8 @@ def publisher_of(
             ) as ledger,
             NoisedPublisher(plan_, ledger, system_secrets, canaries, kept, sent) as publisher,
         ):
-            if sent is not None and account is not None and lasting is not None:
+            audited = plan_.settings.aggregation is not None and plan_.settings.canaries  # rows are watched as they are
+            if plan_.settings.once and not audited and account is not None and lasting is not None:
                 publisher.order = order_of(account.lifetime.each_key(lasting.ids))
             yield publisher
 

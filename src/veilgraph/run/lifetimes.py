@@ -104,11 +104,17 @@ def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
         ids: of its rows.
     """
     each = account.lifetime.each_key(ids)
-    order = order_of(each)
-    whose = each[order.numpy()].tobytes().hex()
-    common = np.sort(each[: graph.common]).tobytes().hex()
-    of = digest_of(f"{whose}/{common}", released_data(settings, in_order(graph, order)))
-    return SentRows(account, each[: graph.common], partial(_payers, plan, graph, each, account.keys), of)
+    payers = partial(_payers, plan, graph, each, account.keys)
+    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph))
+
+
+def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, ids: Sequence[str]) -> OwnRelease:
+    """What a holder ever released with noise in every hop: again only where all of it is the same.
+
+    The arguments are those of ``sent_rows``.
+    """
+    how = f"{plan.mechanism('embeddings')!r} {plan.event!r} {plan.settings.aggregation!r} {plan.settings.sum_clip!r}"
+    return OwnRelease(_keeper(account, how), _of(account.lifetime.each_key(ids), settings, graph))
 
 
 def order_of(each: Keys) -> Tensor:
@@ -128,13 +134,26 @@ def own_release(account: Account, settings: JobSettings, graph: PartyGraph, ids:
     """
     each = account.lifetime.each_key(ids)
     depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
-    folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
-    return OwnRelease(FolderKeeper(private_folder(folder)), depends)
+    return OwnRelease(_keeper(account, how), depends)
 
 
 def release_streams(lifetime: Lifetime) -> LearningStreams:
     """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
     return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
+
+
+def _of(each: Keys, settings: JobSettings, graph: PartyGraph) -> str:
+    """What tells a holder's data, in whatever order, and which nodes are common, from all others."""
+    order = order_of(each)
+    whose, common = each[order.numpy()], np.sort(each[: graph.common])
+    about = f"{whose.tobytes().hex()}/{common.tobytes().hex()}"
+    return digest_of(about, released_data(settings, in_order(graph, order)))
+
+
+def _keeper(account: Account, how: str) -> FolderKeeper:
+    """Of what was released as a whole in one way."""
+    folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
+    return FolderKeeper(private_folder(folder))
 
 
 def _payers(plan: Plan, graph: PartyGraph, each: Keys, everyone: Keys, new: Tensor) -> Keys:

@@ -171,9 +171,7 @@ def _reach(case: Case, view: View) -> Iterator[Finding | Skipped]:
             yield Skipped(SERVER, f"reach of {name}", why, "reach")
             continue
         at = np.searchsorted(canaries.everywhere.numpy(), canaries.places(name).numpy())
-        reached = max(
-            int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes
-        )
+        reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
         words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
         note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
         yield claim_finding("reach", SERVER, name, "noise", words, float(reached <= 1 + bound), note)

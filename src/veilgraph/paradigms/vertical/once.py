@@ -135,22 +135,27 @@ class ReleasingHolder(OnceRole):
                 session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
             )
         cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
+        graph, places = self._ordered()
         if job.privacy is not None and job.privacy.aggregation is not None:
-            released = cut.release_sums(*sums_to_release(self.graph, session), self.graph.common)
+            released = cut.release_sums(*sums_to_release(graph, session), graph.common)[places]
         else:
-            rows, release = self._rows(), cut.release(0)
+            rows, release = embedding_to_release(graph, session)[places], cut.release(0)
             released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / self._divisor)
         return alone([], session.nonce())
 
-    def _rows(self) -> Tensor:
-        """Of the common nodes; made in the publisher's order of the nodes, so that the same data are the same bits."""
-        order = self.session.publisher.order
+    def _ordered(self) -> tuple[PartyGraph, Tensor]:
+        """The graph in the publisher's order of the nodes, so that the same data are the same bits in every job.
+
+        Returns:
+            The graph, and Tensor[C] int64, where in it the common nodes are.
+        """
+        order, graph = self.session.publisher.order, self.graph
         if order is None:
-            return embedding_to_release(self.graph, self.session)
+            return graph, torch.arange(graph.common)
         places = torch.empty_like(order)
         places[order] = torch.arange(len(order))
-        return embedding_to_release(in_order(self.graph, order), self.session)[places[: self.graph.common]]
+        return in_order(graph, order), places[: graph.common]
 
 
 class ReleaseServer(OnceRole):

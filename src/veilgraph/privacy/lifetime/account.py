@@ -36,6 +36,10 @@ class Account:
             event, channel, count, whose, delta=self.delta, run=self.run, job=self.job, content=content
         )
 
+    def has_paid(self, channel: str, content: str) -> bool:
+        """Whether all nodes have paid for that very release."""
+        return self.lifetime.has_paid(channel, content, self.keys)
+
     def room(self, event: Event) -> int | None:
         """How many more releases of all nodes the budget allows; None without a budget."""
         return self.lifetime.room(event, self.keys, self.delta)

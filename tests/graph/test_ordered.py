@@ -1,0 +1,48 @@
+"""A graph in an order of its own: what is released of it is the same to the bit, however its nodes were numbered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.roles.once import job, session_of
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import compact
+from veilgraph.graph.ordered import in_order
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.memory import MemoryHub
+from veilgraph.paradigms.vertical.released import embedding_to_release
+
+NODES, EDGES = 60, 1500
+
+
+def numbered(order: Tensor, *, sparse: bool) -> PartyGraph:
+    """The same graph with its nodes numbered in another way, and its edges in another order."""
+    generator = torch.Generator().manual_seed(4)
+    features = torch.randn(NODES, 9, generator=generator) * (torch.rand(NODES, 9, generator=generator) < 0.3)
+    edges = torch.randint(0, NODES, (2, EDGES), generator=generator)
+    weight = torch.rand(EDGES, generator=generator)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(NODES)
+    shuffled = torch.randperm(EDGES)
+    rows = compact(features[order]) if sparse else features[order]
+    return PartyGraph("B", rows, places[edges][:, shuffled], weight[shuffled])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_are_the_same_bits_in_whatever_order_nodes_and_edges_come(sparse: bool) -> None:
+    settings = job(2, {"precision": "float32"})
+    party: PartyId = "B"
+    session = session_of(settings, MemoryHub([party, "A"], timeout_s=5).link(party), party)
+    names = torch.randperm(NODES)
+    found, bare = [], []
+    for _ in range(4):
+        order = torch.randperm(NODES)
+        graph = numbered(order, sparse=sparse)
+        by_name = names[order].argsort()
+        found.append(embedding_to_release(in_order(graph, by_name), session))
+        bare.append(embedding_to_release(graph, session)[by_name])
+    assert all(torch.equal(each, found[0]) for each in found)
+    assert not all(torch.equal(each, bare[0]) for each in bare)
+    assert all(torch.allclose(each, found[0], atol=1e-5) for each in bare)
