@@ -168,3 +168,12 @@ def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
     changed(made, 30)
     train(with_overrides(made, {"name": "third"}), tmp_path / "third")
     assert ledger(made).total() == pytest.approx(2.0)
+
+
+def test_noise_in_every_hop_bounds_nothing_of_a_row(tmp_path: Path) -> None:
+    """What is about an edge's clipped rows is about each row, too; sums are not clipped."""
+    settings = job(tmp_path / "data", 9.0, neighbours="replacement")
+    train(settings, tmp_path / "rows")
+    edges = {"privacy.unit": "edge", "privacy.aggregation": {"hops": 2, "dim": 4}}
+    with refused(BudgetSpent, code="no-room"):
+        train(with_overrides(settings, edges), tmp_path / "edges")

@@ -35,11 +35,13 @@ class Event(ABC):
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
         is_numeric: whether it has ``losses``.
+        is_of_rows: whether what it says of a unit bounds what it says of each row of it; not where rows are unclipped.
     """
 
     __slots__ = ()
     kind: ClassVar[str]
     is_numeric: ClassVar[bool] = False
+    is_of_rows: ClassVar[bool] = True
 
     if TYPE_CHECKING:
 
@@ -106,6 +108,17 @@ class GaussianEvent(Event):
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> GaussianEvent:
         """See ``Event.of_unit``: rows of length C move by C·√rows together."""
         return GaussianEvent(self.noise_multiplier / math.sqrt(rows), "replacement", unit)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationEvent(GaussianEvent):
+    """One release with Gaussian noise in every hop (``hop_sensitivity``), about its unit alone.
+
+    Its sums of neighbours' rows may be of any length, so it bounds nothing about a row.
+    """
+
+    kind: ClassVar[str] = "aggregation"
+    is_of_rows: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
     "veilgraph.events",
     {
         "gaussian": "veilgraph.privacy.event:GaussianEvent",
+        "aggregation": "veilgraph.privacy.event:AggregationEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
     },

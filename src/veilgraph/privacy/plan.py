@@ -10,7 +10,7 @@ from typing import Literal
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent, sensitivity_in_clips
+from veilgraph.privacy.event import AggregationEvent, Event, sensitivity_in_clips
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
@@ -111,7 +111,7 @@ class Plan:
             return None
         unit, relation = self.settings.unit, self.settings.relation
         if self.moved is not None:
-            return GaussianEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
+            return AggregationEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
         event = self.mechanism("embeddings").event(relation)
         return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
 

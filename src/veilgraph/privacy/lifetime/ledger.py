@@ -60,10 +60,12 @@ class About:
         """Whether an event's cost bounds what its release says about this unit and relation.
 
         A row set to zero is a row replaced. What one row changes is no more than what an edge's, or node's, several
-        rows do. A label that its node perturbs is the node's own.
+        rows do, where rows are clipped. A label that its node perturbs is the node's own.
         """
         covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
         same = event.neighbours in (self.neighbours, "replacement")
+        if not event.is_of_rows:
+            return same and event.unit == self.unit
         return same and event.unit in covers.get(self.unit, (self.unit,))
 
 
