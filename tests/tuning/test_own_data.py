@@ -109,8 +109,8 @@ def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp
     with refused(RunError, key=PurePath("trials.jsonl")):
         vg.tune(JOB, tmp_path / "out", parties=[bank, replace(shop, **{change: other}), post], trials=2, vary=VARY)
     with refused(RunError, key=PurePath("trials.jsonl")) as without:
-        vg.tune(found.best, tmp_path / "out", trials=2, vary=VARY)
-    assert "another data;" in str(without.value)
+        vg.tune(JOB, tmp_path / "out", trials=2, vary=VARY)
+    assert "another data and job;" in str(without.value)
     assert vg.tune(JOB, tmp_path / "out", parties=graphs, trials=2, vary=VARY).trials[:1] == found.trials
 
 
@@ -149,6 +149,12 @@ def test_what_fit_refuses_is_refused_before_the_first_trial(graphs: list[PartyGr
     with refused(ConfigError, code="tables-and-graphs", key="parties"):
         vg.tune(JOB, out, parties=mixed, vary=VARY)
     assert not out.exists()
+
+
+def test_what_no_trial_can_be_is_refused_before_the_first(tmp_path: Path) -> None:
+    with refused(ConfigError, key="data.holders", value=["bank", "shop"]):
+        vg.tune({**JOB, "data": {"holders": ["bank", "shop"]}}, tmp_path / "out", vary=VARY)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nobodys_own_graph_is_published_in_every_trial(graphs: list[PartyGraph], tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def compare_command(
     if context.args:
         runs = " ".join((str(what), *context.args))
         raise typer.BadParameter(
-            f"{len(context.args) + 1} are given, and one job or one run is compared with its alternatives; several finished "
-            f"runs are beside each other on the page of: veilgraph report {runs}",
+            f"{len(context.args) + 1} are given, and one job or one run is compared with its alternatives; several "
+            f"finished runs are beside each other on the page of: veilgraph report {runs}",
             param_hint="JOB.yaml|RUN",
         )
     if what.is_dir():

@@ -181,6 +181,7 @@ def compare_job(
         key: value for key, value in {"output": "probabilities", "named_nodes": None}.items() if hasattr(job, key)
     }
     job = with_overrides(job, ranked)
+    looked_for = _looked_for(job, party)
     _opened(out, job, party)
     with (
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
@@ -194,7 +195,7 @@ def compare_job(
             kinds = ways(inputs, at_home=party is not None, tuned=tuned)
             for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
                 found.setdefault(name, []).append(tested)
-        study = _study(out, job, alarms, used, found, kinds, _looked_for(job, party))
+        study = _study(out, job, alarms, used, found, kinds, looked_for)
         write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
     return study
 

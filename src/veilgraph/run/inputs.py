@@ -178,7 +178,9 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     if settings.data.is_apart:
         raise ConfigError(
             "data.holders: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
-            "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
+            "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}",
+            key="data.holders",
+            value=list(settings.data.names),
         )
     paths = {name: path.absolute() for name, path in (settings.data.parties or {}).items()}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})

@@ -24,7 +24,7 @@ from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.space import Options, Space, Span, Value
-from veilgraph.run.inputs import GivenIds, GivenParties, fingerprint, gather_inputs
+from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, fingerprint, gather_inputs
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
 from veilgraph.run.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
@@ -112,6 +112,8 @@ def tune(
     if parties is not None or ids is not None:
         brought = gather_inputs(job, parties, ids, out / _RUN)
         job = _naming(job, brought.settings)
+    elif job.data.from_tables:
+        accepted_by_parties(job)
     chosen = dict(paradigm_of(job).space(job) if space is None else space)
     check_space(job, chosen)
     figure = chosen_by(job)
