@@ -16,6 +16,7 @@ import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.relations import Relation
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.run import jobs
 from veilgraph.run.inputs import fingerprint, gather_inputs
@@ -128,7 +129,10 @@ def test_fingerprints_are_of_what_is_brought(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("changed", [{"num_common": 9}, {"num_classes": 9}, {"party": "bank"}, {"val_mask": None}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"num_common": 9}, {"num_classes": 9}, {"party": "bank"}, {"val_mask": None}, {"relations": (Relation("a", 1),)}],
+)
 def test_fingerprints_are_of_all_that_a_graph_says(graphs: list[PartyGraph], changed: dict[str, Any]) -> None:
     job, shop = vg.Job(**JOB), graphs[1]
     assert fingerprint(Inputs(job, [replace(shop, **changed)])) != fingerprint(Inputs(job, [shop]))
